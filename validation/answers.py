@@ -144,7 +144,7 @@ def tune(question: Question, method: str | Method) -> Reply:
     graph, needs = model.graph(), model.needs()
     accumulates = texts["phase"] == "train" and integer_of(question, "rounds") > 1
     held = memory.rank_peak_bytes(graph, model.stack, accumulates=accumulates, sizes=model.sizes())
-    parts = model.worst_moment().parts
+    parts = model.worst_moment().bytes_by_purpose
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
     if question.measured.get("memory_bytes", inf) < least:
         raise InputError(

@@ -69,8 +69,8 @@ def test_a_step_tells_of_those_that_are_like_it():
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_all_parts_of_a_step_are_longer_by_what_is_left_over(waits):
-    host = Host((1.0, 2.0, 4.0), 0.5, waits, steps=((4.0, 6.0, 0.3),))
-    plain = wait_for_host((1.0, 2.0, 3.0), host._replace(steps=()))
+    host = Host((1.0, 2.0, 4.0), 0.5, waits, measured_steps=((4.0, 6.0, 0.3),))
+    plain = wait_for_host((1.0, 2.0, 3.0), host._replace(measured_steps=()))
     longer = wait_for_host((1.0, 2.0, 3.0), host)
     assert longer == pytest.approx([part * math.exp(0.3) for part in plain])
 

@@ -53,7 +53,7 @@ from steptime.core.units import QUANTITIES
 from steptime.hardware.catalog import device
 from steptime.hardware.device_file import device_from_table, link_from_table
 from steptime.hardware.prices import offers_of
-from steptime.measure.contract import Options, method
+from steptime.measure.contract import Options, make_record_method
 from steptime.network.count import count
 from steptime.network.families import FAMILIES, family
 from steptime.network.ops import OPS, cost_of, outputs_of
@@ -149,7 +149,7 @@ def _measured(text: str, batch: int, step_s: float, platform: str) -> Record:
     columns = {"run": (0,) * 20, "disturbed": (False,) * 20}
     return Record(
         origin="measured",
-        method=method("torch", "2.13.0", Options(threads=2), 1),
+        method=make_record_method("torch", "2.13.0", Options(threads=2), 1),
         workload=workload,
         platform=platform,
         quantities={

@@ -12,7 +12,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.measure.contract import UnsupportedError
-from steptime.measure.interpreter import calls_of
+from steptime.measure.interpreter import list_calls
 from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
 
@@ -333,7 +333,7 @@ def test_a_backend_that_lacks_an_op_names_it_and_the_backend_that_runs_the_modul
     code = HEAD_OF_TWO + "    def forward(s, x): return s.m(s.l(x).sort(-1)[0])\n"
     graph = exported(code, "infer")
     with pytest.raises(UnsupportedError, match=r"opaque \(sort\); .*--backend native runs"):
-        calls_of(graph, {}, "torch")
+        list_calls(graph, {}, "torch")
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from every import every
-from onnx_bytes import INT64, function, message, model, node, tensor, value, whole
+from onnx_bytes import INT64, encode_message, function, model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.formats.export.protobuf import varint
+from steptime.formats.export.protobuf import encode_varint
 
 pytestmark = pytest.mark.onnx
 
@@ -37,7 +37,7 @@ def fault(folder: Path, content: bytes, text: str = "") -> str:
 
 def outside(where: str) -> bytes:
     """Return a network whose weight lies in another file."""
-    data = message((1, "location"), (2, where))
+    data = encode_message((1, "location"), (2, where))
     return model(PRODUCT, [tensor("w", (4, 3), b"", more=[(13, data), (14, 1)])])
 
 
@@ -48,7 +48,7 @@ def scalar(name: str, number: int) -> bytes:
 
 DEEP = b""
 for _ in range(200):
-    DEEP = message((1, message((5, message((1, "g"), (6, DEEP))))))
+    DEEP = encode_message((1, encode_message((5, encode_message((1, "g"), (6, DEEP))))))
 DOUBLING = [
     function(
         f"f{i}", "a", "c", [node(f"f{i + 1}", "a", "b", "f"), node(f"f{i + 1}", "b", "c", "f")]
@@ -64,9 +64,12 @@ DOUBLING = [
         (b"\x00\x01\x02", "has no end"),
         (b"PK\x03\x04 not one", "ends after its message|no graph|a number"),
         (model(RELU)[:-9], "ends after its message|no opsets"),
-        (message((7, b"\xff" * 12)), "has no end"),
-        (message((7, varint(10 << 3 | 2) + varint(2**62))), "ends after its message"),
-        (message((7, DEEP), (8, message((2, 20)))), "nest deeper than 24"),
+        (encode_message((7, b"\xff" * 12)), "has no end"),
+        (
+            encode_message((7, encode_varint(10 << 3 | 2) + encode_varint(2**62))),
+            "ends after its message",
+        ),
+        (encode_message((7, DEEP), (8, encode_message((2, 20)))), "nest deeper than 24"),
         (outside("../w.bin"), "its data lies outside of the folder, in '../w.bin'"),
         (outside("/etc/passwd"), "its data lies outside of the folder, in '/etc/passwd'"),
         (outside("a/../../w"), "its data lies outside"),

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from every import every
-from onnx_bytes import message, model, node, tensor, value, whole
+from onnx_bytes import encode_message, model, node, tensor, value, whole
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.formats.export.onnx import export_onnx
-from steptime.formats.export.protobuf import varint
+from steptime.formats.export.protobuf import encode_varint
 from steptime.network.count import Count, count
 from steptime.network.ops import OPS
 
@@ -139,13 +139,17 @@ def test_a_large_file_is_counted_without_its_weights(tmp_path):
 def head_of(rows: int) -> bytes:
     """Return all of a file of a product but the numbers of its weight `[rows, 4096]`."""
     size = rows * 4096 * 4
-    weight = message((1, rows), (1, 4096), (2, 1), (8, "w")) + varint(9 << 3 | 2) + varint(size)
-    graph = message(
+    weight = (
+        encode_message((1, rows), (1, 4096), (2, 1), (8, "w"))
+        + encode_varint(9 << 3 | 2)
+        + encode_varint(size)
+    )
+    graph = encode_message(
         (1, node("Gemm", "x w", "y", transB=1)), (11, value("x", "n", 4096)), (12, value("y"))
     )
-    graph += varint(5 << 3 | 2) + varint(len(weight) + size) + weight
-    before = message((1, 8), (8, message((2, 20))))
-    return before + varint(7 << 3 | 2) + varint(len(graph) + size) + graph
+    graph += encode_varint(5 << 3 | 2) + encode_varint(len(weight) + size) + weight
+    before = encode_message((1, 8), (8, encode_message((2, 20))))
+    return before + encode_varint(7 << 3 | 2) + encode_varint(len(graph) + size) + graph
 
 
 def built(folder: Path, content: bytes, batch: int = 1) -> Graph:

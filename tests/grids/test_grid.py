@@ -428,13 +428,13 @@ def test_an_extrapolated_cell_has_the_mark_of_a_prediction(capsys):
 @pytest.mark.parametrize("form", ["json", "csv", "text"])
 def test_a_printed_grid_is_computed_once(form, monkeypatch, capsys):
     calls = []
-    find_lines = batch_steps.lines_of
+    find_lines = batch_steps.find_step_lines
 
     def count_lines(*arguments):
         calls.append(arguments)
         return find_lines(*arguments)
 
-    monkeypatch.setattr(batch_steps, "lines_of", count_lines)
+    monkeypatch.setattr(batch_steps, "find_step_lines", count_lines)
     words = ["predict", "fc:layers=1,nodes=4", "--device", "k80", "--batch", "1..9", "--grid"]
     assert run([*words, "--format", form]) == 0
     assert capsys.readouterr().out

@@ -98,7 +98,7 @@ def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(links, gigabi
     fabric = fabric_of_group(Cluster(catalog.device("h100"), levels), (0, 8))
     assert fabric is not None
     each = gigabits_per_s / 8 / 8 * 1e9
-    assert fabric.slowest_s(4e9, 1, 2) == pytest.approx(4e9 / each)
+    assert fabric.slowest_link_s(4e9, 1, 2) == pytest.approx(4e9 / each)
 
 
 def test_every_topology_has_a_source_a_kind_and_a_link():
@@ -141,5 +141,5 @@ def test_scaling_and_planning_have_the_same_of_a_link(device, link, inside):
         assert planned is not None
         joined = model.method.join_devices(planned, model.device.datasheet.memory_bytes_per_s)
         for name in ("ring", "tree", "halving-doubling"):
-            told = model.startup.after(model.collectives[name](1e9, workers, joined), joined)
+            told = model.startup.add_to(model.collectives[name](1e9, workers, joined), joined)
             assert model.collective_s(name, 1e9, workers) == pytest.approx(told, rel=1e-12)

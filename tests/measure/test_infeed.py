@@ -25,11 +25,11 @@ from steptime.measure.contract import (
     Prepared,
     UnsupportedError,
     dataset_fingerprint,
-    meaningful,
-    method,
+    make_record_method,
+    reset_unused_options,
 )
 from steptime.measure.data.sources import CellInput, open_input
-from steptime.measure.infeed import clocked
+from steptime.measure.infeed import time_input
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import prepare_examination
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -268,7 +268,7 @@ class Fake:
         self.now = 0.0
         self.steps = 0
         self.step_s = step_s
-        self._take, self.waited = clocked(lambda: self.spend(wait_s), lambda: self.now)
+        self._take, self.waited = time_input(lambda: self.spend(wait_s), lambda: self.now)
         self._rest_s = step_s - wait_s
 
     def spend(self, seconds: float) -> None:
@@ -280,7 +280,7 @@ class Fake:
         self.steps += 1
 
     def how(self) -> dict[str, Any]:
-        return {"clock": lambda: self.now, "waited": self.waited}
+        return {"clock": lambda: self.now, "take_wait_s": self.waited}
 
 
 def test_each_sample_has_the_time_that_it_waited():
@@ -336,7 +336,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where, folder):
         prepared.step,
         prepared.sync,
         timer=prepared.timer,
-        waited=prepared.waited,
+        take_wait_s=prepared.waited,
         budget_s=0.5,
     )
     assert prepared.input_clock == torch_backend.EVENTS
@@ -393,11 +393,11 @@ def test_options_that_mean_nothing_make_no_other_cell():
     whole = Options(
         input="dataset", data="/a/mnist", staging="local", stage_to="/b", loaders=2, prefetch=3
     )
-    assert meaningful(whole, 1) == whole
-    assert meaningful(replace(whole, loaders=0), 1).prefetch == 2
-    assert meaningful(replace(whole, staging="shared"), 1).stage_to == ""
-    assert meaningful(replace(whole, input="host"), 1) == Options(input="host")
-    assert method("numpy", "2", whole, 1).options["data"] == "mnist"
+    assert reset_unused_options(whole, 1) == whole
+    assert reset_unused_options(replace(whole, loaders=0), 1).prefetch == 2
+    assert reset_unused_options(replace(whole, staging="shared"), 1).stage_to == ""
+    assert reset_unused_options(replace(whole, input="host"), 1) == Options(input="host")
+    assert make_record_method("numpy", "2", whole, 1).options["data"] == "mnist"
 
 
 @pytest.fixture

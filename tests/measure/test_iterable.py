@@ -12,7 +12,7 @@ from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.measure.contract import BadDataError, Options, method
+from steptime.measure.contract import BadDataError, Options, make_record_method
 from steptime.measure.data.iterable import open_loader
 
 FC = "fc:layers=1,nodes=16,inputs=6,outputs=4"
@@ -148,10 +148,10 @@ def test_what_gives_no_batches_is_said(file, name, says):
 
 def test_a_changed_file_is_another_method(file):
     options = Options(input=f"{file}:numbered")
-    before = method("torch", "", options, 1).options["input"]
+    before = make_record_method("torch", "", options, 1).options["input"]
     assert str(before).startswith("mine.py:numbered-")
     file.write_text(LOADERS + "\n# another\n")
-    assert method("torch", "", options, 1).options["input"] != before
+    assert make_record_method("torch", "", options, 1).options["input"] != before
 
 
 @pytest.mark.slow

@@ -16,7 +16,12 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan, Workload
 from steptime.measure.cell import measure_cell
-from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError, meaning
+from steptime.measure.contract import (
+    Options,
+    OutOfMemoryError,
+    UnsupportedError,
+    translate_backend_error,
+)
 from steptime.network.count import count
 from steptime.network.layers.dense import classify
 from steptime.network.ops.builder import Builder
@@ -284,7 +289,9 @@ def test_too_large_a_network_is_out_of_memory_for_jax():
 
     with pytest.raises((RuntimeError, MemoryError)) as raised:
         prepared(workload("fc:layers=1,nodes=20000000,inputs=20000000,outputs=2,batch=1"))
-    assert isinstance(meaning(backend, raised.value), OutOfMemoryError | MemoryError)
+    assert isinstance(
+        translate_backend_error(backend, raised.value), OutOfMemoryError | MemoryError
+    )
 
 
 def test_xla_errors_are_named_as_what_they_mean():
@@ -297,7 +304,7 @@ def test_xla_errors_are_named_as_what_they_mean():
         ("UNIMPLEMENTED: no such thing", UnsupportedError),
         ("INTERNAL: other", jax.errors.JaxRuntimeError),
     ):
-        assert isinstance(meaning(backend, jax.errors.JaxRuntimeError(text)), kind)
+        assert isinstance(translate_backend_error(backend, jax.errors.JaxRuntimeError(text)), kind)
 
 
 def test_input_from_the_host_is_copied_before_each_step():

@@ -21,7 +21,7 @@ from steptime.hardware import catalog, item_files
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.device_file import link_from_table
-from steptime.measure.contract import Options, method
+from steptime.measure.contract import Options, make_record_method
 from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.prediction.collectives import COLLECTIVES
 from steptime.prediction.fabric import Fabric
@@ -249,7 +249,9 @@ def test_inference_exchanges_nothing():
 def measured(strategy: str, overlap: bool, step_s: float) -> Record:
     return Record(
         origin="measured",
-        method=method("torch", "2.13.0", Options(threads=1, strategy=strategy, overlap=overlap), 1),
+        method=make_record_method(
+            "torch", "2.13.0", Options(threads=1, strategy=strategy, overlap=overlap), 1
+        ),
         workload=fc(),
         platform="toy",
         quantities={"step_s": Quantity(samples=(step_s,) * 5)},

@@ -261,7 +261,7 @@ def test_doctor_knows_this_machine_and_imports_no_framework():
 
 def test_doctor_says_what_is_missing_and_how_to_get_it(epyc, monkeypatch):
     monkeypatch.setattr(machine, "installed_version", lambda _: None)
-    monkeypatch.setattr(machine, "load", lambda: 0.75)
+    monkeypatch.setattr(machine, "load_per_cpu", lambda: 0.75)
     answer = examine_machine(epyc)
     remedies = {row.name: row.remedy for row in answer.missing}
     assert "pytorch.org" in remedies["PyTorch"]
@@ -280,7 +280,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(epyc, monkeypatch):
 
 def test_the_gpus_of_a_driver_have_sizes_in_bytes(monkeypatch):
     lines = "Tesla T4, 550.54, 15360 MiB, 70.00 W, [N/A]\nA100, 550.54, [N/A], [N/A], Disabled\n"
-    monkeypatch.setattr(machine, "output", lambda *_: lines)
+    monkeypatch.setattr(machine, "read_command_output", lambda *_: lines)
     first, second = drivers.read_nvidia_gpus()
     assert (first.capacity_bytes, first.power_limit_w) == (15360 * 2**20, 70.0)
     assert (second.capacity_bytes, second.power_limit_w) == (None, None)

@@ -24,7 +24,14 @@ from steptime.measure import meters as module
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.drivers import meter_remedies
-from steptime.measure.meters import Meter, gpu, meters, rapl, rise_j, take_energy
+from steptime.measure.meters import (
+    Meter,
+    list_rapl_meters,
+    meters,
+    open_nvml_meter,
+    rise_j,
+    take_energy,
+)
 from steptime.records.reading import record_from_json
 from steptime.records.record import Record, record_to_json
 
@@ -93,7 +100,7 @@ def test_rapl_adds_packages_and_memory_and_leaves_out_what_is_in_them(tmp_path):
     _zone(tmp_path, "intel-rapl:0:1", "dram", "250000")
     _zone(tmp_path, "intel-rapl:1", "psys")
     _zone(tmp_path, "intel-rapl-mmio:0", "package-0")
-    found = rapl(tmp_path)
+    found = list_rapl_meters(tmp_path)
     assert [meter.name for meter in found] == ["RAPL package-0", "RAPL dram"]
     assert [meter.read() for meter in found] == [1.5, 0.25]
     assert {(meter.unit, meter.range_j) for meter in found} == {("J", RANGE_J)}
@@ -102,12 +109,12 @@ def test_rapl_adds_packages_and_memory_and_leaves_out_what_is_in_them(tmp_path):
 
 def test_rapl_that_is_absent_or_broken_says_so(tmp_path):
     with pytest.raises(AbsentError, match=r"^no RAPL counters under /sys/class/powercap$"):
-        rapl(tmp_path)
+        list_rapl_meters(tmp_path)
     _zone(tmp_path, "intel-rapl:0", "package-0", "nonsense")
     with pytest.raises(
         AbsentError, match=r"^RAPL: cannot read /.*/powercap/intel-rapl:0/energy_uj$"
     ):
-        rapl(tmp_path)
+        list_rapl_meters(tmp_path)
 
 
 def test_rapl_without_permission_says_so(tmp_path, monkeypatch):
@@ -124,7 +131,7 @@ def test_rapl_without_permission_says_so(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Path, "read_text", denied)
     with pytest.raises(AbsentError, match=f"no permission to read {folder}/energy_uj"):
-        rapl(tmp_path)
+        list_rapl_meters(tmp_path)
     assert "chmod a+r" in meter_remedies(tmp_path)["rapl"]
 
 
@@ -138,12 +145,12 @@ def test_a_counter_may_wrap_once_and_power_is_integrated():
 
 
 def test_nvml_gives_its_counter_or_else_its_power():
-    counter = gpu(Nvml(), 0, {})
+    counter = open_nvml_meter(Nvml(), 0, {})
     assert (counter.name, counter.unit, counter.read()) == ("NVML energy counter", "J", 5.0)
-    power = gpu(Nvml(counter=False), 0, {})
+    power = open_nvml_meter(Nvml(counter=False), 0, {})
     assert (power.name, power.unit, power.read()) == ("NVML sampled power", "W", 100.0)
     with pytest.raises(AbsentError, match=r"^NVML: Not Supported$"):
-        gpu(Nvml(counter=False, power=False), 0, {})
+        open_nvml_meter(Nvml(counter=False, power=False), 0, {})
 
 
 @every(
@@ -155,7 +162,7 @@ def test_nvml_gives_its_counter_or_else_its_power():
     ],
 )
 def test_the_gpu_is_that_of_cuda(number, environ, watts):
-    assert gpu(Nvml(4, counter=False), number, environ).read() == watts
+    assert open_nvml_meter(Nvml(4, counter=False), number, environ).read() == watts
 
 
 @every(
@@ -169,14 +176,14 @@ def test_the_gpu_is_that_of_cuda(number, environ, watts):
 )
 def test_no_gpu_is_guessed(number, environ):
     with pytest.raises(AbsentError, match=f"which of 4 GPUs cuda:{number} is"):
-        gpu(Nvml(4), number, environ)
+        open_nvml_meter(Nvml(4), number, environ)
 
 
 def test_a_gpu_that_is_cut_has_no_meter_of_its_own():
     nvml = Nvml()
     nvml.cut = 1
     with pytest.raises(AbsentError, match="MIG"):
-        gpu(nvml, 0, {})
+        open_nvml_meter(nvml, 0, {})
 
 
 def test_meters_of_other_places(monkeypatch):

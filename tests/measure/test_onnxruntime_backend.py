@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.formats.export.onnx import export_onnx
 from steptime.hardware import catalog
-from steptime.measure.contract import Options, Prepared, UnsupportedError, meaning
+from steptime.measure.contract import Options, Prepared, UnsupportedError, translate_backend_error
 from steptime.measure.launch import Worker
 from steptime.network.ops import OPS
 from steptime.network.ops.execution import executed
@@ -102,7 +102,7 @@ def test_what_cannot_be_run_is_one_line(how, options, said):
 
     with pytest.raises(Exception) as raised:  # noqa: PT011  # the runtime's own, or one of ours
         prepared(workload(CNN, **how), Options(threads=1, **options))
-    meant = meaning(backend, raised.value)
+    meant = translate_backend_error(backend, raised.value)
     assert isinstance(meant, UnsupportedError)
     assert said in str(meant)
     assert "\n" not in str(meant)

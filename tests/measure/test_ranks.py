@@ -80,8 +80,8 @@ def test_processes_meet_at_a_host_that_is_there():
 def test_processes_of_our_own_come_before_those_of_srun():
     first, second = local_variables(2, 1234)
     assert find_rank({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
-    assert find_rank(first).is_zero
-    assert not find_rank(second).is_zero
+    assert find_rank(first).is_rank_zero
+    assert not find_rank(second).is_rank_zero
 
 
 @every(
@@ -250,7 +250,7 @@ def test_a_death_comes_before_what_others_make_of_it(tmp_path, monkeypatch):
     failed = '{"status": "failed", "note": "Connection closed by peer"}'
     # its connections are closed some time before it is gone: the others may be the first to answer
     script = f"read x; [ $RANK = 1 ] && sleep 0.3 && exit 7; echo '{failed}'; sleep 60"
-    monkeypatch.setattr(local, "_BLAME_S", 60.0)
+    monkeypatch.setattr(local, "_DEATH_WAIT_S", 60.0)
     stand_in(tmp_path, monkeypatch, script)
     with (
         Worker("torch", Options(), 2) as worker,

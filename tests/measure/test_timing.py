@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from every import every
-from steptime.measure.disturbance import AbsentError, CounterWatch, changes
-from steptime.measure.timing import agree, median_half_width, take_samples
+from steptime.measure.disturbance import AbsentError, CounterWatch, counter_changes
+from steptime.measure.timing import median_half_width, medians_agree, take_samples
 
 
 class FakeMachine:
@@ -77,9 +77,9 @@ def test_at_least_three_samples_even_over_the_budget():
 
 def test_how_long_the_rest_may_take_is_told_after_the_second_step():
     told = []
-    sampled(FakeMachine(5.0), budget_s=3.0, started=lambda *found: told.append(found))
-    sampled(FakeMachine(0.1), budget_s=3.0, started=lambda *found: told.append(found))
-    sampled(FakeMachine(20.0, 0.1), budget_s=3.0, started=lambda *found: told.append(found))
+    sampled(FakeMachine(5.0), budget_s=3.0, report_start=lambda *found: told.append(found))
+    sampled(FakeMachine(0.1), budget_s=3.0, report_start=lambda *found: told.append(found))
+    sampled(FakeMachine(20.0, 0.1), budget_s=3.0, report_start=lambda *found: told.append(found))
     # three samples at the least, of which one is there, else the budget; the third compiled
     assert told == [(5.0, 10.0), (0.1, pytest.approx(2.9)), (20.0, pytest.approx(2.9))]
 
@@ -146,11 +146,11 @@ def test_what_the_step_raises_passes_through():
 
 
 def test_windows_agree_within_one_percent_or_their_noise():
-    assert agree([1.0] * 5, [1.009] * 5)
-    assert not agree([1.0] * 5, [1.011] * 5)
+    assert medians_agree([1.0] * 5, [1.009] * 5)
+    assert not medians_agree([1.0] * 5, [1.011] * 5)
     noisy = [0.9, 0.95, 1.0, 1.05, 1.1]  # deviations 0.05: sigma 0.074, error of a difference 0.059
-    assert agree(noisy, [t + 0.11 for t in noisy])
-    assert not agree(noisy, [t + 0.13 for t in noisy])
+    assert medians_agree(noisy, [t + 0.11 for t in noisy])
+    assert not medians_agree(noisy, [t + 0.13 for t in noisy])
 
 
 def test_the_half_width_of_a_median():
@@ -186,7 +186,7 @@ def test_an_absent_counter_is_none_with_its_reason():
     watch = CounterWatch({"throttles": missing})
     assert watch.absent == {"throttles": "no such file"}
     assert watch.read() == {"throttles": None}
-    seen = changes(watch.read(), watch.read(), 0.01)
+    seen = counter_changes(watch.read(), watch.read(), 0.01)
     assert seen == {"throttles": None, "disturbed": False}
 
 
@@ -199,8 +199,8 @@ def test_an_absent_counter_is_none_with_its_reason():
     ],
 )
 def test_what_marks_a_sample_as_disturbed(counter, quiet, disturbed):
-    assert not changes({counter: 5.0}, {counter: 5.0 + quiet}, 0.01)["disturbed"]
-    assert changes({counter: 5.0}, {counter: 5.0 + disturbed}, 0.01)["disturbed"]
+    assert not counter_changes({counter: 5.0}, {counter: 5.0 + quiet}, 0.01)["disturbed"]
+    assert counter_changes({counter: 5.0}, {counter: 5.0 + disturbed}, 0.01)["disturbed"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")

@@ -8,7 +8,7 @@ import pytest
 from every import every
 from steptime.core.errors import InputError
 from steptime.measure import registry
-from steptime.measure.contract import pick
+from steptime.measure.contract import pick_device
 
 HERE = {"cpu": 1, "cuda": 2, "tpu": math.inf}
 PICKED = {"cpu": ("cpu", 0), "cpu:0": ("cpu", 0), "cuda": ("cuda", 0), "cuda:1": ("cuda", 1),
@@ -17,13 +17,13 @@ PICKED = {"cpu": ("cpu", 0), "cpu:0": ("cpu", 0), "cuda": ("cuda", 0), "cuda:1":
 
 @every("name", PICKED)
 def test_a_device_is_a_kind_and_a_number(name):
-    assert pick(name, HERE) == PICKED[name]
+    assert pick_device(name, HERE) == PICKED[name]
 
 
 @every("name", ["cpu:1", "cuda:2", "cuda:", "cuda:x", "cuda:-1", "cuda:1:1", "gpu", "mps", ""])
 def test_a_device_that_is_not_here_is_told_which_are(name):
     with pytest.raises(InputError) as caught:
-        pick(name, HERE, "to it")
+        pick_device(name, HERE, "to it")
     assert str(caught.value) == f"'{name}' is not available to it; there is: cpu, cuda:0..1, tpu"
 
 

@@ -18,7 +18,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
 from steptime.measure.contract import DeviceFacts, Feed, Options, Prepared, UnsupportedError
-from steptime.measure.infeed import clocked
+from steptime.measure.infeed import time_input
 from steptime.network.ops import OPS
 
 RUNS = dict.fromkeys(OPS)
@@ -45,7 +45,7 @@ def prepare(
     names = ("forward", "backward", "update") if workload.phase == "train" else ("forward",)
     take, waited = (None, None)
     if options.input != "device":
-        take, waited = clocked(feed.next if feed else lambda: None)
+        take, waited = time_input(feed.next if feed else lambda: None)
 
     def step() -> None:
         if take:

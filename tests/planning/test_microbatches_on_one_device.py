@@ -18,8 +18,8 @@ def plan(microbatches=1, length=128, **options):
 def test_rounds_of_a_host():
     """A base of 1 s, then 2, 3 and 4 s of forward, backward and update: 1 + 3 x (2 + 3) + 4."""
     host = Host((3.0, 6.0, 10.0), base_s=1.0)
-    assert host.rounds(3).issued_s == (7.0, 16.0, 20.0)
-    assert host.rounds(1) == host
+    assert host.repeat_passes(3).issued_s == (7.0, 16.0, 20.0)
+    assert host.repeat_passes(1) == host
 
 
 def test_no_update_hides_a_host_that_is_late_in_each_microbatch():

@@ -120,7 +120,7 @@ def test_the_bubble_of_dualpipe_is_that_of_its_paper(p):
     end = m * 3.0 + (p / 2 - 1) * (1 + 2 * 2.0 - 3 * 0.9)
     assert end_times(PipelineTimes("dualpipe", stages, p, 0.0), m) == pytest.approx((end,) * p)
     bound = lower_bound(PipelineTimes("dualpipe", stages, p, 0.0), [0.5] * p)
-    assert bound.of(m) == pytest.approx(end + 0.5)
+    assert bound.end_s(m) == pytest.approx(end + 0.5)
 
 
 def test_dualpipe_holds_weights_twice_and_one_microbatch_more():

@@ -32,7 +32,7 @@ def held_in(flow: PipelineRun, stages: int) -> tuple[int, ...]:
 
 
 def _least_s(schedule: str, stages: list[Stage], p: int, m: int, send_s: float = 0.0) -> float:
-    return lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), [0.0] * p).of(m)
+    return lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), [0.0] * p).end_s(m)
 
 
 def _unlike(random: Random, how: int, number: int) -> list[Stage]:
@@ -62,7 +62,7 @@ def test_ends_are_those_of_the_simulation(seed):
         assert microbatches_in_flight(schedule, p, virtual, m) == held_in(flow, len(stages))
         tails = [random.random() for _ in range(p)]
         whole = max(end + tail for end, tail in zip(ends, tails, strict=True))
-        assert lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), tails).of(
+        assert lower_bound(PipelineTimes(schedule, tuple(stages), p, send_s), tails).end_s(
             m
         ) <= whole * (1 + 1e-12)
 

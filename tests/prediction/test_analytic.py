@@ -81,7 +81,10 @@ def test_kernels_take_the_longer_of_computing_and_moving():
 
     def in_all(price: Any, found: Device = device, pipelined: bool = False) -> Interval:
         made = schedule(
-            step, Prices.of([price(one, found) for one in step.kernels]), None, pipelined
+            step,
+            Prices.from_intervals([price(one, found) for one in step.kernels]),
+            None,
+            pipelined,
         )
         return made.rows[0].forward
 
@@ -124,7 +127,7 @@ def test_every_op_is_counted_once(text, phase):
     assert isinstance(minimal.lowered().executed_flop, int)
     assert minimal.lowered().traffic_bytes == counted.traffic_bytes
     forward_flop = sum(op.flop for op in ops if op.part == "forward")
-    assert sum(parts["forward"] for parts in minimal.counted().values()) == forward_flop
+    assert sum(parts["forward"] for parts in minimal.flop_by_row().values()) == forward_flop
     step, found = lowered(graph), times(graph)
     assert (step.executed_flop, step.traffic_bytes) == (
         counted.executed_flop,
@@ -390,7 +393,7 @@ def test_the_flop_of_a_prediction_are_those_that_are_counted(phase, quarters):
             if phase == "train" and options and not catalog.stack(options["stack"]).trains:
                 continue
             model = StepModel(workload, "K40", None, method, options, graph=graph)
-            rows = model.counted()
+            rows = model.flop_by_row()
             assert sum(sum(parts.values()) for parts in rows.values()) == counted.flop, name
             assert {row: rows[row]["forward"] for row in forward} == forward, name
             assert [row.name for row in model.lowered().rows] == [*forward]

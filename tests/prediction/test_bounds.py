@@ -78,7 +78,9 @@ def test_bounds_hold_the_exchanges_of_ops():
 
 def test_what_constants_leave_over_keeps_the_ends_apart():
     """Of one host that is like the fastest end of a step: that end alone would be prolonged."""
-    host = Host((4.0, 4.0, 4.0), waits=False, ends=(0.5, 2.0), steps=((2.0, 5.0, 5.0),))
+    host = Host(
+        (4.0, 4.0, 4.0), waits=False, end_factors=(0.5, 2.0), measured_steps=((2.0, 5.0, 5.0),)
+    )
     passes, low, high = bound_step((8.0, 0.0, 0.0), (0.9, 1.1), host)
     assert 0 < low <= sum(passes) <= high
 

@@ -558,7 +558,7 @@ def test_every_link_says_what_it_reaches_and_how_sure_that_is():
         assert link.for_collectives.bytes_per_s < link.bytes_per_s, name
         assert link.bus_source, name
         assert 0 < link.spread <= 0.5, name
-        slow, quick = (Fabric(link).link_end(end).between.bytes_per_s for end in (-1, 1))
+        slow, quick = (Fabric(link).with_link_rates(end).between.bytes_per_s for end in (-1, 1))
         assert slow * quick == pytest.approx(link.bytes_per_s**2)
 
 

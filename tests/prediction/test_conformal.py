@@ -54,7 +54,7 @@ def test_scales_grow_with_what_is_not_known() -> None:
 def test_ends_are_those_of_the_kind_times_the_scale() -> None:
     row = packaged(conformal.FILE)["kinds"][TRAININGS]
     device = catalog.device(MEASURED)
-    interval = find_ends(TRAININGS, device).of(2.0)
+    interval = find_ends(TRAININGS, device).interval_around(2.0)
     assert interval.low == pytest.approx(2 * exp(-row["below"]))
     assert interval.high == pytest.approx(2 * exp(row["above"]))
     assumed = find_ends(TRAININGS, device, is_software_assumed=True)

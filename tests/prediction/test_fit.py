@@ -79,7 +79,7 @@ def test_parts_of_memory_add_up(batch):
     workload = make_workload(read_model(FC), batch, "float32", "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
     peak = peak_bytes(graph, stack)
-    parts = worst_moment(graph, stack).parts
+    parts = worst_moment(graph, stack).bytes_by_purpose
     weights = 4 * (32 * 64 + 64 + 64 * 8 + 8)
     assert parts["weights"] == weights
     assert parts["state"] == pytest.approx(2 * weights, abs=64)  # two moments, and counters
@@ -93,7 +93,7 @@ def test_parts_of_memory_add_up(batch):
 def test_no_part_of_memory_is_larger_than_the_whole(text, dtype):
     workload = make_workload(read_model(text), 2, dtype, "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
-    parts = worst_moment(graph, stack).parts
+    parts = worst_moment(graph, stack).bytes_by_purpose
     assert sum(parts.values()) == peak_bytes(graph, stack)
     assert all(part >= 0 for part in parts.values())
 

@@ -83,7 +83,7 @@ def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():
 
 def test_a_kernel_that_comes_twice_is_off_twice():
     one = Interval(1.0, 0.5, 1.5, shared=0.6)
-    twice = Prices.of([one, one]).sum_correlated(np.array([0, 0]), 1).total()
+    twice = Prices.from_intervals([one, one]).sum_correlated(np.array([0, 0]), 1).total()
     assert twice.high == pytest.approx(2 + math.hypot(0.6, 0.8))
 
 

@@ -23,14 +23,14 @@ A100 = METHOD.derate(catalog.device("a100-sxm4-40gb"), "float32", Settings())
 
 def test_kernels_that_differ_in_names_alone_are_one_row():
     found = Kernels([ADD, PRODUCT, ADD._replace(op="b", after=("x",), views=2), LARGER])
-    assert found.index.tolist() == [0, 1, 0, 2]
+    assert found.distinct_of_kernel.tolist() == [0, 1, 0, 2]
     assert found.counts.tolist() == [2, 1, 1]
     assert [(rows.kind, rows.flop.tolist()) for rows, _ in found.groups] == [
         ("add", [1e6]),
         ("matmul", [2e9, 4e9]),
     ]
     apart = Kernels([ADD, ADD], owners=[0, 1])
-    assert (apart.index.tolist(), apart.owner.tolist()) == ([0, 1], [0, 1])
+    assert (apart.distinct_of_kernel.tolist(), apart.owner.tolist()) == ([0, 1], [0, 1])
 
 
 def test_what_differs_in_new_pages_alone_is_off_alike():
@@ -38,7 +38,7 @@ def test_what_differs_in_new_pages_alone_is_off_alike():
     which, count = columns.error_classes
     assert (which.tolist(), count) == ([0, 0, 1], 2)
     one = Interval(1.0, 0.5, 1.5, shared=0.6)  # 0.3 s shared, 0.4 s own
-    found = Prices.of([one, one, one]).sum_correlated(which, count).total()
+    found = Prices.from_intervals([one, one, one]).sum_correlated(which, count).total()
     assert found.high == pytest.approx(3 + math.hypot(3 * 0.3, 2 * 0.4, 0.4))
 
 

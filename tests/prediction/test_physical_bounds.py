@@ -161,7 +161,7 @@ def _price(
     questions: Mapping[tuple[str, str, int], tuple[Kernel, ...]], seen: Device
 ) -> Iterator[Priced]:
     columns = Kernels([kernel for kernels in questions.values() for kernel in kernels])
-    seconds = METHOD.prices(columns, seen).value[columns.index]
+    seconds = METHOD.prices(columns, seen).value[columns.distinct_of_kernel]
     start = 0
     for (name, pass_, size), kernels in questions.items():
         end = start + len(kernels)

@@ -141,6 +141,6 @@ def test_models_that_share_steps_predict_what_new_models_do():
             model = model.on(device)
             assert model.predict(batch) == expected
             assert (model.options, model.workload.dtype) == (fresh.options, fresh.workload.dtype)
-            other = model.of(fresh.graph(batch), batch)
+            other = model.with_graph(fresh.graph(batch), batch)
             assert other.timeline() == expected.times
             assert other.needs() == expected.needs

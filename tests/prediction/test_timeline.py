@@ -4,14 +4,14 @@ from itertools import pairwise
 
 from every import every
 from steptime.prediction.step_model import StepModel
-from steptime.prediction.timeline import DEVICE, TRACKS, document, trace_events
+from steptime.prediction.timeline import DEVICE, TRACKS, make_document, trace_events
 
 
 @every("method", ["roofline", "analytic", "calibrated", "paleo"])
 @every("network", ["fc:layers=2,nodes=64", "resnet18"])
 def test_the_timeline_is_as_long_as_the_step(network, method):
     model = StepModel(network, "v100", method=method)
-    events = document(trace_events(model))["traceEvents"]
+    events = make_document(trace_events(model))["traceEvents"]
     named = [event for event in events if event["ph"] == "M"]
     assert {event["name"] for event in named} == {"process_name", "thread_name"}
     assert {event["args"]["name"] for event in named} > set(TRACKS.values())

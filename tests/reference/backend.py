@@ -21,8 +21,8 @@ from steptime.measure.contract import (
     Prepared,
     UnsupportedError,
 )
-from steptime.measure.infeed import clocked
-from steptime.measure.interpreter import TableCall, calls_of, interpret
+from steptime.measure.infeed import time_input
+from steptime.measure.interpreter import TableCall, interpret, list_calls
 from steptime.measure.synthetic import Fill, angles, fills
 from steptime.network.ops.training import training_graph
 
@@ -58,7 +58,7 @@ def execute(
 def _calls(graph: Graph, keep: Collection[str] = ()) -> tuple[TableCall, ...]:
     for dtype in {spec.dtype for spec in graph.tensors.values()}:
         element_type(dtype)
-    return calls_of(graph, RUNS, "numpy", keep)
+    return list_calls(graph, RUNS, "numpy", keep)
 
 
 def _given(given: Mapping[str, Any]) -> Callable[[TableCall, list[Any]], Any]:
@@ -150,7 +150,7 @@ def _input(
         for name, array in (feed.next() if feed else made).items():
             np.copyto(live[name], array, casting="same_kind")
 
-    return clocked(take)
+    return time_input(take)
 
 
 def _inference(graph: Graph, live: Mapping[str, Values]) -> Callable[[Arrays], Values]:

@@ -11,7 +11,7 @@ from steptime import serve
 from steptime.core.errors import InputError
 from steptime.planning.site import Site
 from steptime.serving.demand import Demand, poisson_arrivals, read_trace
-from steptime.serving.kernels import Group
+from steptime.serving.kernels import SequenceGroup
 from steptime.serving.load import TimeSpread, _spread_of, run_with_highest_rate, vary_outputs
 from steptime.serving.pace import ServerPace
 from steptime.serving.queueing import Load, simulate
@@ -159,7 +159,9 @@ def test_steps_between_those_that_are_priced_are_near_them():
         n, context, prompts = draw.randint(1, 200), draw.randint(50, 9000), draw.randint(1, 4)
         tokens = draw.randint(20, 2048)
         alone = pace.decode_steps(n, n * context)[0] / phases.price_decode(n, context).seconds
-        both = phases.price_step([Group(prompts, tokens, 0), Group(n, 1, context)]).seconds
+        both = phases.price_step(
+            [SequenceGroup(prompts, tokens, 0), SequenceGroup(n, 1, context)]
+        ).seconds
         beside = pace.prefill_s(n, n * context, [(tokens, 0)] * prompts) / both
         after = (
             pace.prefill_s(0, 0, [(tokens, context)])

@@ -13,8 +13,8 @@ from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server import answer_server
 from steptime.questions.serve.server_answer import ServerAnswer
-from steptime.serving.kernels import Group, attention_kernels
-from steptime.serving.memory import largest_running_sequences, paged
+from steptime.serving.kernels import SequenceGroup, attention_kernels
+from steptime.serving.memory import largest_running_sequences, round_up_to_pages
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service
 
@@ -109,7 +109,7 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     assert most == int(room // (131_072 * 1152))
     assert answered(Service("llama3_8b", H100, most)).fits
     assert not answered(Service("llama3_8b", H100, most + 1)).fits
-    assert paged(1153) == 1168
+    assert round_up_to_pages(1153) == 1168
 
 
 def test_what_does_not_fit_says_what_does():
@@ -208,7 +208,7 @@ def test_the_cache_of_8_bit_checkpoints():
         assert one.cache_format == kv
 
 
-def core(one: Phases, name: str, group: Group) -> Kernel:
+def core(one: Phases, name: str, group: SequenceGroup) -> Kernel:
     return attention_kernels(one.problem, one.attention[name][0], group, one.cache_format)[0]
 
 
@@ -217,10 +217,10 @@ def test_a_window_is_all_that_a_prompt_and_a_token_see():
     one = phases("gpt_oss_20b")
     assert [one.attention[name][0].window for name in ("block2", "block1")] == [0, 128]
     seen = 128 * 129 // 2 + (8192 - 128) * 128
-    assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * seen
-    assert core(one, "block1", Group(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128
+    assert core(one, "block1", SequenceGroup(1, 8192, 0)).flop == 4 * 64 * 64 * seen
+    assert core(one, "block1", SequenceGroup(1, 1024, 9000)).flop == 4 * 64 * 64 * 1024 * 128
     keys = 128 * 2 * 8 * 64 * 2
-    assert core(one, "block1", Group(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
+    assert core(one, "block1", SequenceGroup(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_path):
@@ -228,17 +228,17 @@ def test_a_stack_that_skips_no_window_multiplies_all_that_the_mask_leaves(tmp_pa
     kinds = '[kinds]\nattention = { causal_flop = 0.5, source = "as vllm-2025" }\n'
     own.write_text(f'name = "own"\nlike = "vllm-2025"\nsource = "me"\n{kinds}')
     one = phases("gpt_oss_20b", stack=str(own))
-    assert core(one, "block1", Group(1, 8192, 0)).flop == 4 * 64 * 64 * 8192 * 4096
+    assert core(one, "block1", SequenceGroup(1, 8192, 0)).flop == 4 * 64 * 64 * 8192 * 4096
     keys = 128 * 2 * 8 * 64 * 2  # the cache keeps no more than the window
-    assert core(one, "block1", Group(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
+    assert core(one, "block1", SequenceGroup(1, 1, 8192)).bytes == pytest.approx(keys, rel=0.1)
 
 
 def test_a_part_of_a_prompt_sees_what_is_before_it():
     """A square of 1,024 queries and keys is half seen, the 3,072 keys before it all."""
     one = phases()
-    flop = core(one, "block1", Group(1, 1024, 3072)).flop
+    flop = core(one, "block1", SequenceGroup(1, 1024, 3072)).flop
     assert flop == 4 * 32 * 128 * 1024 * (3072 + 512)
-    assert core(one, "block1", Group(1, 4096, 0)).flop == 4 * 32 * 128 * 4096 * 2048
+    assert core(one, "block1", SequenceGroup(1, 4096, 0)).flop == 4 * 32 * 128 * 4096 * 2048
 
 
 def test_energy_of_a_token():

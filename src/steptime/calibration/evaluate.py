@@ -175,7 +175,7 @@ def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interva
     """Return the seconds of each kernel of a case under settings of a method."""
     device = method.derate(case.device, case.kernels[0].dtype, settings)
     kernels = Kernels(case.kernels)
-    return method.prices(kernels, device).take(kernels.index).intervals()
+    return method.prices(kernels, device).take(kernels.distinct_of_kernel).intervals()
 
 
 def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:

@@ -366,13 +366,13 @@ def read_network(path: str, sha256: str, allow_unknown: bool) -> Family:
 
 def _reopen_source(path: str, sha256: str) -> Source:
     """Open the file of a network, check that it still has the hash, and keep it."""
-    place = find_network_file(path, sha256)
-    source = _SOURCES.get((place, sha256))
+    current_path = find_network_file(path, sha256)
+    source = _SOURCES.get((current_path, sha256))
     if source is None:
-        source = open_source(place)
+        source = open_source(current_path)
         file_format = find_format(source)
         if file_format is None or remember_source(source, file_format) != sha256:
-            raise _changed_file_error(place)
+            raise _changed_file_error(current_path)
     _SOURCES[path, sha256] = source  # `path` may be code, or a name without its folder
     return source
 
@@ -391,10 +391,10 @@ def read_table(path: str, label: str) -> object:
     Raises:
         InputError: for a file that is absent, too large, or neither.
     """
-    form = "JSON" if path.lower().endswith(".json") else "TOML"
+    syntax = "JSON" if path.lower().endswith(".json") else "TOML"
     try:
         text = read_content(path, label).decode()
-        return parse_json(text) if form == "JSON" else tomllib.loads(text)
+        return parse_json(text) if syntax == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = describe_error(error)
-        raise InputError(f"{label} {shorten(path)}: is no {form}: {reason}") from None
+        raise InputError(f"{label} {shorten(path)}: is no {syntax}: {reason}") from None

@@ -24,16 +24,18 @@ def _read_directory_bytes(source: Source) -> int:
     """Read the stated size of the archive's list of members; raises `ValueError` without one."""
     content = source.content
     search_start = max(0, len(content) - _END_RECORD.size - _MAX_COMMENT_BYTES)
-    end = content.rfind(_END_MAGIC, search_start)
-    if end < 0:
+    end_offset = content.rfind(_END_MAGIC, search_start)
+    if end_offset < 0:
         raise ValueError("no list of members at its end")
-    end_record = _END_RECORD.unpack(content[end : end + _END_RECORD.size])
+    end_record = _END_RECORD.unpack(content[end_offset : end_offset + _END_RECORD.size])
     directory_bytes = int(end_record[_DIRECTORY_SIZE_FIELD])
-    zip64 = content.rfind(_ZIP64_MAGIC, max(0, end - _ZIP64_SEARCH_BYTES), end)
-    if zip64 >= 0:
-        zip64_record = _ZIP64_RECORD.unpack(content[zip64 : zip64 + _ZIP64_RECORD.size])
+    zip64_offset = content.rfind(_ZIP64_MAGIC, max(0, end_offset - _ZIP64_SEARCH_BYTES), end_offset)
+    if zip64_offset >= 0:
+        zip64_record = _ZIP64_RECORD.unpack(
+            content[zip64_offset : zip64_offset + _ZIP64_RECORD.size]
+        )
         directory_bytes = max(directory_bytes, zip64_record[_ZIP64_DIRECTORY_SIZE_FIELD])
-    return min(directory_bytes, end)
+    return min(directory_bytes, end_offset)
 
 
 def read_member(source: Source, matches: Callable[[str], object], label: str) -> bytes:

@@ -65,20 +65,20 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
     output_product = b.made_by[y]
     weights, v = output_product.inputs
     softmax = _find_softmax(b, weights)
-    scores = _find_scores(b, softmax.inputs[0], ()) if softmax else None
+    scores = _find_scores(b, softmax.inputs[0], masks=()) if softmax else None
     if scores is None:
         return None
     # the attributes of a product transpose or fold its factors
     are_plain_products = not scores.product.attrs and not output_product.attrs
     if not are_plain_products:
         return None
-    q, swapped_keys = (_without_scale(b, x) for x in scores.product.inputs)
+    q, swapped_keys = (_find_unscaled(b, x) for x in scores.product.inputs)
     ranks = {len(b.shape(x)) for x in (q, swapped_keys, v)}
     have_heads = ranks == {4}
     lack_heads = ranks == {3}
     if not (have_heads or lack_heads):
         return None
-    k = _without_scale(b, _swap_keys(b, swapped_keys, name))
+    k = _find_unscaled(b, _swap_keys(b, swapped_keys, name))
     batch_shape = b.shape(q)[:-2]
     key_count = b.shape(k)[-2]
     shape_without_width = (*batch_shape, key_count)
@@ -162,7 +162,7 @@ def find_learnt_bias(b: Builder, x: str, heads: int) -> str:
     return x if not is_shared_by_heads and is_learnt(b, x) else ""
 
 
-def _without_scale(b: Builder, x: str) -> str:
+def _find_unscaled(b: Builder, x: str) -> str:
     """Return the tensor that `x` is a multiple of, else `x`."""
     operands: Sequence[Operand] = operands_of(b, x, "mul") or operands_of(b, x, "div")
     is_scaled = len(operands) == 2 and not isinstance(operands[1], str)  # by a number

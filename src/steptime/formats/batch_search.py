@@ -46,13 +46,13 @@ class FixedBatchError(InputError):
     """A place in a file that fits no other batch.
 
     Attributes:
-        place: the place, as messages name it.
+        location: the place, as messages name it.
         choices: decisions on constants before the place that may make it fit.
     """
 
-    def __init__(self, place: str, fault: str, choices: Sequence[BatchChoice]) -> None:
-        super().__init__(f"{place}: {fault}")
-        self.place = place
+    def __init__(self, location: str, fault: str, choices: Sequence[BatchChoice]) -> None:
+        super().__init__(f"{location}: {fault}")
+        self.location = location
         self.choices = choices
 
 
@@ -62,13 +62,13 @@ class BatchWalk(ABC):
     Attributes:
         b: the builder of the graph.
         batches: the batch of the file and that of the graph.
-        env: the value of each name of the file: a text names a tensor of `b`, anything else is a
-            constant with a method `repeated(axis, size)`.
+        value_by_name: the value of each name of the file: a text names a tensor of `b`, anything
+            else is a constant with a method `repeated(axis, size)`.
     """
 
     b: Builder
     batches: Batches
-    env: MutableMapping[str, Any]
+    value_by_name: MutableMapping[str, Any]
 
     @abstractmethod
     def file_shape(self, name: str) -> Shape | None:
@@ -90,16 +90,20 @@ class BatchWalk(ABC):
         """Repeat, along their batch axes, those of the values that have one."""
         for name in names:
             batch_axis = self.batches.batch_axes.get(name)
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             if batch_axis is None or value is None:
                 continue
             is_tensor = isinstance(value, str)
             if is_tensor:
-                self.env[name] = self.batches.repeat_tensor(self.b, value, batch_axis, value)
+                self.value_by_name[name] = self.batches.repeat_tensor(
+                    self.b, value, batch_axis, value
+                )
             else:
-                self.env[name] = value.repeated(batch_axis, self.batches.new_batch)
+                self.value_by_name[name] = value.repeated(batch_axis, self.batches.new_batch)
 
-    def batch_error(self, place: str, fault: str, values_read: Sequence[str]) -> FixedBatchError:
+    def make_batch_error(
+        self, location: str, fault: str, values_read: Sequence[str]
+    ) -> FixedBatchError:
         """Return the error of a place that fits no other batch, with the choices to try next.
 
         Candidates depend on constants alone. A candidate with an axis as long as the file's batch
@@ -107,7 +111,7 @@ class BatchWalk(ABC):
         tried last.
 
         Args:
-            place: the place, for the message.
+            location: the place, for the message.
             fault: what does not fit there.
             values_read: the values that the place reads; candidates lead to them.
         """
@@ -125,7 +129,7 @@ class BatchWalk(ABC):
                 node_inputs = inputs_by_output.get(name, ())
                 ranked_choices += self._rank_choices(name, rank_by_name[name], node_inputs)
         ranked_choices.sort(key=lambda ranked: ranked.rank)
-        return FixedBatchError(place, fault, [ranked.choice for ranked in ranked_choices])
+        return FixedBatchError(location, fault, [ranked.choice for ranked in ranked_choices])
 
     def _find_input_dependent(self, nodes: Sequence[FileNode]) -> set[str]:
         """Return the names of the tensors that depend on an input of the file."""
@@ -133,7 +137,9 @@ class BatchWalk(ABC):
         for node in nodes:
             reads_dependent = not input_dependent.isdisjoint(node.inputs)
             if reads_dependent:
-                tensors = [name for name in node.outputs if isinstance(self.env.get(name), str)]
+                tensors = [
+                    name for name in node.outputs if isinstance(self.value_by_name.get(name), str)
+                ]
                 input_dependent.update(tensors)
         return input_dependent
 
@@ -151,9 +157,9 @@ class BatchWalk(ABC):
         open_names = [*values_read]
         while open_names:
             reader = open_names.pop()
-            if reader in input_dependent and self._grows_with_batch(reader):
+            if reader in input_dependent and self._has_grown_with_batch(reader):
                 continue
-            is_computed = isinstance(self.env.get(reader), str)
+            is_computed = isinstance(self.value_by_name.get(reader), str)
             reader_rank = COMPUTED_READER_RANK if is_computed else FOLDED_READER_RANK
             for source in inputs_by_output.get(reader, ()):
                 if source not in rank_by_name:
@@ -173,7 +179,7 @@ class BatchWalk(ABC):
             node_inputs: the inputs of the node that makes the value.
         """
         file_shape = self.file_shape(name)
-        value = self.env.get(name)
+        value = self.value_by_name.get(name)
         if file_shape is None or value is None:
             return []
         shape = self.shape(value)
@@ -193,20 +199,20 @@ class BatchWalk(ABC):
     def _has_grown(self, name: str) -> bool:
         """Whether a value has another shape in the graph than in the file."""
         file_shape = self.file_shape(name)
-        value = self.env.get(name)
+        value = self.value_by_name.get(name)
         return file_shape is not None and value is not None and file_shape != self.shape(value)
 
-    def _grows_with_batch(self, name: str) -> bool:
+    def _has_grown_with_batch(self, name: str) -> bool:
         """Whether a value with axes has grown by the factor of the batch."""
         file_shape = self.file_shape(name)
-        value = self.env.get(name)
+        value = self.value_by_name.get(name)
         if not file_shape or value is None:
             return False
         return self.batches.grows_with_batch(file_shape, self.shape(value))
 
 
 def find_batch_axes(
-    batches: Batches, source: Source, key: object, walk: Callable[[Batches], object]
+    batches: Batches, source: Source, memo_key: object, walk_file: Callable[[Batches], object]
 ) -> Batches:
     """Return the batches with the batch axes of the file's constants.
 
@@ -215,25 +221,27 @@ def find_batch_axes(
     Args:
         batches: the batch of the file and that of the graph.
         source: the file.
-        key: what the walk depends on besides the batch.
-        walk: walk through the file; raises `FixedBatchError` at the first place that does not fit.
+        memo_key: what the walk depends on besides the batch.
+        walk_file: walk through the file; raises `FixedBatchError` at the first place that does not
+            fit.
 
     Raises:
         FixedBatchError: if no choice makes the file fit another batch.
     """
-    if not (batches.differ and batches.fixed):
+    if not (batches.differ and batches.is_fixed):
         return batches
     search_result = source.memoise(
-        find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk), key
+        find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk_file), memo_key
     )
     if isinstance(search_result, FixedBatchError):
-        walk(batches)  # raises with the batch that the user asked for, not with the trial batch
+        # raises with the batch that the user asked for, not with the trial batch
+        walk_file(batches)
         raise search_result
     return replace(batches, batch_axes=search_result)
 
 
 def _search_batch_axes(
-    file_batch: int, walk: Callable[[Batches], object]
+    file_batch: int, walk_file: Callable[[Batches], object]
 ) -> BatchAxes | FixedBatchError:
     """Search depth-first for choices with which a walk fits; return the first error if none do.
 
@@ -243,19 +251,19 @@ def _search_batch_axes(
     trial_batch = file_batch * TRIAL_FACTOR
     walks_left = MAX_WALKS
 
-    def search(axes: BatchAxes, decided_places: Collection[str]) -> BatchAxes | FixedBatchError:
+    def search(axes: BatchAxes, decided_locations: Collection[str]) -> BatchAxes | FixedBatchError:
         nonlocal walks_left
         try:
-            walk(Batches(file_batch, trial_batch, batch_axes=axes))
+            walk_file(Batches(file_batch, trial_batch, batch_axes=axes))
         except FixedBatchError as error:
-            if error.place in decided_places:
+            if error.location in decided_locations:
                 return error
             for choice in error.choices:
                 if walks_left == 0:
                     break
                 walks_left -= 1
                 axes_with_choice = {**axes, choice.name: choice.axis}
-                result = search(axes_with_choice, {*decided_places, error.place})
+                result = search(axes_with_choice, {*decided_locations, error.location})
                 if not isinstance(result, FixedBatchError):
                     return result
             return error

@@ -24,15 +24,15 @@ class Batches:
     Attributes:
         file_batch: the batch of the shapes that the file states.
         new_batch: the batch of the graph that is built.
-        fixed: whether the file states one batch. Where the file leaves it open, a size that equals
-            `file_batch` is only that size, and never the batch.
+        is_fixed: whether the file states one batch. Where the file leaves it open, a size that
+            equals `file_batch` is only that size, and never the batch.
         batch_axes: the batch axis of each value that a search (`find_batch_axes`) has decided on,
             because nothing at the value's place tells.
     """
 
     file_batch: int
     new_batch: int
-    fixed: bool = True
+    is_fixed: bool = True
     batch_axes: BatchAxes = field(default_factory=dict)
 
     @property
@@ -41,21 +41,21 @@ class Batches:
         return self.file_batch != self.new_batch
 
     def view_shape(
-        self, file_input: Shape, input_shape: Shape, file_view: Shape
+        self, file_input_shape: Shape, input_shape: Shape, file_view_shape: Shape
     ) -> tuple[int, ...]:
         """Return the shape of a view in the graph.
 
         Args:
-            file_input: shape of the viewed tensor in the file.
+            file_input_shape: shape of the viewed tensor in the file.
             input_shape: shape of the viewed tensor in the graph.
-            file_view: shape of the view in the file.
+            file_view_shape: shape of the view in the file.
 
         Raises:
             ShapeError: if no shape has as many elements as `input_shape`.
         """
         if not self.differ:
-            return tuple(file_view)
-        shape = infer_view_shape(file_input, input_shape, file_view, self.file_batch)
+            return tuple(file_view_shape)
+        shape = infer_view_shape(file_input_shape, input_shape, file_view_shape, self.file_batch)
         if shape is None:
             raise ShapeError(f"a view made for batch {self.file_batch} fits no other batch")
         return shape
@@ -90,7 +90,7 @@ class Batches:
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
-        has_size_of_file = self.fixed and not follows_batch  # which is not the new batch yet
+        has_size_of_file = self.is_fixed and not follows_batch  # which is not the new batch yet
         is_decided_by_search = name in self.batch_axes
         if batch_axis is not None and has_size_of_file and not is_decided_by_search:
             expanded[batch_axis] = self.new_batch
@@ -123,7 +123,7 @@ class Batches:
 
     def repeat_tensor(self, b: Builder, x: str, axis: int, name: str) -> str:
         """Return the first example of a tensor of the file's batch, expanded to the new batch."""
-        example = elements.slice_(b, x, axis, 0, 1, f"{name}/first")
+        example = elements.slice_(b, x, axis, start=0, stop=1, name=f"{name}/first")
         shape = [*b.shape(example)]
         shape[axis] = self.new_batch
         return elements.expand(b, example, shape, f"{name}/batch")
@@ -134,7 +134,7 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
-        powers = (0, 1) if self.fixed else range(MAX_BATCH_POWER + 1)
+        powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
                 f"exported for batch {self.file_batch}, it cannot be made for {self.new_batch}: "
@@ -149,7 +149,7 @@ class Batches:
         is_scalar = file_shape == shape == ()
         if is_scalar or self.grows_with_batch(file_shape, shape):
             return ""
-        higher_powers = () if self.fixed else range(2, MAX_BATCH_POWER + 1)
+        higher_powers = () if self.is_fixed else range(2, MAX_BATCH_POWER + 1)
         if any(self._grows_by(power, file_shape, shape) for power in higher_powers):
             return ""
         return (
@@ -166,7 +166,7 @@ class Batches:
         Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
         not for each example`.
         """
-        states_single_example = self.fixed and self.file_batch == 1
+        states_single_example = self.is_fixed and self.file_batch == 1
         if not (states_single_example and self.differ):
             return []
         input_dependent = {*b.inputs}
@@ -199,20 +199,20 @@ class _ViewAxis(NamedTuple):
     """An axis of a view.
 
     Attributes:
-        place: its place in the view.
+        axis: its place in the view.
         size: its size in the file.
         outer_count: elements of all axes before it.
         is_last: whether no axis follows it.
     """
 
-    place: int
+    axis: int
     size: int
     outer_count: int
     is_last: bool
 
 
 def infer_view_shape(
-    file_input: Shape, input_shape: Shape, file_view: Shape, file_batch: int
+    file_input_shape: Shape, input_shape: Shape, file_view_shape: Shape, file_batch: int
 ) -> tuple[int, ...] | None:
     """Return the shape of a view in the graph, None if none has as many elements.
 
@@ -220,17 +220,17 @@ def infer_view_shape(
     view grows that covers the same elements.
 
     Args:
-        file_input: shape of the viewed tensor in the file.
+        file_input_shape: shape of the viewed tensor in the file.
         input_shape: shape of the viewed tensor in the graph.
-        file_view: shape of the view in the file.
+        file_view_shape: shape of the view in the file.
         file_batch: the batch that the file was written for.
     """
-    if tuple(file_view) == tuple(file_input):
+    if tuple(file_view_shape) == tuple(file_input_shape):
         return tuple(input_shape)
-    view_axes = _list_view_axes(file_view)
-    view_shape = list(file_view)
+    view_axes = _list_view_axes(file_view_shape)
+    view_shape = list(file_view_shape)
     outer_count = 1  # elements of the axes of the input before this one
-    for file_size, size in zip(file_input, input_shape, strict=True):
+    for file_size, size in zip(file_input_shape, input_shape, strict=True):
         if size != file_size:
             grown_axis = _find_grown_axis(view_axes, outer_count, file_size, file_batch)
             if grown_axis is not None:
@@ -240,13 +240,13 @@ def infer_view_shape(
     return tuple(view_shape) if keeps_elements else None
 
 
-def _list_view_axes(file_view: Shape) -> list[_ViewAxis]:
+def _list_view_axes(file_view_shape: Shape) -> list[_ViewAxis]:
     """Return the axes of a view with the elements before each."""
     view_axes: list[_ViewAxis] = []
     outer_count = 1
-    for place, size in enumerate(file_view):
-        is_last = place == len(file_view) - 1
-        view_axes.append(_ViewAxis(place, size, outer_count, is_last))
+    for axis, size in enumerate(file_view_shape):
+        is_last = axis == len(file_view_shape) - 1
+        view_axes.append(_ViewAxis(axis, size, outer_count, is_last))
         outer_count *= size
     return view_axes
 
@@ -279,7 +279,7 @@ def _find_grown_axis(
             candidates.append(axis)
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
-        return batch_sized[0].place
+        return batch_sized[0].axis
     is_inner = outer_count > 1
     inner_starts = [
         axis
@@ -287,7 +287,7 @@ def _find_grown_axis(
         if is_inner and axis.outer_count == outer_count and not axis.is_last
     ]
     preferred_axes = inner_starts or candidates
-    return preferred_axes[0].place if preferred_axes else None
+    return preferred_axes[0].axis if preferred_axes else None
 
 
 def find_main_output(b: Builder, outputs: Sequence[str]) -> str:

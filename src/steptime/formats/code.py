@@ -114,12 +114,12 @@ class Code:
             return user_folder("networks") / path_hash / self.default_path.name
         is_configuration = self.content_key != ""  # whose content decides, not its path
         stem = Path(self.name).stem if is_configuration else self.name
-        words = [f"{self.source}.{stem}"]
+        name_parts = [f"{self.source}.{stem}"]
         if is_configuration:
-            words.append(self.content_key)
+            name_parts.append(self.content_key)
         shapes = [spec.value for spec in self.inputs.values() if isinstance(spec.value, tuple)]
-        words += ["x".join(map(str, shape)) for shape in shapes]
-        return user_folder("networks") / f"{'-'.join(words)}.pt2"
+        name_parts += ["x".join(map(str, shape)) for shape in shapes]
+        return user_folder("networks") / f"{'-'.join(name_parts)}.pt2"
 
     @property
     def default_path(self) -> Path:
@@ -150,8 +150,8 @@ class Code:
 
 def cpu_limit_s() -> int:
     """Return the processor seconds that an export may take; raises `InputError`."""
-    text = os.environ.get(CPU_LIMIT_VARIABLE, "")
-    return parse_count(text, CPU_LIMIT_VARIABLE) if text else CPU_LIMIT_S
+    stated_limit = os.environ.get(CPU_LIMIT_VARIABLE, "")
+    return parse_count(stated_limit, CPU_LIMIT_VARIABLE) if stated_limit else CPU_LIMIT_S
 
 
 def parse_code(text: str) -> Code | None:
@@ -169,15 +169,15 @@ def parse_code(text: str) -> Code | None:
     batch_axis = None
     is_strict = False
     input_texts: list[str] = []
-    words = match["inputs"].split(",") if match["inputs"] else []
-    for word in words:
-        key, equals_sign, value = word.strip().partition("=")
+    settings = match["inputs"].split(",") if match["inputs"] else []
+    for setting in settings:
+        key, equals_sign, value = setting.strip().partition("=")
         if equals_sign and key == STRICT:
             is_strict = parse_truth(value, f"{place}: {STRICT}")
         elif equals_sign and key == BATCH_AXIS:
-            batch_axis = parse_count(value, f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
+            batch_axis = parse_count(value, f"{place}: {BATCH_AXIS}", at_least=0, at_most=MAX_AXES)
         else:
-            input_texts.append(word)
+            input_texts.append(setting)
     inputs = parse_inputs(input_texts, place)
     return Code(match["source"], match["name"].strip(), inputs, batch_axis, is_strict)
 
@@ -200,7 +200,7 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
         match = _INPUT.fullmatch(text.strip())
         if not match:
             raise InputError(f"{place}: input {shorten(text)} is not NAME=2x3x256x256:float32")
-        default_dtype = NUMBER if _is_number(match["shape"]) else DEFAULT_DTYPE
+        default_dtype = NUMBER if _states_number(match["shape"]) else DEFAULT_DTYPE
         dtype = match["dtype"] or default_dtype
         check_choice("type of an input", dtype, TYPES, place)
         name = match["name"] or str(position)
@@ -214,7 +214,7 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
     return inputs
 
 
-def _is_number(text: str) -> bool:
+def _states_number(text: str) -> bool:
     """Whether the text of an input is a number, not the sizes of a tensor."""
     return "." in text or text.startswith("-")
 
@@ -226,7 +226,7 @@ def _parse_input_value(text: str, dtype: str, place: str) -> tuple[int, ...] | f
         if is_shape:
             raise InputError(f"{place}: is not a number")
         return float(text) if "." in text else int(text)
-    if _is_number(text):
+    if _states_number(text):
         raise InputError(f"{place}: a number has no type but {NUMBER}")
     sizes = [] if text == SCALAR_SHAPE else text.split("x")
     shape = tuple(parse_count(size, place, at_most=MAX_INPUT_SIZE) for size in sizes)

@@ -11,11 +11,11 @@ from steptime.formats.tensors import (
     axis_of,
     clip_to_finite,
     find_producer,
+    find_unflattened,
     free_name,
     is_float,
     is_weight_or_buffer,
     order_by_size,
-    with_axes,
 )
 from steptime.network.layers import dense
 from steptime.network.layers.blocks import ACTIVATIONS
@@ -56,10 +56,10 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
 def squeeze(b: Builder, x: str, axes: Sequence[int], name: str) -> str:
     """Return `x` without `axes`, all of size 1."""
     shape = b.shape(x)
-    removed = {axis_of(b, x, axis) for axis in axes}
-    message = f"squeeze of {list(shape)} along {sorted(removed)}"
-    require(all(shape[i] == 1 for i in removed), message)
-    return reshape(b, x, [n for i, n in enumerate(shape) if i not in removed], name)
+    removed_axes = {axis_of(b, x, axis) for axis in axes}
+    fault = f"squeeze of {list(shape)} along {sorted(removed_axes)}"
+    require(all(shape[i] == 1 for i in removed_axes), fault)
+    return reshape(b, x, [n for i, n in enumerate(shape) if i not in removed_axes], name)
 
 
 def unsqueeze(b: Builder, x: str, axis: int, name: str) -> str:
@@ -209,9 +209,9 @@ def pointwise(
     operand_count = len(function_of(function).gradients)
     require(len(operands) == operand_count, f"{name}: {function} of {len(operands)} operands")
     operands = _cast_integers(b, function, operands, name)
-    dedicated = _append_dedicated(b, function, operands, name)
-    if dedicated:
-        return dedicated
+    output = _append_dedicated_kind(b, function, operands, name)
+    if output:
+        return output
     attrs: dict[str, Attr] = {"function": function}
     if function == "clamp":
         attrs |= {"low": clip_to_finite(b, low), "high": clip_to_finite(b, high)}
@@ -237,7 +237,7 @@ def _cast_integers(
     return tuple(float_of_tensor[x] if isinstance(x, str) else x for x in operands)
 
 
-def _append_dedicated(
+def _append_dedicated_kind(
     b: Builder, function: str, operands: tuple[Operand, ...], name: str
 ) -> str | None:
     """Append the op kind `add`, `sub`, `mul`, `maximum` or `bias` of two float tensors.
@@ -284,7 +284,7 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     """
     shape = b.shape(x)
     short_shape = b.shape(y)
-    tokens = with_axes(b, x)
+    tokens = find_unflattened(b, x)
     views_linear = tokens != x and find_producer(b, tokens, "linear")
     if views_linear and short_shape == shape[-1:]:
         total = pointwise(b, "add", tokens, y, name=name)
@@ -371,7 +371,7 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     are_in_single_row = shape[-1:] == (id_count,)
     are_positions = is_weight_or_buffer(b, ids) and are_in_single_row
     if are_positions and id_count <= b.shape(table)[0]:
-        rows = slice_(b, table, 0, 0, id_count, f"{name}/rows")
+        rows = slice_(b, table, axis=0, start=0, stop=id_count, name=f"{name}/rows")
         return reshape(b, rows, (*shape, b.shape(table)[1]), name)
     return op(b, "embedding", ids, table, name=name)
 

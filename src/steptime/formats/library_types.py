@@ -48,7 +48,8 @@ def _is_native(table: Mapping[str, Any]) -> bool:
     if any(kind in UNLIKE for kind in kinds):
         return False
     native_types = types()
-    has_native_part = any(kind in native_types for kind in kinds[1:])
+    inner_kinds = kinds[1:]
+    has_native_part = any(kind in native_types for kind in inner_kinds)
     row = native_types.get(table[TYPE_FIELD])
     if row is not None:
         return _has_native_class(table, row)

@@ -32,15 +32,15 @@ def _count_matrices(spec: TensorSpec) -> int:
     return spec.size // max(1, rows * columns)
 
 
-def _square_work(
-    flop_per_cube: float, gradient_flop_per_cube: float, specs: Specs, _: Specs
+def _count_square_work(
+    specs: Specs, _: Specs, *, flop_per_cube: float, gradient_flop_per_cube: float
 ) -> OpWork:
     """Return the work of an op on one square matrix; both counts are in multiples of n^3."""
     cubes = _sum_cubes(specs[0])
     return OpWork(round(flop_per_cube * cubes), round(gradient_flop_per_cube * cubes))
 
 
-def _lu_work(specs: Specs, _: Specs) -> OpWork:
+def _count_lu_work(specs: Specs, _: Specs) -> OpWork:
     """Return the work of an LU factorisation of m x n: the sum of 2 (m - i) (n - i) over pivots.
 
     Its gradient has two products and two triangular solves.
@@ -57,7 +57,7 @@ def _lu_work(specs: Specs, _: Specs) -> OpWork:
     return OpWork(round(flop), gradient_flop)
 
 
-def _qr_work(specs: Specs, _: Specs) -> OpWork:
+def _count_qr_work(specs: Specs, _: Specs) -> OpWork:
     """Return the work of a QR factorisation by reflections that forms both R and the reduced Q."""
     matrix = specs[0]
     matrix_count = _count_matrices(matrix)
@@ -81,7 +81,7 @@ def _measure_matrices(spec: TensorSpec) -> _Matrices:
     return _Matrices(_count_matrices(spec), max(rows, columns), min(rows, columns))
 
 
-def _svd_work(specs: Specs, outputs: Specs) -> OpWork:
+def _count_svd_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of singular values, and of the singular vectors where they are made.
 
     The gradient has the products of PyTorch's `svd_backward` where all outputs have one.
@@ -95,7 +95,7 @@ def _svd_work(specs: Specs, outputs: Specs) -> OpWork:
     return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))
 
 
-def _symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
+def _count_symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of eigenvalues of symmetric matrices, and of vectors where they are made.
 
     The gradient is three products, one for eigenvalues alone.
@@ -106,7 +106,7 @@ def _symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
     return OpWork(9 * cubes, 6 * cubes)
 
 
-def _eigen_work(specs: Specs, outputs: Specs) -> OpWork:
+def _count_eigen_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of eigenvalues of any square matrices, and of vectors where they are made.
 
     The gradient is two products and a solve, in complex numbers, of four times the FLOP.
@@ -117,7 +117,7 @@ def _eigen_work(specs: Specs, outputs: Specs) -> OpWork:
     return OpWork(25 * cubes, round(4 * (4 + 2 + 2 / 3) * cubes))
 
 
-def _pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
+def _count_pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
     """Return the work of a pseudoinverse by singular vectors and the product that joins them.
 
     The gradient has the products of PyTorch's `pinv_backward`.
@@ -129,7 +129,7 @@ def _pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
     return OpWork(count * (16 * m * n**2 + 8 * n**3), count * gradient_flop)
 
 
-def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
+def _count_solve_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of A X = B: LU of A, and two triangular solves for each element of X.
 
     The gradient solves for that of B, whose product with X is that of A.
@@ -141,14 +141,14 @@ def _solve_work(specs: Specs, outputs: Specs) -> OpWork:
     return OpWork(factorisation_flop + solves_flop, 2 * solves_flop)
 
 
-def _triangular_work(matrix_index: int, specs: Specs, outputs: Specs) -> OpWork:
+def _count_triangular_work(specs: Specs, outputs: Specs, *, matrix_index: int) -> OpWork:
     """Return the work of a triangular solve: n multiply-adds of each element, half of them zero."""
     flop = specs[matrix_index].shape[-1] * outputs[0].size
     return OpWork(flop, 3 * flop)
 
 
-def _factored_work(
-    factor_index: int, gradient_flop_per_cube: int, specs: Specs, outputs: Specs
+def _count_factored_work(
+    specs: Specs, outputs: Specs, *, factor_index: int, gradient_flop_per_cube: int
 ) -> OpWork:
     """Return the work of solves with a factor at hand; its gradient adds so many times n^3."""
     factor = specs[factor_index]
@@ -159,9 +159,12 @@ def _factored_work(
 
 _SVD_OUTPUTS = ("u", "s", "vh")
 _EIGEN_OUTPUTS = ("values", "vectors")
-_DETERMINANT = partial(_square_work, 2 / 3, 2)  # the gradient solves for the inverse by the LU
-_INVERSE = partial(_square_work, 2, 4)  # the gradient is two products
-_CHOLESKY = partial(_square_work, 1 / 3, 4)  # the gradient is a product and two triangular solves
+# the gradient solves for the inverse by the LU
+_DETERMINANT = partial(_count_square_work, flop_per_cube=2 / 3, gradient_flop_per_cube=2)
+# the gradient is two products
+_INVERSE = partial(_count_square_work, flop_per_cube=2, gradient_flop_per_cube=4)
+# the gradient is a product and two triangular solves
+_CHOLESKY = partial(_count_square_work, flop_per_cube=1 / 3, gradient_flop_per_cube=4)
 _LU_SOLVE_CUBES = 4  # of the factor's gradient: a product and two triangular solves
 _CHOLESKY_SOLVE_CUBES = 2  # of the factor's gradient: a product
 
@@ -170,18 +173,22 @@ WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
     **dict.fromkeys(("_linalg_det", "linalg_det", "det"), _DETERMINANT),
     **dict.fromkeys(("linalg_inv_ex", "linalg_inv", "inverse"), _INVERSE),
     **dict.fromkeys(("linalg_cholesky_ex", "linalg_cholesky", "cholesky"), _CHOLESKY),
-    "cholesky_inverse": partial(_square_work, 2 / 3, 6),
-    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_factor", "linalg_lu"), _lu_work),
-    "linalg_qr": _qr_work,
-    **dict.fromkeys(("_linalg_svd", "linalg_svd", "linalg_svdvals", "svd"), _svd_work),
-    **dict.fromkeys(("_linalg_eigh", "linalg_eigh", "linalg_eigvalsh"), _symmetric_work),
-    **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _eigen_work),
-    **dict.fromkeys(("linalg_pinv", "pinverse"), _pseudoinverse_work),
-    **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _solve_work),
-    "linalg_solve_triangular": partial(_triangular_work, 0),
-    "triangular_solve": partial(_triangular_work, 1),
-    "linalg_lu_solve": partial(_factored_work, 0, _LU_SOLVE_CUBES),
-    "cholesky_solve": partial(_factored_work, 1, _CHOLESKY_SOLVE_CUBES),
+    "cholesky_inverse": partial(_count_square_work, flop_per_cube=2 / 3, gradient_flop_per_cube=6),
+    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_factor", "linalg_lu"), _count_lu_work),
+    "linalg_qr": _count_qr_work,
+    **dict.fromkeys(("_linalg_svd", "linalg_svd", "linalg_svdvals", "svd"), _count_svd_work),
+    **dict.fromkeys(("_linalg_eigh", "linalg_eigh", "linalg_eigvalsh"), _count_symmetric_work),
+    **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _count_eigen_work),
+    **dict.fromkeys(("linalg_pinv", "pinverse"), _count_pseudoinverse_work),
+    **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _count_solve_work),
+    "linalg_solve_triangular": partial(_count_triangular_work, matrix_index=0),
+    "triangular_solve": partial(_count_triangular_work, matrix_index=1),
+    "linalg_lu_solve": partial(
+        _count_factored_work, factor_index=0, gradient_flop_per_cube=_LU_SOLVE_CUBES
+    ),
+    "cholesky_solve": partial(
+        _count_factored_work, factor_index=1, gradient_flop_per_cube=_CHOLESKY_SOLVE_CUBES
+    ),
 }
 
 

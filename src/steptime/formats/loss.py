@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.core.graph import Op
 from steptime.core.units import first_of
 from steptime.formats.elements import op, transpose
-from steptime.formats.tensors import index_readers, is_float, with_axes
+from steptime.formats.tensors import find_unflattened, index_readers, is_float
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -90,7 +90,7 @@ def _add_cross_entropy(b: Builder, x: str) -> str:
     """Append the cross entropy of a classifier's output; return "" if the output is none."""
     last_op = b.made_by.get(x)
     if last_op and last_op.kind in VIEW_KINDS:
-        merges_axes = last_op.kind == "reshape" and with_axes(b, x) == last_op.inputs[0]
+        merges_axes = last_op.kind == "reshape" and find_unflattened(b, x) == last_op.inputs[0]
         if last_op.kind == "transpose" or merges_axes:
             last_op = b.made_by.get(last_op.inputs[0])
     if last_op is None:

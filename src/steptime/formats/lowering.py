@@ -14,7 +14,7 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements
-from steptime.formats.tensors import axis_of, free_name, is_weight_or_buffer, with_axes
+from steptime.formats.tensors import axis_of, find_unflattened, free_name, is_weight_or_buffer
 from steptime.formats.windows import resolve_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
@@ -22,7 +22,7 @@ from steptime.network.ops.table import require
 
 def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     """Multiply `x [..., fan_in]` by `w [width, fan_in]` and add `bias [width]` if there is one."""
-    tokens = with_axes(b, x)
+    tokens = find_unflattened(b, x)
     if tokens != x:  # `x` is a matrix that views tokens with further axes: multiply those
         y = linear(b, tokens, w, name, bias)
         return elements.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
@@ -83,12 +83,12 @@ def _restore_sequence(b: Builder, y: str, x: str, name: str) -> str:
     return elements.reshape(b, y, (n, channels, length), f"{name}/reshape")
 
 
-def _image_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+def _with_height_size(sizes: Sequence[int]) -> tuple[int, ...]:
     """Put a height of 1 before the one size of a sequence."""
     return (1, sizes[0]) if len(sizes) == 1 else tuple(sizes)
 
 
-def _image_padding(padding: Sequence[int]) -> tuple[int, ...]:
+def _with_height_padding(padding: Sequence[int]) -> tuple[int, ...]:
     """Put no padding of the height before that of a sequence."""
     return (0, 0, *padding) if len(padding) == 2 else tuple(padding)
 
@@ -127,20 +127,20 @@ def convolution(
     padding = resolve_padding(padding, b.shape(x)[2:], b.shape(w)[2:], stride, dilation)
     image = _view_as_image(b, x, name)
     filters = _view_as_image(b, w, f"{name}/filters")
-    image_padding = _image_padding(padding)
+    image_padding = _with_height_padding(padding)
     attrs: dict[str, Attr] = {
-        "stride": _image_sizes(stride),
-        "dilation": _image_sizes(dilation),
+        "stride": _with_height_size(stride),
+        "dilation": _with_height_size(dilation),
         "groups": groups,
     }
-    axis_count = len(_image_sizes(stride))
+    axis_count = len(_with_height_size(stride))
     kind = f"conv{axis_count}d"
     if transposed:
         kind = f"conv_transpose{axis_count}d"
-        full_sizes = _transposed_sizes(b, image, filters, stride, dilation, output_padding)
+        full_sizes = _compute_transposed_sizes(b, image, filters, stride, dilation, output_padding)
         if size:
-            attrs["output_size"] = _image_sizes(size)
-            image_padding = _padding_to_size(full_sizes, _image_sizes(size))
+            attrs["output_size"] = _with_height_size(size)
+            image_padding = _compute_crop(full_sizes, _with_height_size(size))
         else:
             attrs["output_size"] = _crop_sizes(full_sizes, image_padding)
     y = elements.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
@@ -149,7 +149,7 @@ def convolution(
     return _restore_sequence(b, y, x, name)
 
 
-def _transposed_sizes(
+def _compute_transposed_sizes(
     b: Builder,
     image: str,
     filters: str,
@@ -158,7 +158,7 @@ def _transposed_sizes(
     output_padding: Sequence[int],
 ) -> list[int]:
     """Return the output sizes of a transposed convolution before its padding is cropped."""
-    strides = _image_sizes(stride)
+    strides = _with_height_size(stride)
     axis_count = len(strides)
     extra_sizes = [0] * axis_count
     if output_padding:  # of a sequence it lacks the height of the image, which gets 0
@@ -167,7 +167,7 @@ def _transposed_sizes(
         b.shape(image)[2:],
         b.shape(filters)[2:],
         strides,
-        _image_sizes(dilation),
+        _with_height_size(dilation),
         extra_sizes,
         strict=True,
     )
@@ -185,7 +185,7 @@ def _crop_sizes(full_sizes: Sequence[int], padding: Sequence[int]) -> tuple[int,
     return tuple(full_size - before - after for full_size, before, after in axes)
 
 
-def _padding_to_size(full_sizes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+def _compute_crop(full_sizes: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the padding that crops an output to `sizes`, the odd element at the end."""
     padding: list[int] = []
     for full_size, size in zip(full_sizes, sizes, strict=True):
@@ -213,9 +213,13 @@ def pool(
     count the padding as elements, which does not change the cost.
     """
     padding = resolve_padding(padding, b.shape(x)[2:], kernel, stride, (1,) * len(kernel))
-    window = _image_sizes(kernel)
+    window = _with_height_size(kernel)
     attrs: dict[str, Attr] = {"ceil": True} if ceil else {}
-    attrs |= {"kernel": window, "stride": _image_sizes(stride), "padding": _image_padding(padding)}
+    attrs |= {
+        "kernel": window,
+        "stride": _with_height_size(stride),
+        "padding": _with_height_padding(padding),
+    }
     image = _view_as_image(b, x, name)
     y = elements.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
@@ -231,7 +235,7 @@ def adaptive_pool(
     """
     image = _view_as_image(b, x, name)
     input_sizes = b.shape(image)[2:]
-    output_sizes = _image_sizes(size)
+    output_sizes = _with_height_size(size)
     axis_count = len(input_sizes)
     if output_sizes == input_sizes:
         return x
@@ -262,7 +266,7 @@ def resize(
 ) -> str:
     """Resize an image or a sequence; `mode` is `nearest`, `bilinear` or `bicubic`."""
     image = _view_as_image(b, x, name)
-    output_sizes = _image_sizes(size)
+    output_sizes = _with_height_size(size)
     if output_sizes == b.shape(image)[2:]:
         return x
     attrs: dict[str, Attr] = {"align_corners": True} if align_corners else {}
@@ -270,7 +274,7 @@ def resize(
     return _restore_sequence(b, y, x, name)
 
 
-def _weight_or_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
+def _weight_or_new_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
     """Return the tensor, or a new buffer `[width]` where a norm has no such weight ("")."""
     return tensor or b.buffer(free_name(b, name), (width,))
 
@@ -292,7 +296,7 @@ def batch_norm(
     channels = b.shape(x)[1]
     vector_by_suffix = {"w": weight, "b": bias, "running_mean": mean, "running_variance": variance}
     vectors = [
-        _weight_or_buffer(b, vector, channels, f"{name}/{suffix}")
+        _weight_or_new_buffer(b, vector, channels, f"{name}/{suffix}")
         for suffix, vector in vector_by_suffix.items()
     ]
     uses_batch_statistics = b.training if training is None else training
@@ -313,7 +317,7 @@ def layer_norm(
         tensor_by_suffix["b"] = bias
     vectors: list[str] = []
     for suffix, tensor in tensor_by_suffix.items():
-        norm_weight = _weight_or_buffer(b, tensor, width, f"{name}/{suffix}")
+        norm_weight = _weight_or_new_buffer(b, tensor, width, f"{name}/{suffix}")
         vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
     y = elements.op(b, kind, flat, *vectors, name=name)
     return elements.reshape(b, y, shape, f"{name}/reshape")
@@ -327,8 +331,8 @@ def group_norm(
 ) -> str:
     """Normalise groups of channels of `x [n, c, ...]`; None is instance norm, a group a channel."""
     channels = b.shape(x)[1]
-    scale = _weight_or_buffer(b, weight, channels, f"{name}/w")
-    shift = _weight_or_buffer(b, bias, channels, f"{name}/b")
+    scale = _weight_or_new_buffer(b, weight, channels, f"{name}/w")
+    shift = _weight_or_new_buffer(b, bias, channels, f"{name}/b")
     is_instance_norm = groups is None
     attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
     if is_instance_norm:

@@ -9,8 +9,9 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.experts import GATED
 
 MAX_PIECES = 400  # ops of one mixture; more are taken to be something larger
-_GATED_FORM = {inner: outer for outer, inner in reversed(GATED.items())}  # "silu" -> "swiglu"
-_PIECES = (  # kinds that one is written out in, between its tokens, its router and the sum
+# "silu" -> "swiglu"
+_GATED_ACTIVATION_BY_INNER = {inner: outer for outer, inner in reversed(GATED.items())}
+_KINDS_OF_PIECES = (  # kinds that one is written out in, between its tokens, its router and the sum
     *("reshape", "transpose", "slice", "split", "concat", "gather", "embedding", "broadcast"),
     *("gather_elements", "matmul", "mul", "add", "pointwise", "reduce", "softmax", "topk", "cast"),
     *("silu", "gelu", "relu", "sigmoid"),
@@ -29,7 +30,7 @@ class _Mixture(NamedTuple):
     up: str
     down: str
     biases: tuple[str, ...]
-    function: str  # the activation of an expert
+    activation: str
 
 
 def recognise_experts(b: Builder, y: str, name: str) -> str | None:
@@ -47,8 +48,8 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
         return None
     token_count, experts_per_token, width = summed_shape
     expert_count = b.shape(mixture.down)[0]
-    down = _orient_weight(b, mixture.down, 1, width, name)
-    up = _orient_weight(b, mixture.up, 2, width, name)
+    down = _orient_weight(b, mixture.down, axis=1, size=width, name=name)
+    up = _orient_weight(b, mixture.up, axis=2, size=width, name=name)
     up_width = b.shape(up)[1]
     inner_width = b.shape(down)[2]
     expected_biases = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
@@ -59,8 +60,9 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     weights_fit = b.shape(down)[1] == width and (is_gated or up_width == inner_width)
     if not (tokens_fit and logits_fit and biases_fit and weights_fit):
         return None
-    function = mixture.function
-    activation = _GATED_FORM.get(function, function) if is_gated else function
+    activation = mixture.activation
+    if is_gated:
+        activation = _GATED_ACTIVATION_BY_INNER.get(activation, activation)
     logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)
     logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
     inputs = (mixture.tokens, logits, up, down, *mixture.biases)
@@ -82,7 +84,7 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
     computed = [tensor for tensor in sources if tensor not in weights and tensor not in b.buffers]
     logits = [tensor for tensor in computed if find_producer(b, tensor, "linear")]
     tokens = [tensor for tensor in computed if tensor not in logits]
-    activations = {op.kind for op in pieces} & {*_GATED_FORM, "relu"}
+    activations = {op.kind for op in pieces} & {*_GATED_ACTIVATION_BY_INNER, "relu"}
     has_two_matrices = len(expert_weights) == 2
     has_router = len(logits) == 1 and len(tokens) == 1
     if not has_two_matrices or not has_router or len(activations) != 1:
@@ -94,7 +96,7 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
         up=up,
         down=down,
         biases=tuple(reversed(biases)),
-        function=activations.pop(),
+        activation=activations.pop(),
     )
 
 
@@ -102,10 +104,10 @@ def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:
     """Return the pieces that lead to a tensor, nearest first, and the tensors they start from."""
     pieces: list[Op] = []
     sources: list[str] = []
-    queue = [last]
+    queue = [last]  # grows while it is looped over
     for tensor in queue:
         producer = b.made_by.get(tensor)
-        if producer is None or producer.kind not in _PIECES or len(pieces) > MAX_PIECES:
+        if producer is None or producer.kind not in _KINDS_OF_PIECES or len(pieces) > MAX_PIECES:
             sources.append(tensor)
             continue
         pieces.append(producer)

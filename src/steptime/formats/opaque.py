@@ -23,34 +23,38 @@ class OpaqueTable:
     """Ops of a format without a kind of their own whose work is known, by the format's names.
 
     Attributes:
-        moves: ops that move elements -> FLOP of each element written. They are linear.
-        functions: ops whose gradient reads what they read -> FLOP of each element written.
-        transforms: Fourier transforms -> FLOP of each element, in multiples of log2(N).
+        flop_by_move: ops that move elements -> FLOP of each element written. They are linear.
+        flop_by_function: ops whose gradient reads what they read -> FLOP of each element written.
+        log_flop_by_transform: Fourier transforms -> FLOP of each element, in multiples of log2(N).
     """
 
-    moves: Mapping[str, float]
-    functions: Mapping[str, float]
-    transforms: Mapping[str, float]
+    flop_by_move: Mapping[str, float]
+    flop_by_function: Mapping[str, float]
+    log_flop_by_transform: Mapping[str, float]
 
     def __contains__(self, op: str) -> bool:
         """Whether the op is known to hold no products."""
-        return op in self.moves or op in self.functions or op in self.transforms
+        return (
+            op in self.flop_by_move
+            or op in self.flop_by_function
+            or op in self.log_flop_by_transform
+        )
 
     def count_flop(
         self, op: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
     ) -> int:
         """Return the FLOP of an op: of its elements, or of the Fourier transform of so many."""
         output_size = max((spec.size for spec in outputs), default=0)
-        if op in self.transforms:
+        if op in self.log_flop_by_transform:
             element_count = max([output_size, *[spec.size for spec in inputs]])
             longest_axis = max([2, *[size for spec in outputs for size in spec.shape]])
-            return round(self.transforms[op] * element_count * math.log2(longest_axis))
-        flop_per_element = self.moves.get(op, self.functions.get(op, 0))
+            return round(self.log_flop_by_transform[op] * element_count * math.log2(longest_axis))
+        flop_per_element = self.flop_by_move.get(op, self.flop_by_function.get(op, 0))
         return round(output_size * flop_per_element)
 
     def is_linear(self, op: str) -> bool:
         """Whether the gradient of an op reads none of its floating inputs."""
-        return op in self.moves or op in self.transforms
+        return op in self.flop_by_move or op in self.log_flop_by_transform
 
 
 def opaque_table(table: Mapping[str, Any]) -> OpaqueTable:
@@ -63,18 +67,18 @@ class UnpricedOps:
     """The ops of a graph whose work is unknown.
 
     Attributes:
-        names: the name of each op in the graph -> what the file calls it.
-        suspects: the names of those that may hold products.
+        file_name_by_op: the name of each op in the graph -> what the file calls it.
+        possible_products: the names of those that may hold products.
     """
 
-    names: dict[str, str] = field(default_factory=dict)
-    suspects: list[str] = field(default_factory=list)
+    file_name_by_op: dict[str, str] = field(default_factory=dict)
+    possible_products: list[str] = field(default_factory=list)
 
     def add(self, name: str, file_name: str, may_hold_products: bool) -> None:
         """Note an op of unknown work."""
-        self.names[name] = file_name
+        self.file_name_by_op[name] = file_name
         if may_hold_products:
-            self.suspects.append(name)
+            self.possible_products.append(name)
 
     def describe(self, b: Builder) -> list[str]:
         """Return the notes on the ops of unknown work in a finished graph.
@@ -82,27 +86,31 @@ class UnpricedOps:
         Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
         """
         moved_bytes_by_name = {op.name: _moved_bytes(b, op) for op in b.ops}
-        unknown_ops = [name for name in self.names if name in moved_bytes_by_name]
+        unknown_ops = [name for name in self.file_name_by_op if name in moved_bytes_by_name]
         if not unknown_ops:
             return []
         unknown_bytes = sum(moved_bytes_by_name[name] for name in unknown_ops)
         share = unknown_bytes / max(1, sum(moved_bytes_by_name.values()))
-        kinds = first_of(dict.fromkeys(self.names[name] for name in unknown_ops), 3)
+        kind_list = first_of(dict.fromkeys(self.file_name_by_op[name] for name in unknown_ops), 3)
         ops = counted(len(unknown_ops), "op")
-        notes = [f"{ops} of unknown work ({kinds}): priced by bytes, {share:.0%} of the step's"]
-        may_hold_products = any(name in moved_bytes_by_name for name in self.suspects)
+        notes = [f"{ops} of unknown work ({kind_list}): priced by bytes, {share:.0%} of the step's"]
+        may_hold_products = any(name in moved_bytes_by_name for name in self.possible_products)
         if share > INCOMPARABLE_SHARE or may_hold_products:
             notes.append("not comparable: the work of those ops may be a large part of the step")
         return notes
 
-    def refuse(self, b: Builder, place: str) -> None:
+    def refuse(self, b: Builder, file_label: str) -> None:
         """Raise `InputError` if a finished graph has an op of unknown work: `--strict` asks it."""
-        built = {op.name for op in b.ops}
-        unknown = [file_name for name, file_name in self.names.items() if name in built]
-        if unknown:
-            ops = f"{counted(len(unknown), 'op')} of unknown work"
-            kinds = first_of(dict.fromkeys(unknown), 3)
-            raise InputError(f"{place}: {ops} ({kinds}); without --strict they count by bytes")
+        op_names = {op.name for op in b.ops}
+        file_names = [
+            file_name for name, file_name in self.file_name_by_op.items() if name in op_names
+        ]
+        if file_names:
+            ops = f"{counted(len(file_names), 'op')} of unknown work"
+            kind_list = first_of(dict.fromkeys(file_names), 3)
+            raise InputError(
+                f"{file_label}: {ops} ({kind_list}); without --strict they count by bytes"
+            )
 
 
 def append_opaque(

@@ -22,7 +22,7 @@ Recogniser = Callable[[Builder, str, str], str | None]  # appends the recognised
 
 
 def recognise_pattern(
-    b: Builder, y: str, name: str, is_shared: Callable[[set[str]], bool] = lambda _: False
+    b: Builder, y: str, name: str, is_read_outside: Callable[[set[str]], bool] = lambda _: False
 ) -> str:
     """Return the output of one op that replaces the pieces of a pattern that end in `y`, else `y`.
 
@@ -30,8 +30,9 @@ def recognise_pattern(
         b: the graph so far.
         y: the last piece.
         name: the name of the op that stands for all pieces.
-        is_shared: whether something outside the pieces reads one of these tensors between them, as
-            an output of the network does. Then the pieces stay, since they are computed anyway.
+        is_read_outside: whether something outside the pieces reads one of these tensors between
+            them, as an output of the network does. Then the pieces stay, since they are computed
+            anyway.
     """
     last = b.made_by.get(y)
     if last is None:
@@ -42,16 +43,16 @@ def recognise_pattern(
         if fused is None:
             continue
         new_ops = b.ops[op_count_before:]
-        pieces = _pieces_between(b, y, new_ops)
-        return y if is_shared(pieces) else fused
+        pieces = _find_pieces(b, y, new_ops)
+        return y if is_read_outside(pieces) else fused
     return y
 
 
-def _pieces_between(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
+def _find_pieces(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
     """Return the tensors between what new ops read and `y`, which the new ops replace."""
     created = {name for op in new_ops for name in op.outputs}
     sources = {name for op in new_ops for name in op.inputs} - created
-    producers = _producers_up_to(b, y, sources)
+    producers = _find_producers(b, y, sources)
     pieces: set[str] = set()
     while True:  # forward from the sources, until nothing is added
         available = sources | pieces
@@ -63,7 +64,7 @@ def _pieces_between(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
         pieces |= next_pieces
 
 
-def _producers_up_to(b: Builder, y: str, sources: set[str]) -> dict[str, Op]:
+def _find_producers(b: Builder, y: str, sources: set[str]) -> dict[str, Op]:
     """Return the producer of each tensor that leads to `y`, back to `sources`."""
     producer_by_tensor: dict[str, Op] = {}
     frontier = {y}  # tensors whose producers come next
@@ -82,7 +83,9 @@ Bindings = dict[str, str]  # letter of a pattern -> tensor
 ANY_NUMBER = math.nan
 
 
-def _matches(b: Builder, pattern: Pattern, x: Operand, bindings: Bindings) -> Iterator[Bindings]:
+def _match_pattern(
+    b: Builder, pattern: Pattern, x: Operand, bindings: Bindings
+) -> Iterator[Bindings]:
     """Yield the bindings of letters with which a pattern describes how `x` is computed.
 
     A letter stands for the same tensor wherever it occurs.
@@ -101,33 +104,35 @@ def _matches(b: Builder, pattern: Pattern, x: Operand, bindings: Bindings) -> It
             yield bindings
     elif isinstance(pattern, list):
         for alternative in pattern:
-            yield from _matches(b, alternative, x, bindings)
+            yield from _match_pattern(b, alternative, x, bindings)
     else:
-        function, *parts = pattern
-        for operands in _operand_orders(b, function, x):
-            if len(operands) >= len(parts):
-                yield from _match_operands(b, parts, operands, bindings)
+        function, *operand_patterns = pattern
+        for operands in _list_operand_orders(b, function, x):
+            if len(operands) >= len(operand_patterns):
+                yield from _match_operands(b, operand_patterns, operands, bindings)
 
 
 def _is_near(number: float, pattern: float) -> bool:
     return math.isnan(pattern) or abs(number - pattern) < CONSTANT_TOLERANCE
 
 
-def _operand_orders(b: Builder, function: str, x: Operand) -> list[list[Operand]]:
+def _list_operand_orders(b: Builder, function: str, x: Operand) -> list[list[Operand]]:
     """Return the operands of `x`, made by `function`, in each order that gives the same result."""
-    operands = _mean_operand(b, x) if function == "mean" else operands_of(b, x, function)
+    operands = _find_averaged(b, x) if function == "mean" else operands_of(b, x, function)
     return [operands, operands[::-1]] if function in ("add", "mul") else [operands]
 
 
 def _match_operands(
-    b: Builder, parts: Sequence[Pattern], operands: Sequence[Operand], bindings: Bindings
+    b: Builder, patterns: Sequence[Pattern], operands: Sequence[Operand], bindings: Bindings
 ) -> Iterator[Bindings]:
     """Yield the bindings with which each of several patterns describes an operand."""
-    if not parts:
+    if not patterns:
         yield bindings
         return
-    for first_bindings in _matches(b, parts[0], operands[0], bindings):
-        yield from _match_operands(b, parts[1:], operands[1:], first_bindings)
+    pattern, *further_patterns = patterns
+    operand, *further_operands = operands
+    for extended_bindings in _match_pattern(b, pattern, operand, bindings):
+        yield from _match_operands(b, further_patterns, further_operands, extended_bindings)
 
 
 # activations
@@ -143,7 +148,7 @@ def _depends_only_on(b: Builder, x: Operand, source: str, depth: int = 0) -> boo
     return all(_depends_only_on(b, operand, source, depth + 1) for operand in operands)
 
 
-def _gelu_patterns(function: str) -> list[Pattern]:
+def _make_gelu_patterns(function: str) -> list[Pattern]:
     """Return the patterns of x/2 (1 + f(inner)), in every order of the factors."""
     term = ("add", (function, "inner"), 1.0)
     return [
@@ -154,8 +159,8 @@ def _gelu_patterns(function: str) -> list[Pattern]:
 
 
 _ACTIVATION_PATTERNS: dict[str, Pattern] = {
-    "gelu": _gelu_patterns("erf"),
-    "gelu_tanh": _gelu_patterns("tanh"),
+    "gelu": _make_gelu_patterns("erf"),
+    "gelu_tanh": _make_gelu_patterns("tanh"),
     "silu": ("mul", "x", ("sigmoid", "x")),
     "hard_swish": ("mul", "x", ("hard_sigmoid", "x")),
     "quick_gelu": ("mul", "x", ("sigmoid", ("mul", "x", 1.702))),
@@ -165,7 +170,7 @@ _ACTIVATION_PATTERNS: dict[str, Pattern] = {
 def _recognise_activation(b: Builder, y: str, name: str) -> str | None:
     """Recognise activations that multiply `x` by a function of `x`."""
     for function, pattern in _ACTIVATION_PATTERNS.items():
-        for bindings in _matches(b, pattern, y, {}):
+        for bindings in _match_pattern(b, pattern, y, {}):
             x = bindings["x"]
             inner = bindings.get("inner", x)
             if _depends_only_on(b, inner, x):
@@ -176,7 +181,7 @@ def _recognise_activation(b: Builder, y: str, name: str) -> str | None:
 # norms
 
 
-def _mean_operand(b: Builder, x: Operand) -> list[Operand]:
+def _find_averaged(b: Builder, x: Operand) -> list[Operand]:
     """Return the tensor whose mean over the last axis, kept with size 1, is `x`; [] if none."""
     op = b.made_by.get(x) if isinstance(x, str) else None
     if op is None or op.kind != "reduce":
@@ -188,7 +193,7 @@ def _mean_operand(b: Builder, x: Operand) -> list[Operand]:
     return [source] if keeps_axis and is_over_last_axis else []
 
 
-def _rms_normalised(x: Pattern) -> Pattern:
+def _make_rms_pattern(x: Pattern) -> Pattern:
     """Return the pattern of x / sqrt(mean(x^2) + epsilon), in every form that exporters write."""
     mean_square = ("add", ("mean", [("pow", x, 2.0), ("mul", x, x)]), ANY_NUMBER)
     root = ("sqrt", mean_square)
@@ -197,9 +202,9 @@ def _rms_normalised(x: Pattern) -> Pattern:
 
 
 _CENTRED = ("sub", "x", ("mean", "x"))
-_RMS_NORM = ("mul", "w", _rms_normalised("x"))
+_RMS_NORM = ("mul", "w", _make_rms_pattern("x"))
 # its scaled part is a root-mean-square norm, which was recognised before if x - mean(x) is one op
-_SCALED_CENTRED = [("mul", "w", _rms_normalised(_CENTRED)), ("rms_norm", _CENTRED, "w")]
+_SCALED_CENTRED = [("mul", "w", _make_rms_pattern(_CENTRED)), ("rms_norm", _CENTRED, "w")]
 _LAYER_NORM = ("add", _SCALED_CENTRED, "bias")
 _NORMS: Sequence[tuple[Pattern, Callable[..., str]]] = (
     (_RMS_NORM, lowering.rms_norm),
@@ -208,7 +213,7 @@ _NORMS: Sequence[tuple[Pattern, Callable[..., str]]] = (
 _GROUP_NORM = ("add", ("mul", "w", ("reshape", "norm")), "bias")
 
 
-def _are_vectors(b: Builder, tensors: Sequence[str], width: int) -> bool:
+def _are_stored_vectors(b: Builder, tensors: Sequence[str], width: int) -> bool:
     """Return whether tensors are read, not computed, and have `width` elements each."""
     return all(x not in b.made_by and b.tensors[x].size == width for x in tensors)
 
@@ -216,11 +221,11 @@ def _are_vectors(b: Builder, tensors: Sequence[str], width: int) -> bool:
 def _recognise_norm(b: Builder, y: str, name: str) -> str | None:
     """Recognise layer norm and root-mean-square norm over the last axis."""
     for pattern, norm in _NORMS:
-        for bindings in _matches(b, pattern, y, {}):
+        for bindings in _match_pattern(b, pattern, y, {}):
             x = bindings["x"]
             width = b.shape(x)[-1]
             weights = [bindings[letter] for letter in ("w", "bias") if letter in bindings]
-            if _are_vectors(b, weights, width):
+            if _are_stored_vectors(b, weights, width):
                 vectors = [elements.reshape(b, w, (width,), f"{name}/w") for w in weights]
                 return norm(b, x, name, *vectors)
     return None
@@ -232,7 +237,7 @@ def _recognise_group_norm(b: Builder, y: str, name: str) -> str | None:
     if len(shape) < 3:
         return None
     channels = shape[1]
-    for bindings in _matches(b, _GROUP_NORM, y, {}):
+    for bindings in _match_pattern(b, _GROUP_NORM, y, {}):
         norm = b.made_by.get(bindings["norm"])
         if norm is None or norm.kind != "group_norm":
             continue
@@ -240,7 +245,7 @@ def _recognise_group_norm(b: Builder, y: str, name: str) -> str | None:
         grouped_x = norm.inputs[0]
         x = single_tensor(operands_of(b, grouped_x, "reshape"))
         has_shape_of_output = bool(x) and b.shape(x) == shape
-        if has_shape_of_output and _are_vectors(b, weights, channels):
+        if has_shape_of_output and _are_stored_vectors(b, weights, channels):
             groups = b.shape(grouped_x)[1]
             w, bias = (elements.reshape(b, w, (channels,), f"{name}/w") for w in weights)
             return lowering.group_norm(b, x, groups, name, w, bias)
@@ -257,7 +262,7 @@ _ROTARY = ("add", ("mul", "x", "cosines"), _ROTATED_HALVES)
 
 def _recognise_rotary(b: Builder, y: str, name: str) -> str | None:
     """Recognise x cos + (-upper half, lower half of x) sin, of `[n, heads, l, d]`."""
-    for bindings in _matches(b, _ROTARY, y, {}):
+    for bindings in _match_pattern(b, _ROTARY, y, {}):
         x = bindings["x"]
         shape = b.shape(x)
         has_table_of_positions = b.shape(bindings["cosines"])[-2:] == shape[-2:]

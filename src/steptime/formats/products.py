@@ -34,7 +34,7 @@ def einsum(b: Builder, equation: str, tensors: Sequence[str], name: str) -> str:
     while further_terms:
         term, *further_terms = further_terms
         needed_letters = {*result}.union(*(further.letters for further in further_terms))
-        product = _multiply(b, product, term, needed_letters, name)
+        product = _multiply_terms(b, product, term, needed_letters, name)
     x, letters = _sum_letters(b, product, {*result}, name)
     require(sorted(letters) == sorted(result), f"equation {equation!a}")
     order = [letters.index(letter) for letter in result]
@@ -66,44 +66,46 @@ def _name_axes(
     return terms, ellipsis_letters
 
 
-def _sum_letters(b: Builder, term: Term, needed: set[str], name: str) -> Term:
+def _sum_letters(b: Builder, term: Term, needed_letters: set[str], name: str) -> Term:
     """Return a term summed over the axes whose letters are not needed."""
-    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
+    summed_axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed_letters]
     if not summed_axes:
         return term
-    remaining_letters = "".join(letter for letter in term.letters if letter in needed)
+    remaining_letters = "".join(letter for letter in term.letters if letter in needed_letters)
     total = elements.reduce(b, "sum", term.tensor, summed_axes, f"{name}/sum")
     return Term(total, remaining_letters)
 
 
-def _multiply(b: Builder, first: Term, second: Term, needed: set[str], name: str) -> Term:
+def _multiply_terms(
+    b: Builder, first: Term, second: Term, needed_letters: set[str], name: str
+) -> Term:
     """Return the product of two terms, by a batched matrix product.
 
     Letters of both terms that are needed are batch axes; those that are not are summed over. The
     other letters of the first term are the rows, of the second term the columns.
     """
-    first_sum = _sum_letters(b, first, needed | {*second.letters}, name)
-    second_sum = _sum_letters(b, second, needed | {*first.letters}, name)
+    first_sum = _sum_letters(b, first, needed_letters | {*second.letters}, name)
+    second_sum = _sum_letters(b, second, needed_letters | {*first.letters}, name)
     sizes = _size_letters(b, (first_sum, second_sum))
-    common = [letter for letter in first_sum.letters if letter in second_sum.letters]
-    batch = [letter for letter in common if letter in needed]
-    summed = [letter for letter in common if letter not in needed]
-    rows = [letter for letter in first_sum.letters if letter not in common]
-    columns = [letter for letter in second_sum.letters if letter not in common]
-    x = _order_axes(b, first_sum, (batch, rows, summed), sizes, name)
-    y = _order_axes(b, second_sum, (batch, summed, columns), sizes, name)
-    letters = "".join([*batch, *rows, *columns])
-    if summed:
+    common_letters = [letter for letter in first_sum.letters if letter in second_sum.letters]
+    batch_letters = [letter for letter in common_letters if letter in needed_letters]
+    summed_letters = [letter for letter in common_letters if letter not in needed_letters]
+    row_letters = [letter for letter in first_sum.letters if letter not in common_letters]
+    column_letters = [letter for letter in second_sum.letters if letter not in common_letters]
+    x = _order_axes(b, first_sum, (batch_letters, row_letters, summed_letters), sizes, name)
+    y = _order_axes(b, second_sum, (batch_letters, summed_letters, column_letters), sizes, name)
+    letters = "".join([*batch_letters, *row_letters, *column_letters])
+    if summed_letters:
         product = lowering.matmul(b, x, y, name)
         shape = [sizes[letter] for letter in letters]
         return Term(elements.reshape(b, product, shape, f"{name}/apart"), letters)
 
     # Nothing is added up: a product of elements, each term broadcast over the other's letters.
-    batch_sizes = [sizes[letter] for letter in batch]
-    row_sizes = [sizes[letter] for letter in rows]
-    column_sizes = [sizes[letter] for letter in columns]
-    x_shape = [*batch_sizes, *row_sizes, *[1] * len(columns)]
-    y_shape = [*batch_sizes, *[1] * len(rows), *column_sizes]
+    batch_sizes = [sizes[letter] for letter in batch_letters]
+    row_sizes = [sizes[letter] for letter in row_letters]
+    column_sizes = [sizes[letter] for letter in column_letters]
+    x_shape = [*batch_sizes, *row_sizes, *[1] * len(column_letters)]
+    y_shape = [*batch_sizes, *[1] * len(row_letters), *column_sizes]
     x = elements.reshape(b, x, x_shape, f"{name}/rows")
     y = elements.reshape(b, y, y_shape, f"{name}/columns")
     return Term(elements.pointwise(b, "mul", x, y, name=name), letters)
@@ -164,12 +166,16 @@ def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:
         end_token = first_token + group_tokens
         end_expert = first_expert + group.expert_count
         if group_tokens:
-            rows = elements.slice_(b, x, 0, first_token, end_token, f"{name}/tokens")
-            weights = elements.slice_(b, w, 0, first_expert, end_expert, f"{name}/experts")
+            rows = elements.slice_(
+                b, x, axis=0, start=first_token, stop=end_token, name=f"{name}/tokens"
+            )
+            weights = elements.slice_(
+                b, w, axis=0, start=first_expert, stop=end_expert, name=f"{name}/experts"
+            )
             batched_shape = (group.expert_count, group.tokens_per_expert, width)
             batched = elements.reshape(b, rows, batched_shape, f"{name}/apart")
             y = lowering.matmul(b, batched, weights, name)
             products.append(elements.reshape(b, y, (group_tokens, output_width), f"{name}/rows"))
         first_token = end_token
         first_expert = end_expert
-    return elements.concat(b, products, 0, name)
+    return elements.concat(b, products, axis=0, name=name)

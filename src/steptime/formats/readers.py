@@ -11,16 +11,18 @@ class FileNode(NamedTuple):
     outputs: Sequence[str]
 
 
-def _live_readers(nodes: Sequence[FileNode], outputs: Collection[str]) -> dict[str, list[FileNode]]:
+def _find_live_readers(
+    nodes: Sequence[FileNode], outputs: Collection[str]
+) -> dict[str, list[FileNode]]:
     """Return the nodes that read each tensor, of those that lead to an output."""
-    live = set(outputs)
-    readers: dict[str, list[FileNode]] = {}
+    live_names = set(outputs)
+    nodes_by_input: dict[str, list[FileNode]] = {}
     for node in reversed(nodes):
-        if not live.isdisjoint(node.outputs):
+        if not live_names.isdisjoint(node.outputs):
             for name in node.inputs:
-                live.add(name)
-                readers.setdefault(name, []).append(node)
-    return readers
+                live_names.add(name)
+                nodes_by_input.setdefault(name, []).append(node)
+    return nodes_by_input
 
 
 class TensorReaders:
@@ -33,65 +35,78 @@ class TensorReaders:
             nodes: the nodes of the file, in their order.
             outputs: the outputs of the file.
         """
-        self._outputs = frozenset(outputs)
-        self._readers = _live_readers(nodes, outputs)
-        self._names: dict[str, list[str]] = {}  # a tensor of the graph -> its names in the file
+        self._output_names = frozenset(outputs)
+        self._nodes_by_input = _find_live_readers(nodes, outputs)
+        # a tensor of the graph -> its names in the file
+        self._file_names_by_tensor: dict[str, list[str]] = {}
 
-    def note(self, tensor: str, name: str) -> None:
+    def add_file_name(self, tensor: str, name: str) -> None:
         """Note that a name of the file stands for a tensor of the graph."""
-        self._names.setdefault(tensor, []).append(name)
+        self._file_names_by_tensor.setdefault(tensor, []).append(name)
 
     def is_read_outside(
         self,
-        values: Mapping[str, object],
+        value_by_name: Mapping[str, object],
         pieces: set[str],
-        last: str,
+        last_piece: str,
         current_outputs: Sequence[str],
     ) -> bool:
-        """Whether an output, or a node that is no piece, reads one of the pieces before `last`.
+        """Whether an output, or a node that is no piece, reads a piece before `last_piece`.
 
         A node whose results the pieces alone read is a piece: a larger op has replaced it.
 
         Args:
-            values: what the names of the file stand for so far.
-            pieces: tensors of the graph that lead to `last`.
-            last: the tensor that the pieces make.
-            current_outputs: what the node makes that makes `last`.
+            value_by_name: what the names of the file stand for so far.
+            pieces: tensors of the graph that lead to `last_piece`.
+            last_piece: the tensor that the pieces make.
+            current_outputs: what the node makes that makes `last_piece`.
         """
-        inside = {*pieces, last}
-        piece_names = [name for piece in pieces for name in self._names.get(piece, ())]
+        replaced_tensors = {*pieces, last_piece}
+        piece_names = [
+            name for piece in pieces for name in self._file_names_by_tensor.get(piece, ())
+        ]
         outer_names: list[str] = []  # names that pieces lead to, and that are no pieces
         for name in piece_names:
-            if name in self._outputs:
+            if name in self._output_names:
                 return True
-            for node in self._readers.get(name, ()):
-                if tuple(node.outputs) == tuple(current_outputs):
+            for node in self._nodes_by_input.get(name, ()):
+                makes_last_piece = tuple(node.outputs) == tuple(current_outputs)
+                if makes_last_piece:
                     continue
-                if not self._is_visited(values, node):
+                if not self._is_lowered(value_by_name, node):
                     return True
-                if not self._is_inside(values, node, inside):
+                if not self._makes_piece(value_by_name, node, replaced_tensors):
                     outer_names += node.outputs
-        return self._is_used(values, outer_names, inside)
+        return self._leads_outside(value_by_name, outer_names, replaced_tensors)
 
-    def _is_used(self, values: Mapping[str, object], names: list[str], inside: set[str]) -> bool:
+    def _leads_outside(
+        self,
+        value_by_name: Mapping[str, object],
+        open_names: list[str],
+        replaced_tensors: set[str],
+    ) -> bool:
         """Whether an output, or what the pieces themselves read, needs one of these names."""
-        checked: set[str] = set()
-        while names:
-            name = names.pop()
-            if name in self._outputs:
+        checked_names: set[str] = set()
+        while open_names:
+            name = open_names.pop()
+            if name in self._output_names:
                 return True
-            for node in self._readers.get(name, ()):
-                if not self._is_visited(values, node):  # it comes later, or makes the last piece
-                    return True
-                if not self._is_inside(values, node, inside) and node.outputs[0] not in checked:
-                    names += node.outputs
-                    checked.update(node.outputs)
+            for node in self._nodes_by_input.get(name, ()):
+                if not self._is_lowered(value_by_name, node):
+                    return True  # it comes later, or makes the last piece
+                makes_piece = self._makes_piece(value_by_name, node, replaced_tensors)
+                is_checked = node.outputs[0] in checked_names
+                if not makes_piece and not is_checked:
+                    open_names += node.outputs
+                    checked_names.update(node.outputs)
         return False
 
     @staticmethod
-    def _is_visited(values: Mapping[str, object], node: FileNode) -> bool:
-        return any(values.get(output) is not None for output in node.outputs)
+    def _is_lowered(value_by_name: Mapping[str, object], node: FileNode) -> bool:
+        return any(value_by_name.get(output) is not None for output in node.outputs)
 
     @staticmethod
-    def _is_inside(values: Mapping[str, object], node: FileNode, inside: set[str]) -> bool:
-        return any(values.get(output) in inside for output in node.outputs)
+    def _makes_piece(
+        value_by_name: Mapping[str, object], node: FileNode, replaced_tensors: set[str]
+    ) -> bool:
+        return any(value_by_name.get(output) in replaced_tensors for output in node.outputs)

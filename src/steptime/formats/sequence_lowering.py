@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from steptime.core.graph import Attr
 from steptime.formats import elements as el
@@ -135,27 +136,39 @@ def recurrent(
             state_index = layer * directions + direction
             first_states = [(state, state_index) for state in states]
             is_backward = direction == 1
-            output, last_state = _recurrent_direction(
-                b, x, cell, weights[state_index], first_states, (layer_name, is_backward)
+            output, last_state = _append_direction(
+                b,
+                x,
+                cell,
+                weights[state_index],
+                first_states,
+                _LayerDirection(layer_name, is_backward),
             )
             outputs.append(output)
             last_states.append(last_state)
-        x = el.concat(b, outputs, 2, f"{layer_name}/join")
+        x = el.concat(b, outputs, axis=2, name=f"{layer_name}/join")
         is_last_layer = layer == layers - 1
         if not is_last_layer:
             x = el.dropout(b, x, p, f"{layer_name}/dropout")
-    states_by_layer = el.concat(b, last_states, 1, f"{name}/state")
+    states_by_layer = el.concat(b, last_states, axis=1, name=f"{name}/state")
     state = el.transpose(b, states_by_layer, (1, 0, 2), f"{name}/layers_first")
     return x if batch_first else el.transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
 
 
-def _recurrent_direction(
+class _LayerDirection(NamedTuple):
+    """One direction in which a recurrent layer reads its sequence."""
+
+    layer_name: str
+    is_backward: bool
+
+
+def _append_direction(
     b: Builder,
     x: str,
     cell: str,
     weights: Sequence[str],
     first_states: Sequence[tuple[str, int]],
-    layer: tuple[str, bool],
+    layer_direction: _LayerDirection,
 ) -> tuple[str, str]:
     """Append one direction of a recurrent layer; return its outputs and its last state.
 
@@ -165,9 +178,9 @@ def _recurrent_direction(
         cell: the kind of cell.
         weights: the weights of this direction, as `recurrent` takes them.
         first_states: computed first states of all layers, each with this layer's index.
-        layer: the name of the layer, and whether this is its backward direction.
+        layer_direction: the name of the layer, and whether this is its backward direction.
     """
-    layer_name, is_backward = layer
+    layer_name, is_backward = layer_direction
     name = f"{layer_name}/back" if is_backward else layer_name
     gate_weights = list(weights)
     projection: list[str] = []
@@ -181,11 +194,12 @@ def _recurrent_direction(
     y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
     if first_states:
         layer_states = [
-            el.slice_(b, state, 0, index, index + 1, f"{name}/first_state")
+            el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")
             for state, index in first_states
         ]
         y = el.op(b, "attach", y, *layer_states, name=f"{name}/attach")
-    last_state = el.slice_(b, y, 1, -1, b.shape(y)[1], f"{name}/last")
+    length = b.shape(y)[1]
+    last_state = el.slice_(b, y, axis=1, start=-1, stop=length, name=f"{name}/last")
     if is_backward:
         y = el.op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
     return y, last_state

@@ -74,7 +74,7 @@ def axis_of(b: Builder, x: str, axis: int) -> int:
     return axis % max(rank, 1)
 
 
-def with_axes(b: Builder, x: str) -> str:
+def find_unflattened(b: Builder, x: str) -> str:
     """Return the tensor `[..., width]` that `x [rows, width]` is a view of, else `x`."""
     view = find_producer(b, x, "reshape", "flatten")
     if view is None:

@@ -50,9 +50,9 @@ def cut_windows(
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
     are_tiles = dilation == 1 and size == step
     if are_tiles:
-        elements = el.slice_(b, x, axis, 0, count * size, f"{name}/whole")
+        elements = el.slice_(b, x, axis, start=0, stop=count * size, name=f"{name}/whole")
     elif size == 1:
-        elements = el.slice_(b, x, axis, 0, shape[axis], f"{name}/some", step)
+        elements = el.slice_(b, x, axis, start=0, stop=shape[axis], name=f"{name}/some", step=step)
     else:  # elements of several windows, or of none
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
         return el.op(b, "gather", x, indices, name=name, axis=axis)
@@ -70,10 +70,20 @@ def unfold(b: Builder, x: str, kernel: Sizes, stride: Sizes, dilation: Sizes, na
     row_step, column_step = stride
     row_dilation, column_dilation = dilation
     # [n, c, h, w] -> [n, c, oh, kh, w] -> [n, c, oh, kh, ow, kw] -> [n, c, kh, kw, oh, ow]
-    x = cut_windows(b, x, 2, height, f"{name}/rows", row_step, row_dilation)
-    x = cut_windows(b, x, 4, width, f"{name}/columns", column_step, column_dilation)
-    x = el.transpose(b, x, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
-    return el.reshape(b, x, (examples, channels * height * width, -1), name)
+    cut_rows = cut_windows(
+        b, x, axis=2, size=height, name=f"{name}/rows", step=row_step, dilation=row_dilation
+    )
+    cut_both = cut_windows(
+        b,
+        cut_rows,
+        axis=4,
+        size=width,
+        name=f"{name}/columns",
+        step=column_step,
+        dilation=column_dilation,
+    )
+    kernel_first = el.transpose(b, cut_both, (0, 1, 3, 5, 2, 4), f"{name}/transpose")
+    return el.reshape(b, kernel_first, (examples, channels * height * width, -1), name)
 
 
 def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: str) -> str:
@@ -95,6 +105,6 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     padded = el.pad(b, flat, (0, 0, 0, 0, 0, 1), f"{name}/nothing")
     indices_shape = (math.prod(size), max_windows)
     indices = b.buffer(free_name(b, f"{name}/places"), indices_shape, "int64")
-    parts = el.gather(b, padded, indices, 2, f"{name}/windows")
+    parts = el.gather(b, padded, indices, axis=2, name=f"{name}/windows")
     sums = el.reduce(b, "sum", parts, (3,), name)
     return el.reshape(b, sums, (examples, channels, *size), f"{name}/image")

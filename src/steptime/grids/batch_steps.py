@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from steptime.core.graph import PASSES, Graph
-from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
+from steptime.prediction.lines import Span, StepLines, find_step_lines, merging_batches, spans
 from steptime.prediction.lower import NUMBERS_IN_PIECE, stack_of
 from steptime.prediction.memory import describe_lack
 from steptime.prediction.remarks import RemarkKey, remark_key
-from steptime.prediction.states import may_leave
+from steptime.prediction.states import may_leave_device
 from steptime.prediction.step_model import StepModel
 
 FEW = 3  # batches that are built one by one: lines take three
@@ -55,7 +55,9 @@ class BatchSteps:
         self.batches = batches
         distinct_batches = sorted(set(batches))
         is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
-        self.lines: Lines | None = lines_of(model, distinct_batches) if is_worth_lines else None
+        self.lines: StepLines | None = (
+            find_step_lines(model, distinct_batches) if is_worth_lines else None
+        )
         self.pieces: list[Piece] = []
         # A stack that pads rows makes steps of the batch size: lines hold for equal remainders.
         lacks_lines = is_worth_lines and self.lines is None
@@ -75,8 +77,8 @@ class BatchSteps:
         model = self.model
         lines = self.lines
         if lines is not None:
-            self._add_remark_key(model.graph(lines.low))
-            return lines.highest(lines.memory, self.batches)
+            self._add_remark_key(model.graph(lines.low_batch))
+            return lines.highest_values(lines.memory_lines, self.batches)
         if self.pieces:
             steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
             for steps in steps_of_pieces:
@@ -98,7 +100,9 @@ class BatchSteps:
     def blocks_bytes(self) -> list[int]:
         """The memory that the allocator holds beyond tensors, at each batch."""
         if self.lines is not None:
-            reserved = self.lines.blocks.reserved_bytes(self.lines.share(self.batches))
+            reserved = self.lines.block_lines.reserved_bytes(
+                self.lines.share_between_ends(self.batches)
+            )
             blocks: list[int] = (reserved - np.array(self.peak_bytes)).tolist()
             return blocks
         if self.pieces:
@@ -257,7 +261,7 @@ def _step_key(model: StepModel) -> tuple[str, str]:
 def _lies_on_no_line(model: StepModel) -> bool:
     """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
     has_new_pages = model.device.is_cpu and bool(model.effective_device.constants)
-    return has_new_pages or may_leave(model.workload.tuning)
+    return has_new_pages or may_leave_device(model.workload.tuning)
 
 
 def _replace_batches(span: Span, batch_indices: Sequence[int], priced: Span) -> Span:

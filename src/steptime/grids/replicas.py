@@ -21,7 +21,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.fabric import fabric_of_group
 from steptime.prediction.method import Method
@@ -119,9 +119,9 @@ def data_parallel(
         slow_link_s = exposed_by_end(end=-1)
         fast_link_s = exposed_by_end(end=1)
         compute_s = times.forward_s + times.backward_s + times.update_s
-        ends = with_links(
+        ends = widen_by_links(
             compute_s + exposed_communication_s,
-            StepEnds(times.low_s, times.high_s).later(exposed_communication_s),
+            StepEnds(times.low_s, times.high_s).delay(exposed_communication_s),
             compute_s + fast_link_s,
             compute_s + slow_link_s,
         )

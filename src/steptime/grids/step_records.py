@@ -91,14 +91,14 @@ def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
     if steps.lines is None:
         return [costs(steps.model, batch) for batch in steps.batches]
     # Work is linear in the batch: interpolate between the two batches of the lines.
-    low_costs = costs(steps.model, steps.lines.low)
-    high_costs = costs(steps.model, steps.lines.high)
+    low_costs = costs(steps.model, steps.lines.low_batch)
+    high_costs = costs(steps.model, steps.lines.high_batch)
 
     def interpolate(name: str, share: float) -> int:
         growth = high_costs[name] - low_costs[name]
         return round(low_costs[name] + growth * share)
 
-    shares = steps.lines.share(steps.batches).tolist()
+    shares = steps.lines.share_between_ends(steps.batches).tolist()
     return [{name: interpolate(name, share) for name in low_costs} for share in shares]
 
 

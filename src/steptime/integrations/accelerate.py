@@ -32,7 +32,9 @@ class AcceleratorWatch(Watch):
         log_to: str | None,
     ) -> None:
         """Remember the accelerator beside what is watched."""
-        super().__init__(model, None, device, out, log_every, log_to)
+        super().__init__(
+            model, batch=None, device=device, out=out, log_every=log_every, log_to=log_to
+        )
         self._accelerator = accelerator
 
     def end_step(self, is_complete: bool = True) -> None:

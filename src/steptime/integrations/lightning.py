@@ -76,7 +76,8 @@ def find_network(module: Any) -> Any:
     try:
         while True:
             weight_count = _count_weights(module)
-            if not weight_count or not _is_wrapper(module):
+            may_wrap_network = weight_count and _is_wrapper(module)
+            if not may_wrap_network:
                 return module
             children_with_all_weights = [
                 child for child in module.children() if _count_weights(child) == weight_count

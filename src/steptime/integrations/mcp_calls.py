@@ -30,8 +30,8 @@ class CallWorkers:
 
     def __init__(self) -> None:
         """Start without any process."""
-        self._idle: list[_CallWorker] = []
-        self._all: set[_CallWorker] = set()
+        self._idle_workers: list[_CallWorker] = []
+        self._all_workers: set[_CallWorker] = set()
 
     async def __aenter__(self) -> Self:
         """Return the workers."""
@@ -44,8 +44,8 @@ class CallWorkers:
         traceback: TracebackType | None,
     ) -> None:
         """End all processes."""
-        for worker in [*self._all]:
-            await self._end(worker)
+        for worker in [*self._all_workers]:
+            await self._end_worker(worker)
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress
@@ -63,29 +63,29 @@ class CallWorkers:
             ToolError: for what the question refuses.
             OutsideError: if the process dies.
         """
-        worker = self._idle.pop() if self._idle else await self._start()
+        worker = self._idle_workers.pop() if self._idle_workers else await self._start_worker()
         try:
             answer = await worker.ask(tool, arguments, on_progress)
         except ToolError:
-            self._idle.append(worker)
+            self._idle_workers.append(worker)
             raise
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
-            await self._end(worker)
+            await self._end_worker(worker)
             raise OutsideError(f"{tool}: its process ended; out of memory?") from None
         except BaseException:
-            await self._end(worker)
+            await self._end_worker(worker)
             raise
-        self._idle.append(worker)
+        self._idle_workers.append(worker)
         return answer
 
-    async def _start(self) -> _CallWorker:
+    async def _start_worker(self) -> _CallWorker:
         process = await anyio.open_process(WORKER_COMMAND, stderr=None)
         worker = _CallWorker(process)
-        self._all.add(worker)
+        self._all_workers.add(worker)
         return worker
 
-    async def _end(self, worker: _CallWorker) -> None:
-        self._all.discard(worker)
+    async def _end_worker(self, worker: _CallWorker) -> None:
+        self._all_workers.discard(worker)
         with anyio.CancelScope(shield=True):
             await worker.end()
 

@@ -43,8 +43,10 @@ def build_server(workers: CallWorkers) -> Server[Any]:
         try:
             answer = await workers.call(parameters.name, parameters.arguments or {}, report)
         except (ToolError, OutsideError) as error:
-            return types.CallToolResult(content=[_text(str(error))], is_error=True)
-        return types.CallToolResult(content=[_text(_compact(answer))], structured_content=answer)
+            return types.CallToolResult(content=[_text_content(str(error))], is_error=True)
+        return types.CallToolResult(
+            content=[_text_content(_format_compact_json(answer))], structured_content=answer
+        )
 
     return Server(
         "steptime",
@@ -152,9 +154,9 @@ def serve_http(port: int) -> None:
         anyio.run(serve)
 
 
-def _text(text: str) -> types.TextContent:
+def _text_content(text: str) -> types.TextContent:
     return types.TextContent(type="text", text=text)
 
 
-def _compact(answer: Mapping[str, Any]) -> str:
+def _format_compact_json(answer: Mapping[str, Any]) -> str:
     return json.dumps(answer, separators=(",", ":"), ensure_ascii=False)

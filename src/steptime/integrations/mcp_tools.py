@@ -83,7 +83,7 @@ def tool_schema(name: str) -> ToolSchema:
         "type": "object",
         "properties": {**question_parameters, **_trim_parameters(question_parameters)},
         "required": question_schema["required"],
-        "additionalProperties": _takes_settings(_question(name)),
+        "additionalProperties": _takes_settings(_load_question(name)),
     }
     return ToolSchema(name, question_schema["description"], inputs, output)
 
@@ -103,7 +103,7 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
     Raises:
         InputError: for an unknown tool, parameter or field, and whatever the question refuses.
     """
-    question = _question(name)
+    question = _load_question(name)
     parameters = parameters_of(question)
     question_names = [parameter.name for parameter in parameters]
     trim_names = list(_trim_parameters(question_names))
@@ -120,10 +120,10 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
     # `top` and `fields` trim the answer, unless the question has a parameter of that name.
     trims = {key: values.pop(key) for key in trim_names if key in values}
     top = parse_count(trims["top"], "top") if "top" in trims else None
-    return trim_answer(_ask(question, values).to_dict(), top, trims.get("fields"))
+    return trim_answer(_call_question(question, values).to_dict(), top, trims.get("fields"))
 
 
-def _question(tool: str) -> Callable[..., Answer]:
+def _load_question(tool: str) -> Callable[..., Answer]:
     question: Callable[..., Answer] = load(QUESTIONS[command_of_tool(tool)].answer)
     return question
 
@@ -139,7 +139,7 @@ def _takes_settings(question: Callable[..., Any]) -> bool:
     return any(hints[parameter.name] is object for parameter in variadic)
 
 
-def _ask(question: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
+def _call_question(question: Callable[..., Answer], values: Mapping[str, Any]) -> Answer:
     """Return the answer to a question; a list of `*folders` becomes its positional arguments."""
     keywords = dict(values)
     parameters = list(inspect.signature(question).parameters.values())
@@ -172,14 +172,19 @@ def trim_answer(
         selected = _select_fields(document, names)
     lengths: dict[str, int] = {}
     trimmed = {
-        key: _cut(value, key, top or DEFAULT_ROWS, lengths) for key, value in selected.items()
+        key: _shorten_lists(value, key, top or DEFAULT_ROWS, lengths)
+        for key, value in selected.items()
     }
     return {**trimmed, TRIMMED: lengths} if lengths else trimmed
 
 
 def _trim_parameters(names: Iterable[str]) -> dict[str, JsonObject]:
     """Return `top` and `fields`, without those that a question has by itself."""
-    return {name: text for name, text in TRIM_PARAMETERS.items() if name not in names}
+    return {
+        name: parameter_schema
+        for name, parameter_schema in TRIM_PARAMETERS.items()
+        if name not in names
+    }
 
 
 def _without_required(value: Any) -> Any:
@@ -220,15 +225,18 @@ def _select_inner(value: Any, names: Sequence[str]) -> Any:
     raise unknown("field", names[0], [], "fields")
 
 
-def _cut(value: Any, name: str, top: int, lengths: dict[str, int]) -> Any:
+def _shorten_lists(value: Any, name: str, top: int, lengths: dict[str, int]) -> Any:
     """Return a value with the first items of its lists, and put their lengths into `lengths`."""
     if isinstance(value, Mapping):
-        return {key: _cut(item, f"{name}.{key}", top, lengths) for key, item in value.items()}
+        return {
+            key: _shorten_lists(item, f"{name}.{key}", top, lengths) for key, item in value.items()
+        }
     if not isinstance(value, list):
         return value
     limit = top if name == "rows" else MAX_ITEMS
     if len(value) > limit:
         lengths[name] = len(value)
     return [
-        _cut(item, f"{name}[{index}]", top, lengths) for index, item in enumerate(value[:limit])
+        _shorten_lists(item, f"{name}[{index}]", top, lengths)
+        for index, item in enumerate(value[:limit])
     ]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MAX_TYPED_ROUNDS = 100  # that a person can ask for
 REFUSED = 2  # exit code of `compare` for steps that it cannot compare
-_OUTSIDE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Bench:
             scratch: holds the records where `--steptime-out` names no folder.
         """
         option = item.config.getoption
-        self._item = item
-        self._count = 0
-        self._out = Path(option("--steptime-out") or scratch)
+        self._test_item = item
+        self._bench_count = 0
+        self._out_folder = Path(option("--steptime-out") or scratch)
         baseline = option("--steptime-baseline")
-        self._baseline = None if baseline is None else Path(baseline)
+        self._baseline_folder = None if baseline is None else Path(baseline)
         self._budget = option("--steptime-budget")
         self._margin = option("--steptime-margin")
         with failing_on_wrong_input():
@@ -126,20 +126,22 @@ class Bench:
             rounds: fresh processes; None for `--steptime-rounds`.
         """
         if limits is not None and limits.fits is not None:
-            self._hold(judge_fit(step, limits))
+            self._enforce(judge_fit(step, limits))
             if limits.max_step is None:
-                return BenchResult(None, None, "fits", None)
+                return BenchResult(measured=None, comparison=None, verdict="fits", folder=None)
         folder = self._next_folder()
         bench_rounds = self._measure_rounds(step, limits, rounds or self._rounds, folder)
         if limits is not None and limits.max_step is not None:
-            self._hold(self._judge_time(step, limits, bench_rounds.answer))
+            self._enforce(self._judge_time(step, limits, bench_rounds.answer))
         return self._compare(bench_rounds, folder)
 
     def _next_folder(self) -> Path:
         """Return the name of the folder of the next benchmark: that of the test, and a number."""
-        self._count += 1
-        suffix = "" if self._count == 1 else f"-{self._count}"
-        return Path(_OUTSIDE_NAME.sub("-", _stable_node_id(self._item)).strip("-.") + suffix)
+        self._bench_count += 1
+        suffix = "" if self._bench_count == 1 else f"-{self._bench_count}"
+        return Path(
+            _UNSAFE_CHARACTERS.sub("-", _stable_node_id(self._test_item)).strip("-.") + suffix
+        )
 
     def _measure_rounds(
         self, step: BenchStep, limits: Limits | None, rounds: int | None, folder: Path
@@ -152,7 +154,7 @@ class Bench:
             rounds: so many processes and no more; None for as many as are needed.
             folder: the folder of the records, in that of all benchmarks.
         """
-        _refuse_records(self._out / folder)
+        _refuse_records(self._out_folder / folder)
         count = FIRST_ROUNDS if rounds is None else rounds
         bench_rounds = read_rounds(self._measure(step, limits, count, folder))
         while rounds is None and needs_rounds(bench_rounds.medians_s, self._margin_share):
@@ -169,8 +171,8 @@ class Bench:
 
         options = {"budget": self._budget, **step.options}
         if limits is not None and limits.device is not None:
-            options.setdefault("device", _place_of(limits.device))
-        out = self._out / folder
+            options.setdefault("device", _device_kind_of(limits.device))
+        out = self._out_folder / folder
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             answer = run(step.model, step.batch, runs=rounds, out=out, **options)
@@ -195,7 +197,7 @@ class Bench:
         except InputError as error:
             self._skip(f"no prediction of {measured.platform}: {error}")
 
-    def _hold(self, verdict: Verdict) -> None:
+    def _enforce(self, verdict: Verdict) -> None:
         """Fail the test where a limit does not hold."""
         self._add_line(verdict.line)
         if verdict.word == "no":
@@ -207,17 +209,17 @@ class Bench:
         """Return a benchmark beside its baseline; fail the test where it is slower."""
         from steptime.questions.compare.question import compare
 
-        out = self._out / folder
+        out = self._out_folder / folder
         measured = bench_rounds.answer
         step_text = describe_step(measured, bench_rounds.median_s)
         round_count = len(bench_rounds.medians_s)
         if round_count > FIRST_ROUNDS:
             step_text += f" in {counted(round_count, 'round')}"
-        baseline = None if self._baseline is None else self._baseline / folder
+        baseline = None if self._baseline_folder is None else self._baseline_folder / folder
         if baseline is None or not baseline.is_dir():
-            place = "" if baseline is None else f" in {baseline}"
-            self._add_line(f"{step_text}; no baseline{place}")
-            return BenchResult(measured, None, "new", out)
+            folder_text = "" if baseline is None else f" in {baseline}"
+            self._add_line(f"{step_text}; no baseline{folder_text}")
+            return BenchResult(measured, comparison=None, verdict="new", folder=out)
         comparison = compare(
             [baseline, out],
             any_content=True,
@@ -227,25 +229,25 @@ class Bench:
         verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
         line = f"{step_text}; {_describe_change(comparison)}"
         self._add_line(line)
-        is_other_machine = comparison.exit_code == REFUSED
-        if verdict == "slower" and not is_other_machine:
+        is_not_comparable = comparison.exit_code == REFUSED
+        if verdict == "slower" and not is_not_comparable:
             _fail("\n".join([line, *comparison.headline]))
         if verdict == "unsure" or not comparison.is_judged:
             verdict = "unsure"
             self._fail_unsure("\n".join([line, *comparison.notes]))
-        return BenchResult(measured, comparison, verdict, out)
+        return BenchResult(measured, comparison, verdict, folder=out)
 
     def _fail_unsure(self, text: str) -> None:
-        if self._item.config.getoption("--steptime-fail-unsure"):
+        if self._test_item.config.getoption("--steptime-fail-unsure"):
             _fail(f"unsure: {text}")
 
     def _skip(self, reason: str) -> NoReturn:
         """Skip the test, with a line of the summary."""
-        self._add_line(f"{self._item.name}: skipped: {reason}")
+        self._add_line(f"{self._test_item.name}: skipped: {reason}")
         pytest.skip(f"steptime: {reason}")
 
     def _add_line(self, line: str) -> None:
-        self._item.config.stash[LINES_KEY].append(line)
+        self._test_item.config.stash[LINES_KEY].append(line)
 
 
 def check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
@@ -323,7 +325,7 @@ def _refuse_records(folder: Path) -> None:
         raise InputError(f"{folder}: holds records; name a new folder with --steptime-out")
 
 
-def _place_of(device: str) -> str:
+def _device_kind_of(device: str) -> str:
     """Return the place where a device runs steps: cuda of a GPU, else cpu."""
     from steptime.hardware import catalog
 
@@ -342,6 +344,8 @@ def _describe_change(comparison: CompareAnswer) -> str:
         return "; ".join(comparison.notes[:1]) or "not comparable with the baseline"
     row = comparison.rows[0]
     change = f"{percent(row.ratio - 1, '+')} against the baseline"
-    ends = [end for end in (row.ratio_low, row.ratio_high) if end is not None]
-    interval = " to ".join(percent(end - 1, "+") for end in ends)
-    return f"{row.verdict or 'unsure'}: {change} ({interval})" if ends else f"unsure: {change}"
+    ratio_ends = [ratio for ratio in (row.ratio_low, row.ratio_high) if ratio is not None]
+    interval = " to ".join(percent(ratio - 1, "+") for ratio in ratio_ends)
+    return (
+        f"{row.verdict or 'unsure'}: {change} ({interval})" if ratio_ends else f"unsure: {change}"
+    )

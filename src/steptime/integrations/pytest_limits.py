@@ -86,7 +86,7 @@ def read_limits(values: Mapping[str, Any]) -> Limits:
     if limits.fits is not None and _is_size(limits.fits):
         parse_bytes(limits.fits, "fits")
     if limits.max_step is not None:
-        _read_longest(limits.max_step)
+        _parse_max_step(limits.max_step)
     return limits
 
 
@@ -129,7 +129,7 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     step_s = measured.step_s
     if step_s is None:
         raise InputError("nothing was measured")
-    factor, stated_s = _read_longest(limits.max_step or "")
+    factor, stated_s = _parse_max_step(limits.max_step or "")
     limit_s = stated_s or 0.0
     limit_text = seconds(limit_s)
     if factor is not None:
@@ -167,21 +167,21 @@ def _shorten_module_file(model: str) -> str:
     return Path(model).name if is_exported_module else model
 
 
-def _compare_median(step: StepStatistics, longest_s: float) -> str:
+def _compare_median(step: StepStatistics, limit_s: float) -> str:
     """Return yes, no, or unsure where the interval holds the limit or is unknown above it."""
     low_s, high_s = step.low_s, step.high_s
     if low_s is None or high_s is None:
-        return "yes" if step.median <= longest_s else "unsure"
-    if low_s > longest_s:
+        return "yes" if step.median <= limit_s else "unsure"
+    if low_s > limit_s:
         return "no"
-    return "yes" if high_s <= longest_s else "unsure"
+    return "yes" if high_s <= limit_s else "unsure"
 
 
 def _is_size(text: str) -> bool:
     return text[:1].isdigit()
 
 
-def _read_longest(text: str) -> tuple[float | None, float | None]:
+def _parse_max_step(text: str) -> tuple[float | None, float | None]:
     """Return the factor of `1.2x predicted`, or the seconds of `15ms`, and None for the other."""
     match = _FACTOR.fullmatch(text.strip())
     if match:

@@ -57,7 +57,7 @@ class Watch:
             from steptime.integrations.watch_sinks import SinkGuard, find_sink
 
             self._sink = SinkGuard(log_to, find_sink(log_to, self._out))
-        self._is_off = False
+        self._has_failed = False
         self._is_finished = False
         self._clock: StepClock | None = None
         self._report: LoopReport | None = None
@@ -65,13 +65,13 @@ class Watch:
         self._first_step_s: float | None = None
         self._examples = 0
         self._wait_s = 0.0
-        self._outer_wait_s = 0.0
-        self._inner_wait_s = 0.0
-        self._is_open = False
+        self._wait_before_step_s = 0.0
+        self._wait_within_step_s = 0.0
+        self._is_accumulating = False
         self._has_loader = False
         self._cpu_s = 0.0
         self._prepare_s = 0.0
-        self._next_judged = FIRST_JUDGED
+        self._next_judged_step = FIRST_JUDGED
         self._step = _StepContext(self)
 
     def __enter__(self) -> Self:
@@ -104,13 +104,13 @@ class Watch:
 
     def begin_step(self) -> None:
         """Begin a step, or go on with one whose gradients are accumulated; `step` does this."""
-        if self._is_open:
-            self._inner_wait_s += self._wait_s
+        if self._is_accumulating:
+            self._wait_within_step_s += self._wait_s
             self._wait_s = 0.0
             return
-        self._shield(self._begin)
+        self._run_guarded(self._begin)
         if self._clock is not None:
-            self._shield(self._clock.begin)
+            self._run_guarded(self._clock.begin)
 
     def end_step(self, is_complete: bool = True) -> None:
         """End the step; `step` does this.
@@ -119,29 +119,29 @@ class Watch:
             is_complete: false after a microbatch whose gradients are accumulated: the step goes on
                 with the next one.
         """
-        if self._clock is None or self._is_off:
+        if self._clock is None or self._has_failed:
             return
-        is_first_microbatch = not self._is_open
+        is_first_microbatch = not self._is_accumulating
         if is_first_microbatch:
-            self._outer_wait_s = self._wait_s  # before the step
+            self._wait_before_step_s = self._wait_s  # before the step
             self._wait_s = 0.0
-        self._is_open = not is_complete
-        if self._is_open:
+        self._is_accumulating = not is_complete
+        if self._is_accumulating:
             return
-        outer_wait_s = self._outer_wait_s
-        inner_wait_s = self._inner_wait_s
-        self._outer_wait_s = 0.0
-        self._inner_wait_s = 0.0
+        wait_before_step_s = self._wait_before_step_s
+        wait_within_step_s = self._wait_within_step_s
+        self._wait_before_step_s = 0.0
+        self._wait_within_step_s = 0.0
         clock = self._clock
-        self._shield(lambda: clock.end(outer_wait_s, inner_wait_s))
-        self._shield(self._count_steps)
+        self._run_guarded(lambda: clock.end(wait_before_step_s, wait_within_step_s))
+        self._run_guarded(self._count_steps)
 
     def drop_step(self) -> None:
         """Leave out a step that an exception ended, which the loop may catch."""
-        self._wait_s = self._outer_wait_s = self._inner_wait_s = 0.0
-        self._is_open = False
+        self._wait_s = self._wait_before_step_s = self._wait_within_step_s = 0.0
+        self._is_accumulating = False
         if self._report is not None and self._report.trace is not None:
-            self._shield(self._report.trace.drop)
+            self._run_guarded(self._report.trace.drop)
         if self._first_step_s is None:
             self._examples = 0
 
@@ -154,21 +154,21 @@ class Watch:
         if self._is_finished:
             return
         self._is_finished = True
-        if not self._is_off:
-            self._shield(lambda: self._finish(interrupted_by))
+        if not self._has_failed:
+            self._run_guarded(lambda: self._finish(interrupted_by))
 
-    def _shield(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         """Do work of ours; a failure is one warning and ends watching, not the loop."""
-        if self._is_off:
+        if self._has_failed:
             return
-        start_s = time.thread_time()  # of the CPU: what others take from it is no cost of ours
+        start_cpu_s = time.thread_time()  # what others take from the CPU is no cost of ours
         try:
             work()
         except Exception as error:  # noqa: BLE001  # nothing may reach the user's loop
-            self._is_off = True
+            self._has_failed = True
             logger.warning("steptime no longer watches: %s: %s", type(error).__name__, error)
         finally:
-            self._cpu_s += time.thread_time() - start_s
+            self._cpu_s += time.thread_time() - start_cpu_s
 
     def _begin(self) -> None:
         """Set the first step up, and the record of one that is traced."""
@@ -197,7 +197,7 @@ class Watch:
             step_count = self._samples.step_count
             if step_count % self._log_every == 0:
                 self._log_step()
-            if step_count == self._next_judged:
+            if step_count == self._next_judged_step:
                 self._judge()
 
     def _end_first_step(self, clock: StepClock) -> None:
@@ -211,7 +211,7 @@ class Watch:
                 self._batch = self._examples or self._report.examples
             self._report.predict(self._batch, self._has_loader)
         self._prepare_s = time.perf_counter() - start_s
-        # Preparation is no cost of a step: `_shield` adds its CPU time, so it begins below 0.
+        # Preparation is no cost of a step: `_run_guarded` adds its CPU time, so it begins below 0.
         self._cpu_s = -(time.thread_time() - start_cpu_s)
 
     def _end_traced_step(self, clock: StepClock, report: LoopReport) -> None:
@@ -222,7 +222,7 @@ class Watch:
         clock.read()  # its time is left out
         report.predict_traced()
         self._prepare_s += time.perf_counter() - start_s
-        self._cpu_s -= time.thread_time() - start_cpu_s  # which `_shield` adds
+        self._cpu_s -= time.thread_time() - start_cpu_s  # which `_run_guarded` adds
 
     def _log_step(self) -> None:
         if self._report is None:
@@ -232,14 +232,14 @@ class Watch:
         line = self._report.describe(step_s, samples, self._samples.step_count)
         logger.info("%s", line)
         if self._sink is not None and self._report.is_first_rank:
-            self._sink.log(self._samples.step_count, self._report.values(step_s, samples))
+            self._sink.log(self._samples.step_count, self._report.log_values(step_s, samples))
 
     def _judge(self) -> None:
         """Log the verdict where there is one; else look again after twice the steps."""
-        self._next_judged *= 2
+        self._next_judged_step *= 2
         verdict = "" if self._report is None else self._report.judge(self._samples.samples)
         if verdict:
-            self._next_judged = NEVER
+            self._next_judged_step = NEVER
             logger.info("%s", verdict)
 
     def _finish(self, interrupted_by: str) -> None:
@@ -271,7 +271,7 @@ class Watch:
         answer = self.answer
         if answer is None or answer.step_s is None:
             return
-        sink.log(answer.step_count, report.values(answer.step_s, self._samples.samples))
+        sink.log(answer.step_count, report.log_values(answer.step_s, self._samples.samples))
         sink.finish({"verdict": answer.verdict or "none", "summary": "; ".join(answer.headline)})
 
 

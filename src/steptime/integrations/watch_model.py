@@ -30,14 +30,14 @@ def time_limit(limit_s: float) -> Iterator[None]:
     It comes between two steps of Python, so that a single long call of a library ends first.
     """
     thread = ctypes.c_ulong(threading.get_ident())
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
     lock = threading.Lock()
     is_running = True
 
     def interrupt() -> None:
         with lock:
             if is_running:
-                raise_in(thread, ctypes.py_object(TimeLimitError))
+                raise_in_thread(thread, ctypes.py_object(TimeLimitError))
 
     timer = threading.Timer(limit_s, interrupt)
     timer.daemon = True
@@ -48,7 +48,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
         timer.cancel()
         with lock:
             is_running = False
-            raise_in(thread, None)  # one that has not come yet
+            raise_in_thread(thread, None)  # one that has not come yet
 
 
 @dataclass
@@ -88,12 +88,12 @@ class ModelWatcher:
             raise TypeError(f"a {type(model).__name__} is no torch.nn.Module")
         self.first_step = FirstStep()
         self._hooks = [
-            model.register_forward_pre_hook(self._see_forward, with_kwargs=True),
-            register_optimizer_step_post_hook(self._see_optimizer),
+            model.register_forward_pre_hook(self._note_forward, with_kwargs=True),
+            register_optimizer_step_post_hook(self._note_optimizer),
         ]
-        leaf = next((part for part in model.modules() if _is_leaf(part)), None)
+        leaf = next((module for module in model.modules() if _is_leaf(module)), None)
         if leaf is not None:  # accelerate begins autocast between the model's hooks and its layers
-            self._hooks.append(leaf.register_forward_pre_hook(self._see_layer))
+            self._hooks.append(leaf.register_forward_pre_hook(self._note_layer_dtype))
 
     def stop(self) -> FirstStep:
         """Take off the hooks, and return what they saw."""
@@ -102,7 +102,7 @@ class ModelWatcher:
         self._hooks = []
         return self.first_step
 
-    def _see_forward(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def _note_forward(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Note the inputs of the first forward pass; whatever fails leaves the network unread."""
         step = self.first_step
         step.forward_passes += 1
@@ -111,16 +111,16 @@ class ModelWatcher:
         try:
             import torch
 
-            values = {str(place): value for place, value in enumerate(args)} | dict(kwargs)
+            values = {str(index): value for index, value in enumerate(args)} | dict(kwargs)
             for name, value in values.items():
-                step.inputs.update(_specs(name, value))
+                step.inputs.update(_specs_by_name(name, value))
             step.batch = first_size(values)
             step.dtype = _step_dtype(module, torch)
             step.phase = "train" if torch.is_grad_enabled() else "infer"
         except Exception:  # noqa: BLE001  # objects of the user may raise anything
             step.inputs = {}
 
-    def _see_layer(self, layer: Any, _args: Any) -> None:
+    def _note_layer_dtype(self, layer: Any, _args: Any) -> None:
         """Note the data type in which a layer computes."""
         try:
             import torch
@@ -129,7 +129,7 @@ class ModelWatcher:
         except Exception:  # noqa: BLE001  # the type that the model shows stays
             return
 
-    def _see_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _note_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self.first_step.optimizer is None:
             self.first_step.optimizer = _optimizer_name(optimizer)
 
@@ -169,8 +169,8 @@ def export_model(model: Any, first_step: FirstStep, limit_s: float) -> tuple[str
                 path = from_module(unwrap(model), first_step.inputs)
         except TimeLimitError:
             raise TimeoutError(f"the export took longer than {limit_s:g} s") from None
-    texts = [str(warning.message) for warning in caught]
-    return path, [text for text in texts if "its batch is fixed" in text]
+    messages = [str(warning.message) for warning in caught]
+    return path, [message for message in messages if "its batch is fixed" in message]
 
 
 def unwrap(model: Any) -> Any:
@@ -186,7 +186,7 @@ def unwrap(model: Any) -> Any:
             return model
 
 
-def _specs(name: str, value: Any) -> Inputs:
+def _specs_by_name(name: str, value: Any) -> Inputs:
     """Return shape and type of the tensors and numbers in a tree; others are left out."""
     from steptime.measure.backends.native.inputs import specs_of
 
@@ -198,7 +198,7 @@ def _specs(name: str, value: Any) -> Inputs:
         return specs_of({name: value})
     specs: Inputs = {}
     for key, item in value.items():
-        specs |= _specs(f"{name}.{key}", item)
+        specs |= _specs_by_name(f"{name}.{key}", item)
     return specs
 
 

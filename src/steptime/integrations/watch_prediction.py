@@ -62,7 +62,7 @@ def ask_question(question: str, arguments: Mapping[str, Any], limit_s: float) ->
         timer.daemon = True
         timer.start()
         try:
-            reply = _exchange(process, {"tool": question, "arguments": dict(arguments)})
+            reply = _send_and_receive(process, {"tool": question, "arguments": dict(arguments)})
         finally:
             timer.cancel()
             process.kill()
@@ -74,7 +74,7 @@ def ask_question(question: str, arguments: Mapping[str, Any], limit_s: float) ->
     return answer
 
 
-def _exchange(process: subprocess.Popen[str], call: JsonObject) -> JsonObject:
+def _send_and_receive(process: subprocess.Popen[str], call: JsonObject) -> JsonObject:
     """Send a call, and return the reply after its progress; empty where the process ended."""
     if process.stdin is None or process.stdout is None:
         return {}
@@ -102,12 +102,14 @@ def find_device(platform: str) -> str | None:
     return None
 
 
-def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> WatchPrediction:
+def predict_step(
+    arguments: Mapping[str, Any], forward_passes: int, limit_s: float
+) -> WatchPrediction:
     """Return the predicted step of a loop.
 
     Args:
         arguments: parameters of `predict`.
-        passes: forward passes of a step, each of which takes what `predict` says.
+        forward_passes: forward passes of a step, each of which takes what `predict` says.
         limit_s: seconds after which nothing is predicted.
 
     Raises:
@@ -117,13 +119,13 @@ def predict_step(arguments: Mapping[str, Any], passes: int, limit_s: float) -> W
     answer = ask_question("predict", arguments, limit_s)
     low_s = answer["low_s"]
     high_s = answer["high_s"]
-    step_s = passes * answer["step_s"]
+    step_s = forward_passes * answer["step_s"]
     utilisation = answer.get("utilisation")
     return WatchPrediction(
-        step_s,
-        None if low_s is None else passes * low_s,
-        None if high_s is None else passes * high_s,
-        answer["device"],
-        None if utilisation is None else step_s * utilisation,
-        answer.get("peak_bytes"),
+        step_s=step_s,
+        low_s=None if low_s is None else forward_passes * low_s,
+        high_s=None if high_s is None else forward_passes * high_s,
+        device=answer["device"],
+        peak_work_s=None if utilisation is None else step_s * utilisation,
+        peak_bytes=answer.get("peak_bytes"),
     )

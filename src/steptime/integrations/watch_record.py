@@ -71,7 +71,7 @@ def find_runtime(model: Any, has_loader: bool) -> Runtime:
     )
     framework = "python" if torch is None else "torch"
     version = sys.version.split()[0] if torch is None else str(torch.__version__)
-    method = contract.method(framework, version, options, runs=1)
+    method = contract.make_record_method(framework, version, options, runs=1)
     facts = {
         **machine.environment(),
         "threads": threads,
@@ -100,16 +100,20 @@ def make_workload(
         from steptime.core.copying import replace
         from steptime.questions.options import workload_of
 
-        phase, optimizer = first_step.phase, first_step.optimizer
+        is_training = first_step.phase == "train"
         workload = workload_of(
-            path, first_step.batch, first_step.dtype, phase, optimizer if phase == "train" else None
+            path,
+            first_step.batch,
+            first_step.dtype,
+            first_step.phase,
+            first_step.optimizer if is_training else None,
         )
         return replace(workload, batch_per_replica=batch or first_step.batch, plan=plan)
     optimizer = first_step.optimizer or "unknown"
     return Workload(
-        "steps" if model is None else type(model).__name__,
-        {},
-        batch or 1,
+        model="steps" if model is None else type(model).__name__,
+        params={},
+        batch_per_replica=batch or 1,
         dtype=first_step.dtype,
         phase=first_step.phase,
         optimizer=optimizer if first_step.phase == "train" else "none",

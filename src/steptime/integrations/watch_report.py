@@ -40,8 +40,8 @@ class LoopReport:
         self._device = device
         self._watcher: ModelWatcher | None = None
         self._first_step = FirstStep()
-        self._path: str | None = None
-        self._predicted: WatchPrediction | None = None
+        self._model_path: str | None = None
+        self._prediction: WatchPrediction | None = None
         self._predicted_from: str | None = None
         self.trace: LoopTrace | None = None
         self._runtime: Runtime | None = None
@@ -91,7 +91,7 @@ class LoopReport:
             return
         self._device = self._device or find_device(self._runtime.platform)
         try:
-            self._path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
+            self._model_path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
         except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
             if self._device is None:
                 self._note_unknown_device(self._runtime.platform)
@@ -103,8 +103,8 @@ class LoopReport:
             self._note_unknown_device(self._runtime.platform)
             return
         try:
-            self._predicted = predict_step(
-                self._question(), self._first_step.forward_passes, QUESTION_LIMIT_S
+            self._prediction = predict_step(
+                self._question_arguments(), self._first_step.forward_passes, QUESTION_LIMIT_S
             )
             self._predicted_from = EXPORT
         except (InputError, OutsideError) as error:
@@ -119,57 +119,59 @@ class LoopReport:
     def predict_traced(self) -> None:
         """End the record of a step, and predict the step from the shapes of its ops."""
         if self.trace is not None:
-            self._predicted = self.trace.predict(QUESTION_LIMIT_S)
-            self._predicted_from = None if self._predicted is None else TRACE
+            self._prediction = self.trace.predict(QUESTION_LIMIT_S)
+            self._predicted_from = None if self._prediction is None else TRACE
 
     def describe(self, step_s: float, samples: Sequence[StepSample], count: int) -> str:
         """Return the log line of the last steps."""
-        parts = [f"step {count:,}: {seconds(step_s)}"]
+        texts = [f"step {count:,}: {seconds(step_s)}"]
         if self._batch is not None and step_s:
-            parts.append(f"{self._batch / step_s:,.4g} examples/s")
-        share = watch_answer.input_share(samples)
-        if self._has_loader and share is not None:
-            parts.append(f"{percent(share)} waits for the loader")
-        if self._predicted is not None:
-            parts.append(_describe_predicted(self._predicted))
-        parts.append(watch_answer.describe_utilisation(step_s, self._predicted))
+            texts.append(f"{self._batch / step_s:,.4g} examples/s")
+        wait_share = watch_answer.input_share(samples)
+        if self._has_loader and wait_share is not None:
+            texts.append(f"{percent(wait_share)} waits for the loader")
+        if self._prediction is not None:
+            texts.append(_describe_prediction(self._prediction))
+        texts.append(watch_answer.describe_utilisation(step_s, self._prediction))
         if self._runtime is not None:
             memory = watch_record.read_memory(self._runtime)
-            parts.append(watch_answer.describe_memory(memory, self._predicted))
-        return ", ".join(filter(None, parts))
+            texts.append(watch_answer.describe_memory(memory, self._prediction))
+        return ", ".join(filter(None, texts))
 
-    def values(self, step_s: float, samples: Sequence[StepSample]) -> dict[str, float]:
+    def log_values(self, step_s: float, samples: Sequence[StepSample]) -> dict[str, float]:
         """Return the numbers of the last steps by their names, those that are known."""
-        predicted = self._predicted
-        share = watch_answer.input_share(samples) if self._has_loader else None
+        prediction = self._prediction
+        wait_share = watch_answer.input_share(samples) if self._has_loader else None
         memory = watch_answer.MemoryUse()
         if self._runtime is not None:
             memory = watch_record.read_memory(self._runtime)
         values = {
             "step_s": step_s,
             "examples_per_s": self._batch / step_s if self._batch and step_s else None,
-            "input_share": share,
-            "predicted_s": None if predicted is None else predicted.step_s,
-            "utilisation": None if predicted is None else predicted.utilisation(step_s),
+            "input_share": wait_share,
+            "predicted_s": None if prediction is None else prediction.step_s,
+            "utilisation": None if prediction is None else prediction.utilisation(step_s),
             "peak_bytes": memory.peak_bytes,
             "process_bytes": memory.process_bytes,
-            "predicted_peak_bytes": None if predicted is None else predicted.peak_bytes,
+            "predicted_peak_bytes": None if prediction is None else prediction.peak_bytes,
         }
         return {name: float(value) for name, value in values.items() if value is not None}
 
     def judge(self, samples: Sequence[StepSample]) -> str:
         """Return the verdict on the steps in a line; "" while they leave it open."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples)
-        wait_share = _steady_share(samples)
-        if self._predicted is None:
+        wait_share = _wait_share_after_warm_up(samples)
+        if self._prediction is None:
             waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
             if not waits_long:
                 return ""
-            return watch_answer.describe_verdict(step_s, None, None, wait_share)
-        verdict = watch_answer.judge_step(low_s, high_s, self._predicted)
+            return watch_answer.describe_verdict(
+                step_s, verdict=None, predicted=None, share=wait_share
+            )
+        verdict = watch_answer.judge_step(low_s, high_s, self._prediction)
         if verdict == "unsure":
             return ""
-        return watch_answer.describe_verdict(step_s, verdict, self._predicted, wait_share)
+        return watch_answer.describe_verdict(step_s, verdict, self._prediction, wait_share)
 
     def finish(
         self,
@@ -215,37 +217,37 @@ class LoopReport:
                 **self._predicted_facts(samples),
             )
             watch_record.write_record(record, record_folder)
-        answer = self._answer(samples, workload.label, with_causes=not interrupted_by)
+        answer = self._make_answer(samples, workload.label, with_causes=not interrupted_by)
         folder_text = None if record_folder is None else str(record_folder)
-        return answer_with(answer, watch_s, prepare_s, folder_text)
+        return add_watch_costs(answer, watch_s, prepare_s, folder_text)
 
     def _predicted_facts(self, samples: SampleList) -> dict[str, float | None]:
         """Return the facts of the prediction for the record."""
-        if self._predicted is None:
+        if self._prediction is None:
             return {}
         step_s, _, _ = watch_answer.estimate_step(samples.samples)
         return {
-            "predicted_s": self._predicted.step_s,
-            "predicted_low_s": self._predicted.low_s,
-            "predicted_high_s": self._predicted.high_s,
-            "predicted_peak_bytes": self._predicted.peak_bytes,
-            "utilisation": self._predicted.utilisation(step_s),
+            "predicted_s": self._prediction.step_s,
+            "predicted_low_s": self._prediction.low_s,
+            "predicted_high_s": self._prediction.high_s,
+            "predicted_peak_bytes": self._prediction.peak_bytes,
+            "utilisation": self._prediction.utilisation(step_s),
         }
 
     def _make_workload(self) -> Workload:
         """Return the workload of the loop, by its name alone where the exported file is refused."""
         model, step, batch = self._model, self._first_step, self._batch
         try:
-            return watch_record.make_workload(model, self._path, step, batch)
+            return watch_record.make_workload(model, self._model_path, step, batch)
         except InputError as error:
             self._notes.append(f"the record names the network alone: {error}")
             return watch_record.make_workload(model, None, step, batch)
 
-    def _answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
+    def _make_answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
         """Return the answer of the samples."""
         step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
-        share = _steady_share(samples.samples) if self._has_loader else None
-        verdict, causes = self._judge_all(samples, share, with_causes)
+        wait_share = _wait_share_after_warm_up(samples.samples) if self._has_loader else None
+        verdict, causes = self._judge_with_causes(samples, wait_share, with_causes)
         memory = watch_answer.MemoryUse()
         if self._runtime is not None:
             memory = watch_record.read_memory(self._runtime)
@@ -257,48 +259,48 @@ class LoopReport:
             step_s=step_s,
             low_s=low_s,
             high_s=high_s,
-            input_share=share,
+            input_share=wait_share,
             examples_per_s=self._batch / step_s if self._batch and step_s else None,
             verdict=verdict,
             causes=causes,
             peak_bytes=memory.peak_bytes,
             process_bytes=memory.process_bytes,
-            headline=self._headline(samples, verdict, causes, memory),
+            headline=self._make_headline(samples, verdict, causes, memory),
             notes=tuple(self._notes),
             **self._predicted_fields(step_s),
         )
 
-    def _judge_all(
-        self, samples: SampleList, share: float | None, with_causes: bool
+    def _judge_with_causes(
+        self, samples: SampleList, wait_share: float | None, with_causes: bool
     ) -> tuple[str | None, tuple[str, ...]]:
         """Return the verdict on all steps, and the causes of one that is slower."""
-        if self._predicted is None:
+        if self._prediction is None:
             return None, ()
         step_s, low_s, high_s = watch_answer.estimate_step(samples.samples)
         verdict = "unsure"
         if samples.step_count >= MIN_JUDGED:
-            verdict = watch_answer.judge_step(low_s, high_s, self._predicted)
+            verdict = watch_answer.judge_step(low_s, high_s, self._prediction)
         if with_causes and verdict == "slower":
-            return verdict, self._find_causes(step_s, share)
+            return verdict, self._find_causes(step_s, wait_share)
         return verdict, ()
 
     def _predicted_fields(self, step_s: float) -> Any:
         """Return the fields of the answer that a prediction fills."""
-        predicted = self._predicted
-        if predicted is None:
+        prediction = self._prediction
+        if prediction is None:
             return {}
         return {
-            "predicted_s": predicted.step_s,
-            "predicted_low_s": predicted.low_s,
-            "predicted_high_s": predicted.high_s,
+            "predicted_s": prediction.step_s,
+            "predicted_low_s": prediction.low_s,
+            "predicted_high_s": prediction.high_s,
             "predicted_from": self._predicted_from,
-            "ratio": step_s / predicted.step_s,
-            "utilisation": predicted.utilisation(step_s),
-            "predicted_utilisation": predicted.utilisation(predicted.step_s),
-            "predicted_peak_bytes": predicted.peak_bytes,
+            "ratio": step_s / prediction.step_s,
+            "utilisation": prediction.utilisation(step_s),
+            "predicted_utilisation": prediction.utilisation(prediction.step_s),
+            "predicted_peak_bytes": prediction.peak_bytes,
         }
 
-    def _headline(
+    def _make_headline(
         self,
         samples: SampleList,
         verdict: str | None,
@@ -306,36 +308,38 @@ class LoopReport:
         memory: watch_answer.MemoryUse,
     ) -> tuple[str, ...]:
         """Return the answer in words: speed, verdict, use of the device, causes."""
-        predicted = self._predicted
+        prediction = self._prediction
         step_s, _, _ = watch_answer.estimate_step(samples.samples)
-        share = _steady_share(samples.samples) if self._has_loader else None
-        use = (
-            watch_answer.describe_utilisation(step_s, predicted),
-            watch_answer.describe_memory(memory, predicted),
+        wait_share = _wait_share_after_warm_up(samples.samples) if self._has_loader else None
+        utilisation_and_memory = (
+            watch_answer.describe_utilisation(step_s, prediction),
+            watch_answer.describe_memory(memory, prediction),
         )
         headline = [
             watch_answer.describe_speed(step_s, self._batch, samples.step_count),
-            watch_answer.describe_verdict(step_s, verdict, predicted, share),
-            "; ".join(filter(None, use)),
+            watch_answer.describe_verdict(step_s, verdict, prediction, wait_share),
+            "; ".join(filter(None, utilisation_and_memory)),
         ]
         if causes:
             headline.append(f"check first: {', '.join(causes[: watch_answer.MAX_CAUSES])}")
         return tuple(filter(None, headline))
 
-    def _find_causes(self, step_s: float, share: float | None) -> tuple[str, ...]:
+    def _find_causes(self, step_s: float, wait_share: float | None) -> tuple[str, ...]:
         """Return the causes that `why --measured` gives for the step without its wait.
 
         A measured wait for the loader comes first.
         """
-        waits_long = share is not None and share >= watch_answer.MIN_WAIT
+        waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
         wait_cause = ("loader",) if waits_long else ()
-        if self._path is None:  # `why` reads a network
+        if self._model_path is None:  # `why` reads a network
             return wait_cause
-        working_s = step_s * (1 - (share or 0.0))
-        pass_s = working_s / max(1, self._first_step.forward_passes)
+        compute_s = step_s * (1 - (wait_share or 0.0))
+        pass_s = compute_s / max(1, self._first_step.forward_passes)
         try:
             answer = ask_question(
-                "why", {**self._question(), "measured": f"{pass_s:.9f} s"}, QUESTION_LIMIT_S
+                "why",
+                {**self._question_arguments(), "measured": f"{pass_s:.9f} s"},
+                QUESTION_LIMIT_S,
             )
         except (InputError, OutsideError) as error:
             self._notes.append(f"no causes: {error}")
@@ -343,11 +347,11 @@ class LoopReport:
         causes = [cause["cause"] for cause in answer["causes"]]
         return (*wait_cause, *(cause for cause in causes if cause not in wait_cause))
 
-    def _question(self) -> JsonObject:
+    def _question_arguments(self) -> JsonObject:
         """Return the parameters of `predict` and `why` that name the step."""
         step = self._first_step
         arguments: JsonObject = {
-            "model": self._path,
+            "model": self._model_path,
             "device": self._device,
             "batch": step.batch,
             "dtype": step.dtype,
@@ -360,21 +364,21 @@ class LoopReport:
         return arguments
 
 
-def _describe_predicted(predicted: WatchPrediction) -> str:
+def _describe_prediction(prediction: WatchPrediction) -> str:
     """Return `predicted 8.1 ms, 7 ms to 12 ms`."""
-    text = f"predicted {seconds(predicted.step_s)}"
-    if predicted.low_s is None or predicted.high_s is None:
+    text = f"predicted {seconds(prediction.step_s)}"
+    if prediction.low_s is None or prediction.high_s is None:
         return text
-    return f"{text}, {seconds(predicted.low_s)} to {seconds(predicted.high_s)}"
+    return f"{text}, {seconds(prediction.low_s)} to {seconds(prediction.high_s)}"
 
 
-def _steady_share(samples: Sequence[StepSample]) -> float | None:
+def _wait_share_after_warm_up(samples: Sequence[StepSample]) -> float | None:
     """Return the share of the time that waits for input, after the warm-up."""
     _, steady, _ = watch_answer.split_warm_up(samples)
     return watch_answer.input_share(steady)
 
 
-def answer_with(
+def add_watch_costs(
     answer: WatchAnswer, watch_s: float, prepare_s: float, folder: str | None
 ) -> WatchAnswer:
     """Return an answer with the time of watching itself, and the folder of the record."""

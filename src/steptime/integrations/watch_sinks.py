@@ -37,19 +37,19 @@ class WandbSink:
 
     def __init__(self, wandb: Any, _folder: Path | None) -> None:
         """Take the active run, or begin one."""
-        self._is_own = wandb.run is None
-        self._run: Any = wandb.init(project=PROJECT) if self._is_own else wandb.run
+        self._is_own_run = wandb.run is None
+        self._run: Any = wandb.init(project=PROJECT) if self._is_own_run else wandb.run
         self._run.define_metric(f"{PREFIX}step")
         self._run.define_metric(f"{PREFIX}*", step_metric=f"{PREFIX}step")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the numbers of the last steps."""
-        self._run.log({f"{PREFIX}step": step, **_prefixed(values)})
+        self._run.log({f"{PREFIX}step": step, **_prefix_names(values)})
 
     def finish(self, texts: Mapping[str, str]) -> None:
         """Log the texts as the run's summary, and finish a run that was begun here."""
-        self._run.summary.update(_prefixed(texts))
-        if self._is_own:
+        self._run.summary.update(_prefix_names(texts))
+        if self._is_own_run:
             self._run.finish()
 
 
@@ -59,20 +59,20 @@ class MlflowSink:
     def __init__(self, mlflow: Any, _folder: Path | None) -> None:
         """Take the active run, or start one."""
         self._mlflow = mlflow
-        self._is_own = mlflow.active_run() is None
-        run = mlflow.start_run() if self._is_own else mlflow.active_run()
+        self._is_own_run = mlflow.active_run() is None
+        run = mlflow.start_run() if self._is_own_run else mlflow.active_run()
         self._run_id = run.info.run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log the numbers of the last steps."""
-        self._mlflow.log_metrics(_prefixed(values), step=step, run_id=self._run_id)
+        self._mlflow.log_metrics(_prefix_names(values), step=step, run_id=self._run_id)
 
     def finish(self, texts: Mapping[str, str]) -> None:
         """Log the texts as tags, and end a run that was started here."""
         client = self._mlflow.MlflowClient()
         for name, text in texts.items():
             client.set_tag(self._run_id, f"{PROJECT}.{name}", text)
-        if self._is_own:
+        if self._is_own_run:
             self._mlflow.end_run()
 
 
@@ -177,7 +177,7 @@ class SinkGuard:
             logger.warning("steptime no longer logs to %s: %s", self._name, error)
 
 
-def _prefixed(values: Mapping[str, object]) -> dict[str, object]:
+def _prefix_names(values: Mapping[str, object]) -> dict[str, object]:
     return {f"{PREFIX}{name}": value for name, value in values.items()}
 
 

@@ -105,8 +105,8 @@ def predict_traced_step(path: Path, device: str, limit_s: float) -> WatchPredict
     arguments = {"trace": str(path), "device": device, "from_device": device, "steps": 1}
     answer = ask_question("predict", arguments, limit_s)
     return WatchPrediction(
-        answer["predicted_s"],
-        answer["predicted_low_s"],
-        answer["predicted_high_s"],
-        answer["device"],
+        step_s=answer["predicted_s"],
+        low_s=answer["predicted_low_s"],
+        high_s=answer["predicted_high_s"],
+        device=answer["device"],
     )

@@ -22,16 +22,16 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
     """
     for container in _containers(data):
         variables = {**environment, **_environment(container, environment)}
-        entrypoint = _words(container.get("entrypoint"), variables)
-        arguments = _words(container.get("args"), variables)
-        command = _words(container.get("command"), variables)
+        entrypoint = _split_command(container.get("entrypoint"), variables)
+        arguments = _split_command(container.get("args"), variables)
+        command = _split_command(container.get("command"), variables)
         image = str(container.get("image", ""))
         is_kubernetes = "args" in container or container.get("_is_kubernetes")
         if is_kubernetes:  # `command` replaces the image's entry point; in Compose `entrypoint`
             words = image_command(image, command, arguments)
         else:
             words = image_command(image, entrypoint, command)
-        script = _script_of(words)
+        script = _find_inline_script(words)
         if script is not None:
             for command_of_script in read_script(script).commands:
                 environment_of_command = {**variables, **command_of_script.environment}
@@ -40,7 +40,7 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
             yield ShellCommand(tuple(words), variables)
 
 
-def _script_of(words: list[str]) -> str | None:
+def _find_inline_script(words: list[str]) -> str | None:
     """Return the script of `sh -c SCRIPT` or `bash -lc SCRIPT`, None of another command."""
     if len(words) < 3:
         return None
@@ -57,23 +57,27 @@ def is_container_file(data: Any) -> bool:
 def _containers(data: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the containers of Compose's services and of Kubernetes' pods, wherever they lie."""
     if isinstance(data, list):
-        for part in data:
-            yield from _containers(part)
+        for document in data:
+            yield from _containers(document)
     elif isinstance(data, dict):
         services = data.get("services")
         if isinstance(services, dict):
-            yield from (entry for entry in services.values() if isinstance(entry, dict))
+            yield from (service for service in services.values() if isinstance(service, dict))
             return
         for key, value in data.items():
             if key == "containers" and isinstance(value, list):
                 yield from (
-                    {**entry, "_is_kubernetes": True} for entry in value if isinstance(entry, dict)
+                    {**container, "_is_kubernetes": True}
+                    for container in value
+                    if isinstance(container, dict)
                 )
             else:
                 yield from _containers(value)
 
 
-def _environment(container: Mapping[str, Any], outer: Mapping[str, str]) -> dict[str, str]:
+def _environment(
+    container: Mapping[str, Any], outer_variables: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables of a container: a mapping, `NAME=value` lines, or name and value."""
     entries = container.get("environment", container.get("env")) or {}
     values: dict[str, str] = {}
@@ -88,20 +92,22 @@ def _environment(container: Mapping[str, Any], outer: Mapping[str, str]) -> dict
             elif isinstance(entry, str) and "=" in entry:  # of Compose
                 name, _, value = entry.partition("=")
                 values[name] = value
-    return {name: _substituted(value, outer) for name, value in values.items()}
+    return {name: _substitute_variables(value, outer_variables) for name, value in values.items()}
 
 
-def _words(command: Any, variables: Mapping[str, str]) -> list[str]:
+def _split_command(command: Any, variables: Mapping[str, str]) -> list[str]:
     """Return the words of a command that is a text or a list of words."""
     if isinstance(command, list):
-        return [_substituted(str(word), variables) for word in command]
+        return [_substitute_variables(str(word), variables) for word in command]
     if not isinstance(command, str):
         return []
-    commands = read_script(_substituted(" ".join(command.split("\n")), variables)).commands
+    commands = read_script(_substitute_variables(" ".join(command.split("\n")), variables)).commands
     return list(commands[0].words) if commands else []
 
 
-def _substituted(text: str, variables: Mapping[str, str]) -> str:
+def _substitute_variables(text: str, variables: Mapping[str, str]) -> str:
     """Return a text with `${NAME:-default}` replaced; an unknown variable is empty."""
-    plain = text.replace("$$", "$")
-    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[3], match[2] or ""), plain)
+    unescaped = text.replace("$$", "$")
+    return _VARIABLE.sub(
+        lambda match: variables.get(match[1] or match[3], match[2] or ""), unescaped
+    )

@@ -15,7 +15,7 @@ from steptime.core.errors import InputError, check_choice
 from steptime.launch.emitted_axolotl import axolotl_adapter, axolotl_sharding
 from steptime.launch.emitted_guesses import sglang_speculation, vllm_speculation
 from steptime.launch.job import SERVING, Facts
-from steptime.launch.settings import names
+from steptime.launch.settings import split_names
 
 GPUS_OF_NODE = 8
 OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
@@ -30,7 +30,7 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
 LLAMA_TYPE = re.compile(r"q\d_\d|iq\d_nl")  # of a cache, in the words of llama.cpp
 LLAMA_CACHES = {"int8": "q8_0", "float8": "q8_0", "int4": "q4_0", "float4": "q4_0"}
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
-DEGREES = names(
+DEGREES = split_names(
     "tensor pipeline context expert expert_tensor virtual zero shard stages schedule "
     "sequence_parallel"
 )
@@ -57,7 +57,9 @@ def check_emitter(tool: str, kind: str) -> None:
     check_choice("--emit", tool, SERVING_EMITTERS if kind == SERVING else TRAINING_EMITTERS)
 
 
-def _refuse(tool: str, facts: Facts, expressible: Iterable[str], nearest: str) -> None:
+def _refuse_other_degrees(
+    tool: str, facts: Facts, expressible: Iterable[str], nearest: str
+) -> None:
     """Raise `InputError` for a degree above 1 that a tool has no option for."""
     for name in DEGREES - set(expressible):
         value = facts.get(name)
@@ -65,7 +67,7 @@ def _refuse(tool: str, facts: Facts, expressible: Iterable[str], nearest: str) -
             raise InputError(f"--emit {tool}: it has no {name} {value}; nearest: --emit {nearest}")
 
 
-def _options(facts: Facts, table: Mapping[str, str]) -> list[str]:
+def _option_words(facts: Facts, table: Mapping[str, str]) -> list[str]:
     """Return the words of a command for the facts of a table from fact to option."""
     words: list[str] = []
     for fact, option in table.items():
@@ -75,7 +77,7 @@ def _options(facts: Facts, table: Mapping[str, str]) -> list[str]:
     return words
 
 
-def _command(words: Iterable[str]) -> str:
+def _format_command(words: Iterable[str]) -> str:
     """Return a command with an option a line."""
     lines: list[str] = []
     for word in words:
@@ -90,7 +92,7 @@ def _command(words: Iterable[str]) -> str:
 
 def _emit_vllm(model: str, facts: Facts) -> str:
     words = ["vllm", "serve", model]
-    words += _options(
+    words += _option_words(
         facts,
         {
             "tensor": "--tensor-parallel-size",
@@ -103,11 +105,13 @@ def _emit_vllm(model: str, facts: Facts) -> str:
             "gpu_memory_utilization": "--gpu-memory-utilization",
         },
     )
-    words += _options({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
+    words += _option_words({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
     words += vllm_speculation(facts)
-    return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype")])
+    return _format_command(
+        [*words, *_quantisation_words(facts, "--quantization", "--kv-cache-dtype")]
+    )
 
 
 def _has_experts(facts: Facts) -> bool:
@@ -116,7 +120,7 @@ def _has_experts(facts: Facts) -> bool:
     return isinstance(experts, int) and experts > 1
 
 
-def _quantised(
+def _quantisation_words(
     facts: Facts, weights_option: str, cache_option: str, cache_word: str = "fp8"
 ) -> list[str]:
     """Return the options of weights that are quantised while they are loaded, and of the cache.
@@ -145,7 +149,7 @@ def _quantised(
 
 def _emit_sglang(model: str, facts: Facts) -> str:
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
-    words += _options(
+    words += _option_words(
         facts,
         {
             "tensor": "--tp-size",
@@ -163,7 +167,9 @@ def _emit_sglang(model: str, facts: Facts) -> str:
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
     words += sglang_speculation(facts)
-    return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")])
+    return _format_command(
+        [*words, *_quantisation_words(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")]
+    )
 
 
 def _emit_llama_server(model: str, facts: Facts) -> str:
@@ -183,7 +189,7 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     cache_type = cache_dtype if is_llama_type else LLAMA_CACHES.get(cache_dtype)
     if cache_type is not None:
         words += ["--cache-type-k", cache_type, "--cache-type-v", cache_type]
-    return _command(words)
+    return _format_command(words)
 
 
 def _training_arguments(facts: Facts) -> Mapping[str, Any]:
@@ -219,7 +225,7 @@ def _adapter_arguments(facts: Facts) -> Mapping[str, Any]:
     }
 
 
-def _yaml(values: Mapping[str, Any]) -> str:
+def _format_yaml(values: Mapping[str, Any]) -> str:
     """Return a mapping as YAML, in its order."""
     import yaml
 
@@ -237,16 +243,16 @@ def _argument_words(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _emit_trl(model: str, facts: Facts) -> str:
-    _refuse("trl", facts, {"zero"}, "megatron")
+    _refuse_other_degrees("trl", facts, {"zero"}, "megatron")
     zero = facts.get("zero", 0)
     if zero == 1:
         raise InputError("--emit trl: it has no zero 1; nearest: --emit deepspeed")
     sharding = {"fsdp": FSDP_WORDS[int(str(zero))]} if zero else {}
-    return _yaml({"model_name_or_path": model, **_training_arguments(facts), **sharding})
+    return _format_yaml({"model_name_or_path": model, **_training_arguments(facts), **sharding})
 
 
 def _emit_axolotl(model: str, facts: Facts) -> str:
-    _refuse("axolotl", facts, {"tensor", "context", "zero", "shard"}, "megatron")
+    _refuse_other_degrees("axolotl", facts, {"tensor", "context", "zero", "shard"}, "megatron")
     zero, data, shard = (facts.get(name) for name in ("zero", "data", "shard"))
     dtype, recompute = facts.get("dtype"), facts.get("recompute")
     values: Mapping[str, Any] = {
@@ -266,16 +272,16 @@ def _emit_axolotl(model: str, facts: Facts) -> str:
         **axolotl_sharding(zero, data, shard),
         **axolotl_adapter(facts),
     }
-    return _yaml({name: value for name, value in values.items() if value is not None})
+    return _format_yaml({name: value for name, value in values.items() if value is not None})
 
 
-def _with_file(path: str, text: str, command: str) -> str:
+def _prepend_file(path: str, text: str, command: str) -> str:
     """Return a script that writes a file and runs a command."""
     return f"cat > {path} <<'EOF'\n{text}EOF\n{command}"
 
 
 def _emit_deepspeed(model: str, facts: Facts) -> str:
-    _refuse("deepspeed", facts, {"zero"}, "megatron")
+    _refuse_other_degrees("deepspeed", facts, {"zero"}, "megatron")
     config: Mapping[str, Any] = {
         "zero_optimization": {"stage": facts.get("zero", 0)},
         "bf16": {"enabled": "auto"},
@@ -286,8 +292,8 @@ def _emit_deepspeed(model: str, facts: Facts) -> str:
     }
     words = ["deepspeed", *_device_words(facts, "--num_gpus", "--num_nodes"), "train.py"]
     words += ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
-    command = _command([*words, "--deepspeed", "ds_config.json"])
-    return _with_file("ds_config.json", json.dumps(config, indent=2) + "\n", command)
+    command = _format_command([*words, "--deepspeed", "ds_config.json"])
+    return _prepend_file("ds_config.json", json.dumps(config, indent=2) + "\n", command)
 
 
 def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list[str]:
@@ -301,7 +307,7 @@ def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list
 
 
 def _emit_accelerate(model: str, facts: Facts) -> str:
-    _refuse("accelerate", facts, {"zero"}, "megatron")
+    _refuse_other_degrees("accelerate", facts, {"zero"}, "megatron")
     zero_stage = facts.get("zero", 0)
     device_count = int(str(facts.get("devices", 1)))
     per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
@@ -324,7 +330,9 @@ def _emit_accelerate(model: str, facts: Facts) -> str:
     }
     command = ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
     arguments = ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
-    return _with_file("accelerate.yaml", _yaml(config), _command([*command, *arguments]))
+    return _prepend_file(
+        "accelerate.yaml", _format_yaml(config), _format_command([*command, *arguments])
+    )
 
 
 def _emit_megatron(model: str, facts: Facts) -> str:
@@ -332,9 +340,9 @@ def _emit_megatron(model: str, facts: Facts) -> str:
     if facts.get("zero") not in {None, 0, 1}:
         raise InputError("--emit megatron: it shares out states alone; nearest: --zero 1")
     expressible = {"tensor", "pipeline", "context", "expert", "expert_tensor", "virtual", "zero"}
-    _refuse("megatron", facts, {*expressible, "sequence_parallel"}, "axolotl")
+    _refuse_other_degrees("megatron", facts, {*expressible, "sequence_parallel"}, "axolotl")
     words = ["megatron", "sft", "--model", model]
-    words += _options(
+    words += _option_words(
         facts,
         {
             "tensor": "--tensor_model_parallel_size",
@@ -371,7 +379,7 @@ def _emit_megatron(model: str, facts: Facts) -> str:
         f"{name}={value}"
         for name, value in zip(names_and_values[::2], names_and_values[1::2], strict=True)
     ]
-    return " ".join([*variables, _command(words)])
+    return " ".join([*variables, _format_command(words)])
 
 
 Emitter = Callable[[str, Facts], str]

@@ -60,11 +60,11 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
     settings = parse_words([word for word in words if word not in engine.subcommands], engine.flags)
     path = settings.text(*engine.file_options)
     if path:
-        file_settings = parse_mapping(files.mapping(path) or {})
+        file_settings = parse_mapping(files.read_mapping(path) or {})
         if engine.is_file_stronger:
-            settings = merge(settings, file_settings)  # the second overrides the first
+            settings = merge(weaker=settings, stronger=file_settings)
         else:
-            settings = merge(file_settings, settings)
+            settings = merge(weaker=file_settings, stronger=settings)
     job.model = settings.text(*engine.model_options)
     if job.model is None and engine.has_positional_model and settings.positional:
         job.model = settings.positional[0]

@@ -75,7 +75,7 @@ class JobBuilder:
             self.facts[name] = value
             self.defaults.append(name)
 
-    def count(self, name: str) -> int | None:
+    def find_count(self, name: str) -> int | None:
         """Return a fact that is a whole number, None where it is open."""
         value = self.facts.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -114,9 +114,9 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
     """
     if device_count is not None:
         _use_device_count(job, device_count)
-    replica_devices = prod(job.count(name) or 1 for name in MODEL_DEGREES)
-    all_devices = job.count("devices")
-    replicas = job.count("data")
+    replica_devices = prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
+    all_devices = job.find_count("devices")
+    replicas = job.find_count("data")
     if all_devices is not None and replicas is None:
         if all_devices % replica_devices:
             raise InputError(
@@ -134,9 +134,11 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
 
 def _use_device_count(job: JobBuilder, device_count: int) -> None:
     """Let the number of devices that the user gives count instead of the file's."""
-    started = job.count("devices")
-    if started is not None and started != device_count:
-        job.notes.append(f"the job starts {started} devices; the answer is for {device_count}")
+    started_count = job.find_count("devices")
+    if started_count is not None and started_count != device_count:
+        job.notes.append(
+            f"the job starts {started_count} devices; the answer is for {device_count}"
+        )
         for name in ("data", "shard", "nodes", "accumulation"):
             job.facts.pop(name, None)
     job.set("devices", device_count)
@@ -144,10 +146,10 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
 
 def _complete_batches(job: JobBuilder) -> None:
     """Fill in the one of micro-batch, accumulation and global batch that is open."""
-    replicas = job.count("data")
-    micro_batch = job.count("micro_batch")
-    accumulation = job.count("accumulation")
-    global_batch = job.count("global_batch")
+    replicas = job.find_count("data")
+    micro_batch = job.find_count("micro_batch")
+    accumulation = job.find_count("accumulation")
+    global_batch = job.find_count("global_batch")
     if replicas is None:
         return
     if global_batch is None:
@@ -169,7 +171,7 @@ def _complete_batches(job: JobBuilder) -> None:
 
 def _complete_sharding(job: JobBuilder) -> None:
     """Drop a shard group that is all replicas: `shard` is said where it is fewer."""
-    if job.count("shard") is not None and job.count("shard") == job.count("data"):
+    if job.find_count("shard") is not None and job.find_count("shard") == job.find_count("data"):
         del job.facts["shard"]
 
 
@@ -179,16 +181,16 @@ def complete_serving(job: JobBuilder) -> None:
     With data-parallel attention the ranks lie within the tensor group.
     """
     is_data_within_tensor = "attention_data" in job.facts
-    data = 1 if is_data_within_tensor else (job.count("data") or 1)
+    data = 1 if is_data_within_tensor else (job.find_count("data") or 1)
     if "tensor" in job.facts:
-        devices = data * prod(job.count(name) or 1 for name in MODEL_DEGREES)
+        devices = data * prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
         is_default = "tensor" in job.defaults and "data" not in _explicit_facts(job)
         if is_default:
             job.set_default("devices", devices)
         else:
             job.set("devices", devices)
-    node_count = job.count("nodes")
-    device_count = job.count("devices")
+    node_count = job.find_count("nodes")
+    device_count = job.find_count("devices")
     if node_count is not None and node_count > 1 and device_count:
         fills_all_nodes = device_count % node_count == 0
         if fills_all_nodes:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from steptime.launch.settings import FALSE_WORDS, ToolSettings, names, normalize, parse_words
+from steptime.launch.settings import FALSE_WORDS, ToolSettings, normalize, parse_words, split_names
 
-ACCELERATE_FLAGS = names(
+ACCELERATE_FLAGS = split_names(
     "multi_gpu use_deepspeed use_fsdp use_megatron_lm cpu tpu m module no_python quiet debug "
     "same_network use_xpu mps ipex"
 )
@@ -21,14 +21,16 @@ DEEPSPEED_FLAGS = frozenset(
     {"module", "no_python", "no_local_rank", "no_ssh", "enable_each_rank_log"}
 )
 TUNE_FLAGS = frozenset({"standalone"})
-DOCKER_FLAGS = names("rm it i t d detach privileged init read_only interactive tty no_healthcheck")
+DOCKER_FLAGS = split_names(
+    "rm it i t d detach privileged init read_only interactive tty no_healthcheck"
+)
 FIRST_IMAGE_INDEX = 2  # of the words of `docker run IMAGE`
-SRUN_FLAGS = names(
+SRUN_FLAGS = split_names(
     "exclusive overlap unbuffered u label l pty no_kill k verbose v quiet overcommit "
     "kill_on_bad_exit contiguous"
 )
 SRUN_VARIABLES = {"nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_PER_NODE"}  # by option
-MPIRUN_VALUES = names(
+MPIRUN_VALUES = split_names(
     "n np c x h host hostfile machinefile npernode ppn bind_to map_by rank_by wdir"
 )
 SIMPLE_PREFIXES = {"exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"}
@@ -59,7 +61,7 @@ class LaunchedProgram:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def unwrap(words: list[str], environment: Mapping[str, str]) -> LaunchedProgram:
+def unwrap_launchers(words: list[str], environment: Mapping[str, str]) -> LaunchedProgram:
     """Return the program that a command starts, behind its launchers.
 
     Args:
@@ -69,13 +71,13 @@ def unwrap(words: list[str], environment: Mapping[str, str]) -> LaunchedProgram:
     launch = LaunchedProgram("", list(words), environment=dict(environment))
     while launch.words:
         name = PurePath(launch.words[0]).name
-        if not _take_prefix(name, launch):
+        if not _take_launcher_or_prefix(name, launch):
             launch.program, launch.words = name, launch.words[1:]
             break
     return launch
 
 
-def _take_prefix(name: str, launch: LaunchedProgram) -> bool:
+def _take_launcher_or_prefix(name: str, launch: LaunchedProgram) -> bool:
     """Take one launcher off the words; return whether there was one."""
     words = launch.words
     if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):
@@ -87,15 +89,15 @@ def _take_prefix(name: str, launch: LaunchedProgram) -> bool:
     elif name == "env":
         launch.words = words[1:]
     elif name in {"srun", "mpirun", "numactl", "taskset", "timeout", "nsys"}:
-        launch.words = _behind_options(words[1:], name, launch)
+        launch.words = _skip_options(words[1:], name, launch)
     elif name in {"docker", "podman", "singularity", "apptainer"}:
         return _take_container(launch)
     elif name == "torchrun" or words[1:2] == ["torch.distributed.run"]:
-        _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, skipped=1)
+        _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, launcher_word_count=1)
     elif name == "accelerate" and words[1:2] == ["launch"]:
-        _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, skipped=2)
+        _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, launcher_word_count=2)
     elif name == "deepspeed":
-        _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, skipped=1)
+        _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, launcher_word_count=1)
     elif PYTHON.fullmatch(name):
         return _take_python(launch)
     else:
@@ -122,12 +124,15 @@ def _take_python(launch: LaunchedProgram) -> bool:
     return bool(words)
 
 
-def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], skipped: int) -> None:
+def _take_launcher(
+    launch: LaunchedProgram, name: str, flags: frozenset[str], launcher_word_count: int
+) -> None:
     """Take a launcher with its options, up to the script or module that it starts.
 
-    The name of the launcher has `skipped` words: 1 for `torchrun`, 2 for `accelerate launch`.
+    The name of the launcher has `launcher_word_count` words: 1 for `torchrun`, 2 for
+    `accelerate launch`.
     """
-    words = launch.words[skipped:]
+    words = launch.words[launcher_word_count:]
     options: list[str] = []
     while words:
         word = words[0]
@@ -146,7 +151,7 @@ def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], sk
     launch.words = words
 
 
-def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> list[str]:
+def _skip_options(words: list[str], name: str, launch: LaunchedProgram) -> list[str]:
     """Return the words behind the options of `srun` and the like."""
     option_words = list[str]()
     remaining = words
@@ -154,7 +159,7 @@ def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> lis
         option = remaining[0]
         option_words.append(option)
         remaining = remaining[1:]
-        for _ in range(_value_count(name, option)):
+        for _ in range(_count_option_values(name, option)):
             if remaining and not remaining[0].startswith("-"):
                 option_words.append(remaining[0])
                 remaining = remaining[1:]
@@ -168,17 +173,17 @@ def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> lis
     return remaining
 
 
-def _value_count(name: str, option: str) -> int:
+def _count_option_values(launcher: str, option: str) -> int:
     """Return the number of words that are values of an option of `srun` and the like."""
     if "=" in option:
         return 0
     option_name = normalize(option)
-    if name == "srun":
+    if launcher == "srun":
         return int(option_name not in SRUN_FLAGS)
-    if name == "mpirun":
+    if launcher == "mpirun":
         takes_pair = option_name == "mca"  # `--mca NAME VALUE`
         return 2 if takes_pair else int(option_name in MPIRUN_VALUES)
-    return int(name == "numactl" or option_name in {"n", "s", "k", "c", "o", "t"})
+    return int(launcher == "numactl" or option_name in {"n", "s", "k", "c", "o", "t"})
 
 
 def _take_container(launch: LaunchedProgram) -> bool:

@@ -22,16 +22,16 @@ from steptime.launch.job import (
     LaunchJob,
     complete_training,
 )
-from steptime.launch.launchers import TUNE_FLAGS, LaunchedProgram, unwrap
+from steptime.launch.launchers import TUNE_FLAGS, LaunchedProgram, unwrap_launchers
 from steptime.launch.settings import (
     Files,
     ToolSettings,
-    assignments,
     merge,
-    names,
+    parse_assignments,
     parse_mapping,
     parse_words,
     read_data,
+    split_names,
 )
 from steptime.launch.shell import ShellCommand, read_script
 from steptime.launch.tools import (
@@ -102,9 +102,9 @@ def _finish(job: JobBuilder | None, device_count: int | None) -> LaunchJob | Non
         return None
     if job.kind != SERVING:
         complete_training(job, device_count)
-    elif device_count is not None and job.count("devices") not in {None, device_count}:
+    elif device_count is not None and job.find_count("devices") not in {None, device_count}:
         job.notes.append(
-            f"the command starts {job.count('devices')} devices; --device-count is not used"
+            f"the command starts {job.find_count('devices')} devices; --device-count is not used"
         )
     return job.finish()
 
@@ -113,59 +113,59 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     """Return the job of the first command of a script that starts a known tool."""
     script = read_script(text)
     files.script_files.update(script.files)
-    commands = [inner for command in script.commands for inner in _inner_commands(command)]
+    commands = [inner for outer in script.commands for inner in _open_shell_command(outer)]
     readable_commands = []
     for command in commands:
-        reader = _tool_of(command)
+        reader = _find_command_reader(command)
         if reader is not None:
             readable_commands.append((command, reader))
     if not readable_commands:
         return None
     first_command, first_reader = readable_commands[0]
-    launch = unwrap(list(first_command.words), first_command.environment)
+    launch = unwrap_launchers(list(first_command.words), first_command.environment)
     job = first_reader(launch, files)
-    distinct_texts = {command.words for command, _reader in readable_commands}
-    if len(distinct_texts) > 1:
+    distinct_commands = {command.words for command, _reader in readable_commands}
+    if len(distinct_commands) > 1:
         job.notes.append(f"the first of {len(readable_commands)} launch commands is read")
     return job
 
 
-def _inner_commands(command: ShellCommand) -> list[ShellCommand]:
+def _open_shell_command(command: ShellCommand) -> list[ShellCommand]:
     """Return the commands of a shell that a command starts, `bash -c "..."`; else the command."""
-    launch = unwrap(list(command.words), command.environment)
+    launch = unwrap_launchers(list(command.words), command.environment)
     if launch.program not in SHELLS or launch.words[:1] not in (["-c"], ["-lc"], ["-ec"]):
         return [command]
-    inner = read_script(" ".join(launch.words[1:2])).commands
+    script = " ".join(launch.words[1:2])  # the word behind `-c`; "" without one
     return [
-        ShellCommand(started.words, {**launch.environment, **started.environment})
-        for started in inner
+        ShellCommand(inner.words, {**launch.environment, **inner.environment})
+        for inner in read_script(script).commands
     ]
 
 
-def _tool_of(command: ShellCommand) -> CommandReader | None:
+def _find_command_reader(command: ShellCommand) -> CommandReader | None:
     """Return the function that reads a command, None for a command of no known tool."""
-    launch = unwrap(list(command.words), command.environment)
+    launch = unwrap_launchers(list(command.words), command.environment)
     program, words = launch.program, launch.words
     is_serve = words[:1] == ["serve"]
     if program == "vllm" and is_serve:
-        return _engine_command(vllm.ENGINE, argument_start=1)
+        return _make_engine_reader(vllm.ENGINE, argument_start=1)
     if "vllm" in program and "api_server" in program:
-        return _engine_command(vllm.ENGINE)
+        return _make_engine_reader(vllm.ENGINE)
     if "sglang.launch_server" in program:
-        return _engine_command(sglang.ENGINE)
+        return _make_engine_reader(sglang.ENGINE)
     if program == "sglang" and is_serve:
-        return _engine_command(sglang.ENGINE, argument_start=1)
+        return _make_engine_reader(sglang.ENGINE, argument_start=1)
     if program in {"trtllm-serve", "trtllm-bench"}:
-        return _engine_command(trtllm.ENGINE)
+        return _make_engine_reader(trtllm.ENGINE)
     has_option = any(word.startswith("-") for word in words)
     if PurePath(program).stem in LLAMA_CPP and has_option:  # `server` alone may be any program
         return lambda launch, files: llamacpp.read_llamacpp(launch.words, launch.environment)
     if program == "ollama" and words[:1] == ["run"]:
         return lambda launch, files: llamacpp.read_ollama(launch.words, launch.environment)
-    return _training_tool_of(launch)
+    return _find_training_reader(launch)
 
 
-def _engine_command(engine: EngineFormat, argument_start: int = 0) -> CommandReader:
+def _make_engine_reader(engine: EngineFormat, argument_start: int = 0) -> CommandReader:
     """Return the function that reads an engine's command; its arguments begin at an index."""
     return lambda launch, files: read_engine(engine, launch.words[argument_start:], files)
 
@@ -179,20 +179,20 @@ RECIPE_PROGRAMS: dict[str, RecipeReader] = {
 }
 
 
-def _training_tool_of(
+def _find_training_reader(
     launch: LaunchedProgram,
 ) -> CommandReader | None:
     """Return the function that reads the command of a training, None for other commands."""
     program, words = launch.program, launch.words
     if program in RECIPE_PROGRAMS:
-        return _recipe_command(RECIPE_PROGRAMS[program])
+        return _make_recipe_reader(RECIPE_PROGRAMS[program])
     has_degrees = any(MEGATRON_OPTION.match(word) for word in words)
     if program == "megatron" or MEGATRON_SCRIPTS.fullmatch(program) or has_degrees:
         return lambda launch, files: megatron.read_megatron(launch, launch.words, files)
     if program == "tune":
         return _read_tune
     if any("maxtext" in word.lower() for word in [program, *words[:2]]):
-        return _recipe_command(maxtext.read_maxtext, is_required=False)  # the base is its own
+        return _make_recipe_reader(maxtext.read_maxtext, is_required=False)  # the base is its own
     if "torchtitan" in program or program == "run_train.sh":
         return _read_titan
     has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
@@ -200,16 +200,18 @@ def _training_tool_of(
     return _read_training_script if is_trainer else None
 
 
-def _recipe_command(read: RecipeReader, is_required: bool = True) -> CommandReader:
+def _make_recipe_reader(read_recipe: RecipeReader, is_required: bool = True) -> CommandReader:
     """Return a reader of a command that names a recipe, whose keys its options override."""
 
     def read_command(launch: LaunchedProgram, files: Files) -> JobBuilder:
-        return read(_settings_of(launch.words, files, is_required), launch, files)
+        return read_recipe(_collect_settings(launch.words, files, is_required), launch, files)
 
     return read_command
 
 
-def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) -> ToolSettings:
+def _collect_settings(
+    words: Sequence[str], files: Files, is_required: bool = False
+) -> ToolSettings:
     """Return the settings of the recipes that the words name, then those of the words.
 
     Args:
@@ -221,18 +223,18 @@ def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) 
         InputError: if a recipe is not there.
     """
     settings = parse_words(words, SCRIPT_FLAGS)
-    loose = assignments(settings.positional)
-    paths = [word for word in loose.positional if Path(word).suffix in DATA_ENDINGS]
+    assigned_settings = parse_assignments(settings.positional)
+    paths = [word for word in assigned_settings.positional if Path(word).suffix in DATA_ENDINGS]
     config = settings.text("config", "c", "config_file")
     if config:
         paths.append(config)
     recipe = ToolSettings()
     for path in paths:
-        data = files.mapping(path)
+        data = files.read_mapping(path)
         if data is None and (is_required or config == path):
             raise InputError(f"{path}: there is no such file, and it says what the job trains")
         recipe = merge(recipe, parse_mapping(data or {}))
-    return merge(merge(recipe, loose), settings)
+    return merge(merge(recipe, assigned_settings), settings)
 
 
 def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
@@ -252,14 +254,14 @@ def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
         settings=parse_words(words[:options_end]),
         environment=launch.environment,
     )
-    return torchtune.read_torchtune(_settings_of(arguments, files), program, files)
+    return torchtune.read_torchtune(_collect_settings(arguments, files), program, files)
 
 
 def _read_titan(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a torchtitan run, whose TOML an option or `CONFIG_FILE` names."""
     settings = parse_words(launch.words)
     path = settings.text("job.config_file", "config_file") or launch.environment.get("CONFIG_FILE")
-    recipe = parse_mapping((files.mapping(path) if path else None) or {})
+    recipe = parse_mapping((files.read_mapping(path) if path else None) or {})
     if path and not recipe.values:
         raise InputError(f"{path}: there is no such file, and it says what the job trains")
     return torchtitan.read_torchtitan(merge(recipe, settings), launch, files)
@@ -267,9 +269,9 @@ def _read_titan(launch: LaunchedProgram, files: Files) -> JobBuilder:
 
 def _read_training_script(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a script with training arguments, or with one file of them."""
-    settings = _settings_of(launch.words, files)
-    read = _recipe_reader(settings)
-    return (read or _read_trainer_recipe)(settings, launch, files)
+    settings = _collect_settings(launch.words, files)
+    read_recipe = _find_recipe_reader(settings)
+    return (read_recipe or _read_trainer_recipe)(settings, launch, files)
 
 
 def _read_trainer_recipe(
@@ -289,7 +291,7 @@ class RecipeKeys:
         prefixes: beginnings of keys of which one is there; none where the keys are enough.
     """
 
-    read: RecipeReader
+    read_recipe: RecipeReader
     required: frozenset[str] = frozenset()
     any_of: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
@@ -302,34 +304,38 @@ class RecipeKeys:
 
 
 RECIPES = (
-    RecipeKeys(axolotl.read_axolotl, required=names("base_model")),
+    RecipeKeys(axolotl.read_axolotl, required=split_names("base_model")),
     RecipeKeys(
         llamafactory.read_llamafactory,
-        required=names("model_name_or_path"),
-        any_of=names("finetuning_type cutoff_len neat_packing"),
+        required=split_names("model_name_or_path"),
+        any_of=split_names("finetuning_type cutoff_len neat_packing"),
     ),
-    RecipeKeys(torchtune.read_torchtune, any_of=names("model._component_ tokenizer._component_")),
-    RecipeKeys(nemo.read_nemo, prefixes=("step_scheduler.",)),
-    RecipeKeys(torchtitan.read_torchtitan, required=names("model.flavor")),
     RecipeKeys(
-        torchtitan.read_torchtitan, any_of=names("training.seq_len"), prefixes=("parallelism.",)
+        torchtune.read_torchtune, any_of=split_names("model._component_ tokenizer._component_")
     ),
-    RecipeKeys(maxtext.read_maxtext, any_of=names("per_device_batch_size max_target_length")),
+    RecipeKeys(nemo.read_nemo, prefixes=("step_scheduler.",)),
+    RecipeKeys(torchtitan.read_torchtitan, required=split_names("model.flavor")),
+    RecipeKeys(
+        torchtitan.read_torchtitan,
+        any_of=split_names("training.seq_len"),
+        prefixes=("parallelism.",),
+    ),
+    RecipeKeys(maxtext.read_maxtext, any_of=split_names("per_device_batch_size max_target_length")),
     RecipeKeys(maxtext.read_maxtext, prefixes=("ici_", "dcn_")),
     RecipeKeys(
         _read_trainer_recipe,
-        any_of=names(
+        any_of=split_names(
             "per_device_train_batch_size gradient_accumulation_steps gradient_checkpointing"
         ),
     ),
 )
 
 
-def _recipe_reader(settings: ToolSettings) -> RecipeReader | None:
+def _find_recipe_reader(settings: ToolSettings) -> RecipeReader | None:
     """Return the reader of a recipe by its keys, None where they are those of no known tool."""
     if any(key.startswith("zero_optimization") for key in settings.values):
         return None  # a DeepSpeed configuration, which names no model
-    return next((recipe.read for recipe in RECIPES if recipe.match(settings.values)), None)
+    return next((recipe.read_recipe for recipe in RECIPES if recipe.match(settings.values)), None)
 
 
 def _read_document(content: str, ending: str, source: str, files: Files) -> JobBuilder | None:
@@ -344,8 +350,8 @@ def _read_document(content: str, ending: str, source: str, files: Files) -> JobB
         return None
     settings = parse_mapping(data)
     launch = LaunchedProgram("", [])
-    if read := _recipe_reader(settings):
-        return read(settings, launch, files)
+    if read_recipe := _find_recipe_reader(settings):
+        return read_recipe(settings, launch, files)
     return _read_configuration(data, settings, source, files)
 
 
@@ -378,15 +384,15 @@ def _read_containers(data: Any, source: str, files: Files) -> JobBuilder:
         InputError: if none does.
     """
     environment = {}
-    env_text = files.find(".env") or ""
+    env_text = files.find_text(".env") or ""
     for line in env_text.splitlines():
         if "=" in line and not line.startswith("#"):
             name, value = line.split("=", 1)
             environment[name] = value
     commands = list(container_commands(data, environment))
     for command in commands:
-        reader = _tool_of(command)
+        reader = _find_command_reader(command)
         if reader is not None:
-            return reader(unwrap(list(command.words), command.environment), files)
+            return reader(unwrap_launchers(list(command.words), command.environment), files)
     programs = ", ".join(shorten(" ".join(command.words)) for command in commands[:3])
     raise InputError(f"{source}: no container starts a known tool: {programs or 'no command'}")

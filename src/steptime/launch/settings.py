@@ -50,14 +50,14 @@ class ToolSettings:
     Attributes:
         values: values of each setting in order; none for a flag.
         positional: words that belong to no option.
-        originals: the setting as the user wrote it, by normalized name.
-        used: names that a fact or a remark has taken.
+        original_by_name: the setting as the user wrote it, by normalized name.
+        used_names: names that a fact or a remark has taken.
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
-    originals: dict[str, str] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    original_by_name: dict[str, str] = field(default_factory=dict)
+    used_names: set[str] = field(default_factory=set)
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -66,13 +66,13 @@ class ToolSettings:
         """Set a setting; a later value wins over an earlier one."""
         key = normalize(name)
         self.values[key] = list(values)
-        self.originals[key] = " ".join([name, *values])
+        self.original_by_name[key] = " ".join([name, *values])
 
     def text(self, *names: str) -> str | None:
         """Return the first value of the first of these settings that is there, else None."""
         for name in names:
             if name in self.values:
-                self.used.add(name)
+                self.used_names.add(name)
                 return self.values[name][0] if self.values[name] else ""
         return None
 
@@ -80,7 +80,7 @@ class ToolSettings:
         """Return all values of the first of these settings that is there."""
         for name in names:
             if name in self.values:
-                self.used.add(name)
+                self.used_names.add(name)
                 return [part for value in self.values[name] for part in value.split(",") if part]
         return []
 
@@ -102,7 +102,7 @@ class ToolSettings:
             value = self.text(name)
             if value is None or value.lower() in {"none", "null", "auto", "", "-1"}:
                 continue
-            return read_count(value, self.originals[name])
+            return read_count(value, self.original_by_name[name])
         return None
 
     def number(self, *names: str) -> float | None:
@@ -110,12 +110,12 @@ class ToolSettings:
         value = self.text(*names)
         return float(value) if value and _NUMBER.fullmatch(value) else None
 
-    def unused(self) -> list[str]:
+    def list_unused(self) -> list[str]:
         """Return the settings that nothing has taken, as written."""
-        return [text for name, text in self.originals.items() if name not in self.used]
+        return [text for name, text in self.original_by_name.items() if name not in self.used_names]
 
 
-def names(text: str) -> frozenset[str]:
+def split_names(text: str) -> frozenset[str]:
     """Return the names that a text lists, separated by blanks."""
     return frozenset(text.split())
 
@@ -169,17 +169,19 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> To
 def parse_mapping(mapping: Mapping[str, Any], prefix: str = "") -> ToolSettings:
     """Return the settings of a file: nested keys joined by dots."""
     settings = ToolSettings()
-    for name, value in flatten(mapping, prefix):
+    for name, value in flatten_mapping(mapping, prefix):
         settings.put(name, value)
     return settings
 
 
-def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+def flatten_mapping(
+    mapping: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the keys of nested mappings, joined by dots, with their values as texts."""
     for key, value in mapping.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{name}.")
+            yield from flatten_mapping(value, f"{name}.")
         elif isinstance(value, list):
             yield name, [part if isinstance(part, str) else json.dumps(part) for part in value]
         elif value is None:
@@ -188,7 +190,7 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield name, [str(value)]
 
 
-def assignments(words: Sequence[str]) -> ToolSettings:
+def parse_assignments(words: Sequence[str]) -> ToolSettings:
     """Return the settings of words of the form `name=value`."""
     settings = ToolSettings()
     for word in words:
@@ -200,12 +202,12 @@ def assignments(words: Sequence[str]) -> ToolSettings:
     return settings
 
 
-def merge(first: ToolSettings, second: ToolSettings) -> ToolSettings:
+def merge(weaker: ToolSettings, stronger: ToolSettings) -> ToolSettings:
     """Return settings of which the second ones win."""
     return ToolSettings(
-        values=first.values | second.values,
-        positional=[*first.positional, *second.positional],
-        originals=first.originals | second.originals,
+        values=weaker.values | stronger.values,
+        positional=[*weaker.positional, *stronger.positional],
+        original_by_name=weaker.original_by_name | stronger.original_by_name,
     )
 
 
@@ -241,19 +243,19 @@ class Files:
         self.folder = folder
         self.script_files = dict(script_files or {})
 
-    def find(self, path: str) -> str | None:
+    def find_text(self, path: str) -> str | None:
         """Return the text of a file, None where it is not there."""
-        for key, text in self.script_files.items():
-            if Path(key).name == Path(path).name:
+        for script_path, text in self.script_files.items():
+            if Path(script_path).name == Path(path).name:
                 return text
-        for place in (self.folder / path, self.folder / Path(path).name):
-            if place.is_file():
-                return place.read_text(encoding="utf-8-sig")
+        for candidate in (self.folder / path, self.folder / Path(path).name):
+            if candidate.is_file():
+                return candidate.read_text(encoding="utf-8-sig")
         return None
 
-    def mapping(self, path: str) -> Mapping[str, Any] | None:
+    def read_mapping(self, path: str) -> Mapping[str, Any] | None:
         """Return the mapping of a YAML, JSON or TOML file, None where the file is not there."""
-        text = self.find(path)
+        text = self.find_text(path)
         if text is None:
             return None
         data = read_data(text, Path(path).suffix, path)
@@ -293,12 +295,13 @@ def take_facts(
 
     A value that says no fact stays unused, unless it leaves the fact open.
     """
-    for name, (fact, read) in table.items():
+    for name, (fact, read_value) in table.items():
         if name in settings:
-            value = read(settings, name)
+            value = read_value(settings, name)
             text = (settings.text(name) or "").lower()
-            if value is None and text not in OPEN_WORDS:
-                settings.used.discard(name)
+            is_unreadable = value is None and text not in OPEN_WORDS
+            if is_unreadable:
+                settings.used_names.discard(name)
             job.set(fact, value)
 
 
@@ -333,9 +336,9 @@ def note_unpriced(job: JobBuilder, settings: ToolSettings, reasons: Mapping[str,
     """
     for name, reason in reasons.items():
         values = settings.values.get(name)
-        if values is None or name in settings.used:
+        if values is None or name in settings.used_names:
             continue
         is_off = bool(values) and values[0].lower() in FALSE_WORDS
         if not is_off:
-            job.notes.append(f"{settings.originals[name]}: {reason}")
-    job.not_used += settings.unused()
+            job.notes.append(f"{settings.original_by_name[name]}: {reason}")
+    job.not_used += settings.list_unused()

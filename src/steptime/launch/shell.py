@@ -102,7 +102,7 @@ class _Interpreter:
                 self.run(child)
 
     def _run_variable_assignment(self, node: Node) -> None:
-        name, value = self._assigned(node)
+        name, value = self._evaluate_assignment(node)
         self.variables[name] = value
 
     def _run_variable_assignments(self, node: Node) -> None:
@@ -111,50 +111,51 @@ class _Interpreter:
 
     _run_declaration_command = _run_variable_assignments  # export, local, declare
 
-    def _assigned(self, node: Node) -> tuple[str, str | list[str]]:
+    def _evaluate_assignment(self, node: Node) -> tuple[str, str | list[str]]:
         """Return the name and the value of an assignment."""
         name_node = node.named_children[0]
         value_node = node.named_children[-1]
-        name = self._text(name_node).partition("[")[0]  # without the index of `NAME[0]=`
+        name = self._source_text(name_node).partition("[")[0]  # without the index of `NAME[0]=`
         has_no_value = value_node is name_node  # `NAME=`
         if has_no_value:
             return name, ""
-        is_append = "+=" in self._text(node)[: len(name) + 2]
+        is_append = "+=" in self._source_text(node)[: len(name) + 2]
         if value_node.type == "array":
-            elements = [word for child in value_node.named_children for word in self.words(child)]
+            elements = [
+                word for child in value_node.named_children for word in self.expand_words(child)
+            ]
             if not is_append:
                 return name, elements
             before = self.variables.get(name, [])
             elements_before = before if isinstance(before, list) else [before]
             return name, [*elements_before, *elements]
-        text = " ".join(self.words(value_node, is_quoted=True))
-        return name, self._value(name) + text if is_append else text
+        text = " ".join(self.expand_words(value_node, is_quoted=True))
+        return name, self._variable_text(name) + text if is_append else text
 
     def _run_function_definition(self, node: Node) -> None:
-        self._functions[self._text(node.named_children[0])] = node.named_children[-1]
+        self._functions[self._source_text(node.named_children[0])] = node.named_children[-1]
 
     def _run_list(self, node: Node) -> None:
         left = node.children[0]
         operator = node.children[1]
         right = node.children[-1]
-        fails = left.type == "test_command" and not self._holds(
-            left
-        )  # commands are said to succeed
+        is_test = left.type == "test_command"
+        succeeds = self._is_true(left) if is_test else True  # commands are said to succeed
         self.run(left)
         is_and = operator.type == "&&"
-        runs_right = not fails if is_and else fails
+        runs_right = succeeds if is_and else not succeeds
         if runs_right:
             self.run(right)
 
     def _run_if_statement(self, node: Node) -> None:
         condition = node.child_by_field_name("condition") or node.named_children[0]
-        if self._holds(condition):
+        if self._is_true(condition):
             for statement in node.named_children[1:]:
                 if statement.type not in {"else_clause", "elif_clause"}:
                     self.run(statement)
             return
         for clause in node.named_children:
-            if clause.type == "elif_clause" and self._holds(clause.named_children[0]):
+            if clause.type == "elif_clause" and self._is_true(clause.named_children[0]):
                 for statement in clause.named_children[1:]:
                     self.run(statement)
                 return
@@ -162,19 +163,19 @@ class _Interpreter:
                 self.run(clause)
 
     def _run_for_statement(self, node: Node) -> None:
-        name = self._text(node.named_children[0])
+        name = self._source_text(node.named_children[0])
         body = node.named_children[-1]
-        values = [word for child in node.named_children[1:-1] for word in self.words(child)]
+        values = [word for child in node.named_children[1:-1] for word in self.expand_words(child)]
         for value in values:
             self.variables[name] = value
             self.run(body)
 
     def _run_case_statement(self, node: Node) -> None:
         subject, *branches = node.named_children
-        value = " ".join(self.words(subject, is_quoted=True))
+        value = " ".join(self.expand_words(subject, is_quoted=True))
         for branch in branches:
             pattern_nodes = [child for child in branch.named_children if self._is_pattern(child)]
-            patterns = [self._text(pattern).strip("\"'") for pattern in pattern_nodes]
+            patterns = [self._source_text(pattern).strip("\"'") for pattern in pattern_nodes]
             if any(fnmatchcase(value, pattern) for pattern in patterns):
                 for statement in branch.named_children[len(patterns) :]:
                     self.run(statement)
@@ -190,54 +191,54 @@ class _Interpreter:
         heredoc_text = None
         for child in node.named_children:
             if child.type == "file_redirect":
-                target_paths.append(self._text(child.named_children[-1]).strip("\"'"))
+                target_paths.append(self._source_text(child.named_children[-1]).strip("\"'"))
             elif child.type == "heredoc_redirect":
-                heredoc_text = self._heredoc(child)
+                heredoc_text = self._expand_heredoc(child)
                 target_paths += [
-                    " ".join(self.words(redirect.named_children[-1], is_quoted=True))
+                    " ".join(self.expand_words(redirect.named_children[-1], is_quoted=True))
                     for redirect in child.named_children
                     if redirect.type == "file_redirect"
                 ]
         command = node.named_children[0]
         if heredoc_text is not None:
-            words = [word for child in command.named_children for word in self.words(child)]
+            words = [word for child in command.named_children for word in self.expand_words(child)]
             if words[:1] == ["tee"]:  # `tee FILE` writes its input, the here-document
                 target_paths += [word for word in words[1:] if not word.startswith("-")]
             for path in target_paths:
                 self.script.files[path.removeprefix("./")] = heredoc_text
         self.run(command)
 
-    def _heredoc(self, node: Node) -> str:
+    def _expand_heredoc(self, node: Node) -> str:
         """Return the text of a here-document, expanded unless its mark is quoted."""
         bodies = [child for child in node.named_children if child.type == "heredoc_body"]
-        start = next(child for child in node.named_children if child.type == "heredoc_start")
+        delimiter = next(child for child in node.named_children if child.type == "heredoc_start")
         if not bodies:
             return ""
-        is_raw = self._text(start)[:1] in {'"', "'", "\\"}
+        is_quoted_delimiter = self._source_text(delimiter)[:1] in {'"', "'", "\\"}
         body = bodies[0]
-        return (
-            self._text(body) if is_raw else self._interpolate(body, body.start_byte, body.end_byte)
-        )
+        if is_quoted_delimiter:  # the text is taken as it is
+            return self._source_text(body)
+        return self._interpolate(body, body.start_byte, body.end_byte)
 
     def _run_command(self, node: Node) -> None:
-        environment = {name: self._value(name) for name in self.variables}
+        environment = {name: self._variable_text(name) for name in self.variables}
         words: list[str] = []
         for child in node.named_children:
             is_word = child.type != "comment" and not child.type.endswith("redirect")
             if child.type == "variable_assignment":  # `NAME=value COMMAND`
-                name, value = self._assigned(child)
+                name, value = self._evaluate_assignment(child)
                 environment[name] = value if isinstance(value, str) else " ".join(value)
             elif is_word:
-                words += self.words(child)
+                words += self.expand_words(child)
         if not words:
             return
         is_function = words[0] in self._functions
         if is_function and self._depth < MAX_DEPTH:
-            self._call(words)
+            self._call_function(words)
         elif len(self.script.commands) < MAX_COMMANDS:
             self.script.commands.append(ShellCommand(tuple(words), environment))
 
-    def _call(self, words: list[str]) -> None:
+    def _call_function(self, words: list[str]) -> None:
         """Follow a function with its arguments."""
         outer_arguments = self._arguments
         self._arguments = words[1:]
@@ -246,7 +247,7 @@ class _Interpreter:
         self._depth -= 1
         self._arguments = outer_arguments
 
-    def words(self, node: Node, is_quoted: bool = False) -> list[str]:
+    def expand_words(self, node: Node, is_quoted: bool = False) -> list[str]:
         """Return the words that a syntax node expands to.
 
         Args:
@@ -256,7 +257,7 @@ class _Interpreter:
         if node.type == "comment":
             return []
         if node.type == "command_name":
-            return self.words(node.named_children[0]) if node.named_children else []
+            return self.expand_words(node.named_children[0]) if node.named_children else []
         elements = self._array_elements(node)
         if elements is not None:
             return elements
@@ -267,7 +268,7 @@ class _Interpreter:
 
     def _array_elements(self, node: Node) -> list[str] | None:
         """Return the elements where a node is `${NAME[@]}`, quoted or not, or `"$@"`."""
-        text = self._text(node).strip('"')
+        text = self._source_text(node).strip('"')
         if text in {"$@", "$*", "${@}", "${*}"}:
             return list(self._arguments)
         match = _EXPANSION.fullmatch(text)
@@ -281,7 +282,7 @@ class _Interpreter:
 
     def _evaluate(self, node: Node) -> str:
         """Return the text of a word or string."""
-        text = self._text(node)
+        text = self._source_text(node)
         match node.type:
             case "raw_string":
                 return text[1:-1]
@@ -314,35 +315,35 @@ class _Interpreter:
 
     def _expand(self, node: Node) -> str:
         """Return the value of `$NAME`, `${NAME...}` or of a command, which is unknown and empty."""
-        text = self._text(node)
+        text = self._source_text(node)
         if node.type == "command_substitution":
             return ""
         match = _EXPANSION.fullmatch(text)
         if match is None:
-            return self._value(text.removeprefix("$"))
+            return self._variable_text(text.removeprefix("$"))
         is_length, name, _, operation = match.groups()
         if is_length:
             return str(len(self.variables.get(name, "")))
-        value = self._value(name)
+        value = self._variable_text(name)
         if not operation:
             return value
         operator = re.match(r":?[-=+?]", operation)
         if operator:
-            default = self._default(node, operator[0])
+            default = self._expand_default(node, operator[0])
             if "+" in operator[0]:
                 return default if value else ""
             return value or default
         return trim(value, operation)
 
-    def _default(self, node: Node, operator: str) -> str:
+    def _expand_default(self, node: Node, operator: str) -> str:
         """Return the expanded text behind the operator of `${NAME:-text}`."""
-        text = self._text(node)
+        text = self._source_text(node)
         text_before = text[: text.index(operator) + len(operator)]
         start = node.start_byte + len(text_before.encode())
         end = node.end_byte - len("}")
         return self._interpolate(node, start, end).strip("\"'")
 
-    def _value(self, name: str) -> str:
+    def _variable_text(self, name: str) -> str:
         """Return the value of a variable as one text; "" where it is not set."""
         if name == "#":
             return str(len(self._arguments))
@@ -356,17 +357,16 @@ class _Interpreter:
         """Return the value of an arithmetic expression, "" where it has none."""
         substituted = re.sub(
             r"\$?\{?([A-Za-z_]\w*)(?::-(\d+))?\}?",
-            lambda match: self._value(match[1]) or match[2] or "0",
+            lambda match: self._variable_text(match[1]) or match[2] or "0",
             expression,
         )
         return calculate(substituted)
 
-    def _holds(self, node: Node) -> bool:
+    def _is_true(self, node: Node) -> bool:
         """Return whether a condition is true; one that needs a command to run is not."""
         if node.type == "negated_command":
-            return node.named_children[0].type == "test_command" and not self._holds(
-                node.named_children[0]
-            )
+            negated = node.named_children[0]
+            return negated.type == "test_command" and not self._is_true(negated)
         if node.type != "test_command":
             return False
         words = [word for child in node.named_children for word in self._test_words(child)]
@@ -378,9 +378,9 @@ class _Interpreter:
             for child in node.children:
                 yield from self._test_words(child)
         elif node.is_named and node.type != "test_operator":
-            yield " ".join(self.words(node, is_quoted=True))
+            yield " ".join(self.expand_words(node, is_quoted=True))
         else:
-            yield self._text(node)
+            yield self._source_text(node)
 
-    def _text(self, node: Node) -> str:
+    def _source_text(self, node: Node) -> str:
         return self.source[node.start_byte : node.end_byte].decode()

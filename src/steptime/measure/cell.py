@@ -26,12 +26,12 @@ from steptime.measure.contract import (
 from steptime.measure.disturbance import COUNTERS, CounterWatch
 from steptime.measure.interpreter import describe_kinds
 from steptime.measure.meters import MIN_RUN_S, meters, take_energy
-from steptime.measure.process_group import Pace, shared_results
+from steptime.measure.process_group import GroupTimer, gather_group_results
 from steptime.measure.timing import Samples
 from steptime.network.ops.execution import dequantised
 from steptime.records.record import Quantity, single_run
 
-Tell = Callable[..., object]  # reports the progress of a cell: an event and its numbers
+ReportEvent = Callable[..., object]  # reports the progress of a cell: an event and its numbers
 
 
 @dataclass
@@ -72,26 +72,30 @@ class _CellRun:
         prepared: the step.
         options: where and how it runs.
         request: what is measured, and the time limits.
-        data: the data set that it reads, None without one.
-        pace: the common timing of several processes, None for one.
+        dataset: the data set that it reads, None without one.
+        group_timer: the common timing of several processes, None for one.
         watch: the counters that are read around each sample.
     """
 
     prepared: Prepared
     options: Options
     request: Mapping[str, Any]
-    data: Any
-    pace: Pace | None
+    dataset: Any
+    group_timer: GroupTimer | None
     watch: CounterWatch
 
     @property
-    def leads(self) -> bool:
+    def is_reporting_rank(self) -> bool:
         """Whether this process decides and reports."""
-        return self.pace is None or self.pace.group.is_zero
+        return self.group_timer is None or self.group_timer.group.is_rank_zero
 
 
 def measure_cell(
-    backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
+    backend: Any,
+    workload: Workload,
+    options: Options,
+    request: Mapping[str, Any],
+    report_event: ReportEvent,
 ) -> Measurement:
     """Measure a workload with a backend; a rank that only takes part gets an empty measurement.
 
@@ -100,7 +104,7 @@ def measure_cell(
         workload: the workload.
         options: where and how it runs.
         request: what is measured (`parts`, `energy`, `timing`).
-        tell: is called with events of progress.
+        report_event: is called with events of progress.
 
     Raises:
         UnsupportedError: if the backend cannot run the workload.
@@ -109,25 +113,32 @@ def measure_cell(
     if workload.file and not Path(find_network_file(workload.file, workload.sha256)).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = dequantised(build(workload))
-    _refuse(graph, workload, options, request)
-    backend, lacking = _find_running_backend(backend, graph, workload)
+    _refuse_unmeasurable(graph, workload, options, request)
+    backend, missing_kinds = _find_backend_of_kinds(backend, graph, workload)
     with ExitStack() as stack:
-        data, feed, feed_facts = _open_feed(graph, workload, options)
+        dataset, feed, feed_facts = _open_feed(graph, workload, options)
         if feed:
             stack.callback(feed.close)
-        read_resident = machine.resident_memory_meter()
+        read_resident_peak = machine.resident_memory_meter()
         prepared: Prepared = backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
-        pace = Pace(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
-        run = _CellRun(prepared, options, request, data, pace, _open_counters(pace))
+        group_timer = (
+            GroupTimer(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
+        )
+        counters = _open_counters(group_timer)
+        run = _CellRun(prepared, options, request, dataset, group_timer, counters)
         measurement = Measurement()
-        samples = _take_samples(run, workload, measurement, tell) if run.leads else None
-        if pace:
-            pace.end(prepared.step)
-        meter = _measure_memory(run, backend, samples, measurement, read_resident)
+        samples = (
+            _take_samples(run, workload, measurement, report_event)
+            if run.is_reporting_rank
+            else None
+        )
+        if group_timer:
+            group_timer.finish_sampling(prepared.step)
+        meter = _measure_memory(run, backend, samples, measurement, read_resident_peak)
         if request["parts"]:
-            measurement.quantities |= _time_parts(prepared, pace, samples)
-        if samples is None:  # rank 0 reports
+            measurement.quantities |= _time_parts(prepared, group_timer, samples)
+        if samples is None:  # rank 0 reports for all
             return Measurement()
         if request["energy"]:
             _measure_energy(prepared, samples, options, request["timing"]["budget_s"], measurement)
@@ -140,7 +151,7 @@ def measure_cell(
         "absent_counters": dict(run.watch.absent),
         **_timing_facts(samples),
         **measurement.facts,
-        **({"module_runs_for": lacking} if lacking else {}),
+        **({"module_runs_for": missing_kinds} if missing_kinds else {}),
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
         **prepared.afterwards(),
@@ -160,24 +171,28 @@ def _timing_facts(samples: Samples) -> JsonObject:
     }
 
 
-def _find_running_backend(backend: Any, graph: Graph, workload: Workload) -> tuple[Any, str]:
+def _find_backend_of_kinds(backend: Any, graph: Graph, workload: Workload) -> tuple[Any, str]:
     """Return the backend that runs a workload, and the kinds that the user's module runs it for.
 
     A network of code whose graph holds kinds that the backend lacks runs as its author wrote it,
     where the framework has a backend for that. The text is "" where the graph runs.
     """
-    lacking = {op.kind for op in graph.ops} - getattr(backend, "RUNS", {}).keys()
-    name = getattr(backend, "MODULE_BACKEND", "")
-    if not (lacking and name and workload.code) or workload.plan.data > 1:
+    missing_kinds = {op.kind for op in graph.ops} - getattr(backend, "RUNS", {}).keys()
+    module_backend = getattr(backend, "MODULE_BACKEND", "")
+    can_run_module = module_backend and workload.code and workload.plan.data <= 1
+    if not (missing_kinds and can_run_module):
         return backend, ""
-    return import_module(registry.BACKENDS[name].module), describe_kinds(graph, sorted(lacking))
+    module = import_module(registry.BACKENDS[module_backend].module)
+    return module, describe_kinds(graph, sorted(missing_kinds))
 
 
-def _open_counters(pace: Pace | None) -> CounterWatch:
+def _open_counters(group_timer: GroupTimer | None) -> CounterWatch:
     """Open the counters of disturbance; several processes have one of their communication, too."""
-    if pace is None:
+    if group_timer is None:
         return CounterWatch(COUNTERS)
-    return CounterWatch({**COUNTERS, "communication_s": lambda: lambda: pace.communication_s})
+    return CounterWatch(
+        {**COUNTERS, "communication_s": lambda: lambda: group_timer.communication_s}
+    )
 
 
 def _measure_memory(
@@ -185,7 +200,7 @@ def _measure_memory(
     backend: Any,
     samples: Samples | None,
     measurement: Measurement,
-    read_resident: Peak,
+    read_resident_peak: Peak,
 ) -> str:
     """Add the peak memory, and communication of replicas, to the measurement; return the meter.
 
@@ -197,10 +212,10 @@ def _measure_memory(
         planned = Quantity(float(prepared.planned_bytes))
         measurement.quantities["planned_memory_bytes"] = planned
     elif peak is None and run.options.device == "cpu":
-        peak, meter = read_resident()
-    if run.pace:
-        peak, communication, facts = shared_results(
-            backend, prepared, run.pace, samples, peak, run.request
+        peak, meter = read_resident_peak()
+    if run.group_timer:
+        peak, communication, facts = gather_group_results(
+            backend, prepared, run.group_timer, samples, peak, run.request
         )
         measurement.quantities |= communication
         measurement.facts |= facts
@@ -209,34 +224,36 @@ def _measure_memory(
     return meter
 
 
-def _refuse(graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]) -> None:
+def _refuse_unmeasurable(
+    graph: Graph, workload: Workload, options: Options, request: Mapping[str, Any]
+) -> None:
     """Raise `UnsupportedError` for a cell that cannot be measured as asked."""
     has_no_weights = workload.phase == "train" and not graph.weights
     meters_replicas = request["energy"] and workload.plan.data > 1
-    is_sharded_training = options.train_steps and options.strategy == "sharded"
+    trains_sharded = options.train_steps and options.strategy == "sharded"
     refuse(
         {
             "the network has no weights to train; --phase infer runs it": has_no_weights,
             "energy is metered on one device, not on replicas": meters_replicas,
-            "a sharded training is not examined: no process has its weights": is_sharded_training,
+            "a sharded training is not examined: no process has its weights": trains_sharded,
         }
     )
 
 
 def _take_samples(
-    run: _CellRun, workload: Workload, measurement: Measurement, tell: Tell
+    run: _CellRun, workload: Workload, measurement: Measurement, report_event: ReportEvent
 ) -> Samples:
     """Time steps for as long as the budget lasts, or those of a training, and examine that."""
     prepared = run.prepared
 
     def report_start(first_s: float, remaining_s: float) -> None:
-        tell("stepping", first_step_s=first_s, rest_s=remaining_s)
+        report_event("stepping", first_step_s=first_s, rest_s=remaining_s)
 
     settings: JsonObject = {
-        "timer": run.pace.take if run.pace else prepared.timer,
+        "timer": run.group_timer.time_steps if run.group_timer else prepared.timer,
         "watch": run.watch,
-        "waited": prepared.waited,
-        "started": report_start,
+        "take_wait_s": prepared.waited,
+        "report_start": report_start,
     }
     if not run.options.train_steps:
         return timing.take_samples(
@@ -244,7 +261,7 @@ def _take_samples(
         )
     from steptime.measure.training import prepare_examination
 
-    examine = prepare_examination(prepared, workload, run.options, run.data)
+    examine = prepare_examination(prepared, workload, run.options, run.dataset)
     samples = timing.take_training(
         prepared.step, prepared.sync, run.options.train_steps, **settings
     )
@@ -254,23 +271,26 @@ def _take_samples(
 
 
 def _time_parts(
-    prepared: Prepared, pace: Pace | None, samples: Samples | None
+    prepared: Prepared, group_timer: GroupTimer | None, samples: Samples | None
 ) -> dict[str, Quantity]:
     """Time forward, backward and update apart, synchronised after each, in as many samples."""
     sample_count = len(samples.step_s) if samples else 0
-    steps = samples.steps_per_sample if samples else 0
-    if pace:
-        sample_count = pace.group.agree(sample_count)
-        steps = pace.group.agree(steps)
-    times: dict[str, list[float]] = {name: [] for name in prepared.parts}
+    steps_per_sample = samples.steps_per_sample if samples else 0
+    if group_timer:
+        sample_count = group_timer.group.broadcast(sample_count)
+        steps_per_sample = group_timer.group.broadcast(steps_per_sample)
+    samples_by_part: dict[str, list[float]] = {name: [] for name in prepared.parts}
     for _ in range(sample_count):
-        totals = dict.fromkeys(prepared.parts, 0.0)
-        for _ in range(steps):
+        total_s_by_part = dict.fromkeys(prepared.parts, 0.0)
+        for _ in range(steps_per_sample):
             for name, seconds in timing.part_seconds(prepared.parts, prepared.sync).items():
-                totals[name] += seconds
-        for name, total in totals.items():
-            times[name].append(total / steps)
-    return {f"{name}_s": Quantity(samples=tuple(values)) for name, values in times.items()}
+                total_s_by_part[name] += seconds
+        for name, total_s in total_s_by_part.items():
+            samples_by_part[name].append(total_s / steps_per_sample)
+    return {
+        f"{name}_s": Quantity(samples=tuple(samples_s))
+        for name, samples_s in samples_by_part.items()
+    }
 
 
 def _measure_energy(
@@ -284,9 +304,9 @@ def _measure_energy(
     energy = take_energy(
         prepared.step,
         prepared.sync,
-        samples.steps_per_sample,
-        max(MIN_RUN_S, budget_s),
-        partial(meters, options.device),
+        steps=samples.steps_per_sample,
+        min_s=max(MIN_RUN_S, budget_s),
+        find_meters=partial(meters, options.device),
     )
     measurement.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):

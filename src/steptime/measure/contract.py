@@ -13,7 +13,7 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 * `device_facts(device) -> DeviceFacts`, what is known of `cpu`, `cuda[:n]`, `mps` or `tpu[:n]`,
   `machine.host_facts()` for `cpu`; raises `InputError` for one that is absent,
 * `translate_error(error)`, where its framework has errors of its own: the error of this module that
-  corresponds to one, or None; `meaning` calls it for every error of a backend,
+  corresponds to one, or None; `translate_backend_error` calls it for every error of a backend,
 * `collectives(options, sizes, budget_s)`, where replicas are processes: the times of all-reduces.
 """
 
@@ -74,7 +74,7 @@ class NoSpaceError(Exception):
     """There is no room for a copy of the data set; the message says where, and how much."""
 
 
-def meaning(backend: Any, error: Exception) -> Exception:
+def translate_backend_error(backend: Any, error: Exception) -> Exception:
     """Return the error of this module that corresponds to a backend's, else the error itself."""
     return getattr(backend, "translate_error", lambda _: None)(error) or error
 
@@ -116,17 +116,19 @@ class Options:
     allocation: str = ""
 
     @property
-    def of_process(self) -> Self:
+    def process_options(self) -> Self:
         """What a worker must know when it starts; the rest may differ from cell to cell."""
         return type(self)(self.device, self.threads, self.compile, self.tf32, self.seed)
 
 
-def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[str, int]:
+def pick_device(
+    device: str, device_counts: Mapping[str, float], to: str = "here"
+) -> tuple[str, int]:
     """Return kind and number of a device.
 
     Args:
         device: the device, such as `cuda:1`.
-        counts: the number of devices of each kind, infinite if unknown.
+        device_counts: the number of devices of each kind, infinite if unknown.
         to: for the message: `here`, or `to` a framework.
 
     Raises:
@@ -136,9 +138,9 @@ def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[st
     index: float = 0
     if colon:
         index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf
-    if index < counts.get(kind, 0):
+    if index < device_counts.get(kind, 0):
         return kind, int(index)
-    available = ", ".join(_format_devices(name, count) for name, count in counts.items())
+    available = ", ".join(_format_devices(name, count) for name, count in device_counts.items())
     raise InputError(f"{shorten(device)} is not available {to}; there is: {available}")
 
 
@@ -154,8 +156,8 @@ def _format_devices(kind: str, count: float) -> str:
 
 def refuse(reasons: Mapping[str, object]) -> None:
     """Raise `UnsupportedError` with the first of the reasons that holds."""
-    for reason, holds in reasons.items():
-        if holds:
+    for reason, is_true in reasons.items():
+        if is_true:
             raise UnsupportedError(reason)
 
 
@@ -192,8 +194,8 @@ _UNRECORDED_OPTIONS = (
     "seed",
     "stage_to",
 )  # they change no number, or the platform has them
-_PLAIN = Options()
-_ENDS_BYTES = 1 << 16  # of each file of a data set
+_DEFAULT_OPTIONS = Options()
+_FINGERPRINTED_END_BYTES = 1 << 16  # of each file of a data set
 
 
 @functools.lru_cache(maxsize=256)
@@ -208,9 +210,9 @@ def dataset_fingerprint(folder: str) -> str:
         size = file.stat().st_size
         digest.update(f"{file.name} {size} ".encode())
         with file.open("rb") as content:
-            digest.update(content.read(_ENDS_BYTES))
-            content.seek(max(0, size - _ENDS_BYTES), os.SEEK_SET)
-            digest.update(content.read(_ENDS_BYTES))
+            digest.update(content.read(_FINGERPRINTED_END_BYTES))
+            content.seek(max(0, size - _FINGERPRINTED_END_BYTES), os.SEEK_SET)
+            digest.update(content.read(_FINGERPRINTED_END_BYTES))
     return f"{name}-{digest.hexdigest()[:8]}"
 
 
@@ -233,7 +235,7 @@ def _input_fingerprint(text: str) -> str:
     return f"{Path(text).name}-{digest}".removesuffix("-")
 
 
-def method(backend: str, version: str, options: Options, runs: int) -> RecordMethod:
+def make_record_method(backend: str, version: str, options: Options, runs: int) -> RecordMethod:
     """Return the method of a measured record: the framework, and the options that change numbers.
 
     An option that came later than the first records is named where it is not the default.
@@ -244,26 +246,28 @@ def method(backend: str, version: str, options: Options, runs: int) -> RecordMet
         name: value
         for name, value in vars(options).items()
         if name in _RECORDED_OPTIONS
-        or (name not in _UNRECORDED_OPTIONS and value != getattr(_PLAIN, name))
+        or (name not in _UNRECORDED_OPTIONS and value != getattr(_DEFAULT_OPTIONS, name))
     }
     return RecordMethod(backend, version, {**recorded, "runs": runs})
 
 
-_OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")
+_DATASET_OPTIONS = ("data", "staging", "stage_to", "loaders", "prefetch", "train_steps")
 
 
-def meaningful(options: Options, replicas: int) -> Options:
+def reset_unused_options(options: Options, replicas: int) -> Options:
     """Return the options without those that mean nothing beside the others: one cell, one key."""
     if replicas == 1:
         options = replace(options, strategy="", overlap=True)
     elif options.strategy in {"", "independent", "parameter-server"}:
         options = replace(options, overlap=True)  # nothing that could overlap
     if options.input != "dataset":
-        return replace(options, **{name: getattr(_PLAIN, name) for name in _OF_A_DATASET})
+        return replace(
+            options, **{name: getattr(_DEFAULT_OPTIONS, name) for name in _DATASET_OPTIONS}
+        )
     if options.staging == "shared":
         options = replace(options, stage_to="")
     if options.loaders == 0:
-        options = replace(options, prefetch=_PLAIN.prefetch)
+        options = replace(options, prefetch=_DEFAULT_OPTIONS.prefetch)
     return options
 
 
@@ -284,24 +288,25 @@ class Feed:
 class ProcessGroup:
     """What joins the processes that run one step together; all of them make the same calls.
 
-    `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
-    process what all of them have, in the order of ranks, and so waits for all. `communication_s`
-    gives the seconds that this process has spent exchanging since the last call, or is None where
-    the exchange runs beside the computation: then `alone` gives a step that leaves it out.
+    `broadcast` gives every process the number of rank 0, and so waits for rank 0; `gather` gives
+    every process what all of them have, in the order of ranks, and so waits for all.
+    `communication_s` gives the seconds that this process has spent exchanging since the last call,
+    or is None where the exchange runs beside the computation: then `make_step_without_exchange`
+    gives a step without it.
     `comm_meter` says how communication is timed, `backend` by what (gloo, nccl).
     """
 
     rank: int
     size: int
     backend: str
-    agree: Callable[[int], int]
+    broadcast: Callable[[int], int]
     gather: Callable[[object], list[Any]]
     comm_meter: str = ""
     communication_s: Callable[[], float] | None = None
-    alone: Callable[[], Callable[[], None]] | None = None
+    make_step_without_exchange: Callable[[], Callable[[], None]] | None = None
 
     @property
-    def is_zero(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this process decides and reports: it is rank 0."""
         return self.rank == 0
 

@@ -49,21 +49,21 @@ class Cache:
     shared_by: int
 
 
-def _allowed(root: Path) -> tuple[int, ...]:
-    listed = procfs.fields(root / "proc/self/status").get("Cpus_allowed_list")
-    return procfs.number_list(listed) if listed else tuple(range(os.cpu_count() or 1))
+def _read_allowed_cpus(root: Path) -> tuple[int, ...]:
+    cpu_list = procfs.fields(root / "proc/self/status").get("Cpus_allowed_list")
+    return procfs.number_list(cpu_list) if cpu_list else tuple(range(os.cpu_count() or 1))
 
 
-def _siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
-    listed = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
-    return procfs.number_list(listed) if listed else None
+def _read_thread_siblings(cpu: int, root: Path) -> tuple[int, ...] | None:
+    cpu_list = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/thread_siblings_list")
+    return procfs.number_list(cpu_list) if cpu_list else None
 
 
 def cores(root: Path = procfs.ROOT) -> Cores:
     """Return the CPUs: how many there are, which are allowed, cores behind them, quota."""
-    allowed = _allowed(root)
+    allowed = _read_allowed_cpus(root)
     online = procfs.read_text(root / CPUS / "online")
-    siblings = {_siblings(cpu, root) for cpu in allowed}
+    siblings = {_read_thread_siblings(cpu, root) for cpu in allowed}
     has_siblings = None not in siblings
     return Cores(
         logical=len(procfs.number_list(online)) if online else os.cpu_count() or 1,
@@ -77,12 +77,12 @@ def cores(root: Path = procfs.ROOT) -> Cores:
 def _cpu_quota(root: Path) -> float | None:
     quotas = []
     for folder in procfs.group_folders("cpu", root):
-        both = procfs.read_text(folder / "cpu.max")  # control groups of version 2
-        if not both:  # version 1
+        quota_and_period = procfs.read_text(folder / "cpu.max")  # control groups of version 2
+        if not quota_and_period:  # version 1
             quota_text = procfs.read_text(folder / "cpu.cfs_quota_us") or ""
             period_text = procfs.read_text(folder / "cpu.cfs_period_us") or ""
-            both = f"{quota_text} {period_text}"
-        words = both.split()
+            quota_and_period = f"{quota_text} {period_text}"
+        words = quota_and_period.split()
         if len(words) != 2:
             continue
         quota_us, period_us = words
@@ -92,7 +92,7 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
+def _read_cpu_caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
     """Yield level, type, bytes (0: unknown) and the sharing CPUs of a CPU's caches."""
     for index in sorted((root / CPUS / f"cpu{cpu}/cache").glob("index*")):
         level, kind, size, shared = (
@@ -104,9 +104,9 @@ def _caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
 
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
     """Return the caches seen from the first allowed CPU, nearest first; None where unknown."""
-    first_cpu = _allowed(root)[0]
+    first_cpu = _read_allowed_cpus(root)[0]
     cpu_caches = []
-    for level, kind, size_bytes, sharing_cpus in _caches(first_cpu, root):
+    for level, kind, size_bytes, sharing_cpus in _read_cpu_caches(first_cpu, root):
         if size_bytes and level:
             cpu_count = len(procfs.number_list(sharing_cpus)) or 1
             cpu_caches.append(Cache(level, kind, size_bytes, cpu_count))
@@ -115,12 +115,15 @@ def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:
 
 def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | None:
     """Return the bytes of all last-level caches that `cpus` reach together; None where unknown."""
-    sizes_bytes: dict[tuple[int, str], int] = {}  # by level and CPUs: a shared cache counts once
+    # By level and sharing CPUs, so that a shared cache counts once.
+    bytes_of_cache: dict[tuple[int, str], int] = {}
     for cpu in cpus:
-        for level, _, size_bytes, sharing_cpus in _caches(cpu, root):
-            sizes_bytes[level, sharing_cpus or str(cpu)] = size_bytes
-    last_level = max((level for level, _ in sizes_bytes), default=0)
-    total_bytes = sum(size for (level, _), size in sizes_bytes.items() if level == last_level)
+        for level, _, size_bytes, sharing_cpus in _read_cpu_caches(cpu, root):
+            bytes_of_cache[level, sharing_cpus or str(cpu)] = size_bytes
+    last_level = max((level for level, _ in bytes_of_cache), default=0)
+    total_bytes = sum(
+        size_bytes for (level, _), size_bytes in bytes_of_cache.items() if level == last_level
+    )
     return total_bytes or None
 
 
@@ -133,12 +136,12 @@ def default_threads(root: Path = procfs.ROOT, processes: int = 1) -> int:
 
 def check_cpus(threads: int, processes: int = 1, root: Path = procfs.ROOT) -> None:
     """Raise `InputError` for less than a thread, and more than one for each allowed CPU."""
-    allowed = len(_allowed(root))
-    if not 1 <= threads <= allowed:
-        raise InputError(f"threads: {threads} is not in 1..{allowed}, the CPUs allowed here")
-    if processes * threads > allowed:
+    allowed_count = len(_read_allowed_cpus(root))
+    if not 1 <= threads <= allowed_count:
+        raise InputError(f"threads: {threads} is not in 1..{allowed_count}, the CPUs allowed here")
+    if processes * threads > allowed_count:
         need = f"{processes} processes x {threads} threads need {processes * threads} CPUs"
-        raise InputError(f"{need}; {allowed} are allowed here")
+        raise InputError(f"{need}; {allowed_count} are allowed here")
 
 
 def choose_cpus(
@@ -149,22 +152,23 @@ def choose_cpus(
     They are those of one `process` of several here, which share none. Raises as `check_cpus`.
     """
     check_cpus(threads, processes, root)
-    allowed = _allowed(root)
+    allowed = _read_allowed_cpus(root)
 
-    def order(cpu: int) -> tuple[int, int, int]:
-        siblings = _siblings(cpu, root) or (cpu,)
-        rank = [other for other in siblings if other in allowed].index(cpu)
+    def sort_key(cpu: int) -> tuple[int, int, int]:
+        siblings = _read_thread_siblings(cpu, root) or (cpu,)
+        allowed_siblings = [sibling for sibling in siblings if sibling in allowed]
+        rank = allowed_siblings.index(cpu)  # one CPU of each core comes before second ones
         package = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id")
         return rank, int(package or "0"), cpu
 
     first = process * threads
-    return tuple(sorted(sorted(allowed, key=order)[first : first + threads]))
+    return tuple(sorted(sorted(allowed, key=sort_key)[first : first + threads]))
 
 
 def affinity(pid: int = 0) -> set[int]:
     """Return the CPUs that a process may use; of this one all, where the system cannot bind."""
-    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return allowed(pid) if allowed else set(range(os.cpu_count() or 1))
+    get_affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return get_affinity(pid) if get_affinity else set(range(os.cpu_count() or 1))
 
 
 def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
@@ -177,15 +181,15 @@ def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[in
     (XLA), and all of them once, when they are loaded: raises `RuntimeError` where one already is.
     Where the system cannot bind, only the variables are set and the answer is empty.
     """
-    loaded = [name for name in FRAMEWORKS if name in sys.modules]
-    if loaded:
-        raise RuntimeError(f"threads must be bound before {loaded[0]} is imported")
+    loaded_frameworks = [name for name in FRAMEWORKS if name in sys.modules]
+    if loaded_frameworks:
+        raise RuntimeError(f"threads must be bound before {loaded_frameworks[0]} is imported")
     cpus = choose_cpus(threads, process=process, processes=processes)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)), OMP_DYNAMIC="FALSE")
     if not hasattr(os, "sched_setaffinity"):
         return ()
     os.sched_setaffinity(0, cpus)
-    bound = affinity()
-    if bound != set(cpus):
-        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(bound))}")
+    bound_cpus = affinity()
+    if bound_cpus != set(cpus):
+        raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(bound_cpus))}")
     return cpus

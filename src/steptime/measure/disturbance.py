@@ -14,27 +14,27 @@ from pathlib import Path
 
 from steptime.measure.cpus import affinity
 
-SHARE = 0.05  # of a sample's time, lost to others
-SWITCHES_PER_S = 100.0  # of each CPU that this process may use: one in 10 ms
+MAX_LOST_SHARE = 0.05  # of a sample's time, lost to others
+MAX_SWITCHES_PER_S = 100.0  # of each CPU that this process may use: one in 10 ms
 
 DISTURBED_RULE = (
     "throttled; or waited for a CPU, or the machine was not run by its host (steal), for more than "
     "5 % of the sample; or more involuntary context switches than one per CPU and 10 ms"
 )
 
-Read = Callable[[], float]
+ReadCounter = Callable[[], float]
 
 
 class AbsentError(Exception):
     """A counter that this machine does not have; the message says why."""
 
 
-def involuntary_switches() -> Read:
+def involuntary_switches() -> ReadCounter:
     """Return a reader of how often a thread of this process was made to give up its CPU."""
     return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def field(path: str, index: int, unit: float) -> Read:
+def open_field(path: str, index: int, unit: float) -> ReadCounter:
     """Return a reader of one number in the first line of a kernel file, times `unit`."""
     path = path.format(cpu=min(affinity()))
     if not Path(path).exists():
@@ -54,23 +54,23 @@ def field(path: str, index: int, unit: float) -> Read:
 
 
 _THROTTLES = "/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/package_throttle_count"
-COUNTERS: Mapping[str, Callable[[], Read]] = {
+COUNTERS: Mapping[str, Callable[[], ReadCounter]] = {
     "involuntary_switches": involuntary_switches,
-    "waited_s": partial(field, "/proc/thread-self/schedstat", 1, 1e-9),  # ready, without a CPU
-    "steal_s": partial(field, "/proc/stat", 8, 1 / os.sysconf("SC_CLK_TCK")),  # of all CPUs
-    "throttles": partial(field, _THROTTLES, 0, 1),  # of the package, to cool down
+    "waited_s": partial(open_field, "/proc/thread-self/schedstat", 1, 1e-9),  # ready, without a CPU
+    "steal_s": partial(open_field, "/proc/stat", 8, 1 / os.sysconf("SC_CLK_TCK")),  # of all CPUs
+    "throttles": partial(open_field, _THROTTLES, 0, 1),  # of the package, to cool down
 }
 
 
 class CounterWatch:
     """The counters of this machine, opened in the thread that takes the samples."""
 
-    def __init__(self, counters: Mapping[str, Callable[[], Read]] = COUNTERS) -> None:
+    def __init__(self, counters: Mapping[str, Callable[[], ReadCounter]] = COUNTERS) -> None:
         self.absent: dict[str, str] = {}
-        self._readers: dict[str, Read | None] = {}
-        for name, opened in counters.items():
+        self._readers: dict[str, ReadCounter | None] = {}
+        for name, open_counter in counters.items():
             try:
-                self._readers[name] = opened()
+                self._readers[name] = open_counter()
             except AbsentError as error:
                 self._readers[name] = None
                 self.absent[name] = str(error)
@@ -80,7 +80,7 @@ class CounterWatch:
         return {name: read() if read else None for name, read in self._readers.items()}
 
 
-def changes(
+def counter_changes(
     before: Mapping[str, float | None], after: Mapping[str, float | None], elapsed_s: float
 ) -> dict[str, float | bool | None]:
     """Return the rise of each counter during a sample of `elapsed_s` seconds, and `disturbed`.
@@ -88,15 +88,15 @@ def changes(
     `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
     tick marks a short sample of a small machine and not a long one of a large machine.
     """
-    rose = {
+    rise_by_counter = {
         name: None if end is None or start is None else end - start
         for (name, start), end in zip(before.items(), after.values(), strict=True)
     }
     limits = {
         "throttles": 0.0,
-        "waited_s": SHARE * elapsed_s,
-        "steal_s": SHARE * elapsed_s * (os.cpu_count() or 1),
-        "involuntary_switches": max(1.0, SWITCHES_PER_S * elapsed_s * len(affinity())),
+        "waited_s": MAX_LOST_SHARE * elapsed_s,
+        "steal_s": MAX_LOST_SHARE * elapsed_s * (os.cpu_count() or 1),
+        "involuntary_switches": max(1.0, MAX_SWITCHES_PER_S * elapsed_s * len(affinity())),
     }
-    disturbed = any((rose.get(name) or 0.0) > limit for name, limit in limits.items())
-    return {**rose, "disturbed": disturbed}
+    is_disturbed = any((rise_by_counter.get(name) or 0.0) > limit for name, limit in limits.items())
+    return {**rise_by_counter, "disturbed": is_disturbed}

@@ -7,7 +7,7 @@ from steptime.core.answer import AnswerRow
 from steptime.measure import machine
 from steptime.measure.contract import is_cuda
 from steptime.measure.disturbance import AbsentError
-from steptime.measure.meters import rapl
+from steptime.measure.meters import list_rapl_meters
 from steptime.measure.procfs import ROOT
 
 NVIDIA_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "mig.mode.current")
@@ -35,7 +35,7 @@ class NvidiaGpu(AnswerRow, frozen=True, kw_only=True):
 def read_nvidia_gpus() -> tuple[NvidiaGpu, ...] | None:
     """Return the NVIDIA GPUs as their driver lists them; None where its tool does not answer."""
     query = f"--query-gpu={','.join(NVIDIA_FIELDS)}"
-    text = machine.output("nvidia-smi", query, "--format=csv,noheader")
+    text = machine.read_command_output("nvidia-smi", query, "--format=csv,noheader")
     if text is None:
         return None
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
@@ -72,7 +72,7 @@ def meter_remedies(root: Path = ROOT) -> dict[str, str]:
     """Return the meters of energy: "" where it can be read, else what helps."""
     rapl_remedy = ""
     try:
-        rapl(root)
+        list_rapl_meters(root)
     except AbsentError as error:
         rapl_remedy = (
             f"{error}: energy needs a bare machine, and leave to read its counters (chmod a+r)"

@@ -12,40 +12,40 @@ class Stopwatch:
     ) -> None:
         self._sync, self._clock, self._spent_s = sync, clock, 0.0
 
-    def timed(self, run: Callable[[], None]) -> Callable[[], None]:
+    def wrap(self, run: Callable[[], None]) -> Callable[[], None]:
         """Return `run` on this watch."""
 
-        def timed() -> None:
+        def timed_run() -> None:
             self._sync()
-            began = self._clock()
+            start_s = self._clock()
             run()
             self._sync()
-            self._spent_s += self._clock() - began
+            self._spent_s += self._clock() - start_s
 
-        return timed
+        return timed_run
 
     def read(self) -> float:
         """Return the seconds since the last reading."""
-        since, self._spent_s = self._spent_s, 0.0
-        return since
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
 
 
-def clocked(
-    take: Callable[[], None], clock: Callable[[], float] = perf_counter
+def time_input(
+    take_input: Callable[[], None], clock: Callable[[], float] = perf_counter
 ) -> tuple[Callable[[], None], Callable[[], float]]:
-    """Return `take` on a clock, and what gives the seconds spent in it since last asked."""
+    """Return `take_input` on a clock, and what gives the seconds spent in it since last asked."""
     watch = Stopwatch(clock=clock)
-    return watch.timed(take), watch.read
+    return watch.wrap(take_input), watch.read
 
 
-def in_turn(*calls: Callable[[], None] | None) -> Callable[[], None]:
+def chain_calls(*calls: Callable[[], None] | None) -> Callable[[], None]:
     """Return the step that makes these calls one after the other, such as taking its input."""
-    several = [call for call in calls if call]
-    if len(several) == 1:
-        return several[0]
+    present_calls = [call for call in calls if call]
+    if len(present_calls) == 1:
+        return present_calls[0]
 
     def step() -> None:
-        for call in several:
+        for call in present_calls:
             call()
 
     return step

@@ -1,6 +1,6 @@
 """The walk through a graph that all backends share: a table of functions, and what they are given.
 
-A backend is a table `{kind: function}`. `calls_of` turns a graph into calls of that table, and
+A backend is a table `{kind: function}`. `list_calls` turns a graph into calls of that table, and
 `interpret` makes them one after the other, letting go of each tensor after its last use. A backend
 that compiles says with `apply` what a call is: a node of a traced program, say.
 """
@@ -21,9 +21,9 @@ OPAQUE = "opaque"  # the kind of ops that are priced by their bytes
 
 @dataclass(frozen=True)
 class TableCall:
-    """One call of a table's function: tensors by name, and those that nobody reads after it.
+    """One call of a table's function: tensors by name; nobody reads `released_names` after it.
 
-    `of` names the op that is run: of a bias that is joined, the product before it.
+    `op_name` names the op that is run: of a bias that is joined, the product before it.
     """
 
     name: str
@@ -33,8 +33,8 @@ class TableCall:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
     part: str
-    of: str
-    last_of: tuple[str, ...] = ()
+    op_name: str
+    released_names: tuple[str, ...] = ()
 
 
 def describe_kinds(graph: Graph, kinds: Collection[str]) -> str:
@@ -46,7 +46,7 @@ def describe_kinds(graph: Graph, kinds: Collection[str]) -> str:
     return ", ".join(names)
 
 
-def calls_of(
+def list_calls(
     graph: Graph,
     table: Table,
     backend: str,
@@ -66,36 +66,42 @@ def calls_of(
         raise UnsupportedError(
             f"{backend} does not run: {kinds}{hint if OPAQUE in missing else ''}"
         )
-    stands_for: dict[str, str] = {}
+    tensor_of_left_out: dict[str, str] = {}  # the input that stands for an output
     calls = []
     for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
         if is_left_out(op):
-            stands_for[op.outputs[0]] = stands_for.get(op.inputs[0], op.inputs[0])
+            source = op.inputs[0]
+            tensor_of_left_out[op.outputs[0]] = tensor_of_left_out.get(source, source)
             continue
-        inputs = tuple(stands_for.get(name, name) for name in run_op.inputs)
-        calls.append(
-            TableCall(
-                op.name,
-                run_op.kind,
-                table[run_op.kind],
-                inputs,
-                op.outputs,
-                run_op.attrs,
-                op.part,
-                run_op.name,
-            )
+        call = TableCall(
+            name=op.name,
+            kind=run_op.kind,
+            function=table[run_op.kind],
+            inputs=tuple(tensor_of_left_out.get(name, name) for name in run_op.inputs),
+            outputs=op.outputs,
+            attrs=run_op.attrs,
+            part=op.part,
+            op_name=run_op.name,
         )
-    # Each call lets go of the tensors that it is the last one to name, so that memory is freed.
-    lasting = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
-    last_call: dict[str, int] = {}
-    for position, call in enumerate(calls):
+        calls.append(call)
+    persistent_names = {*graph.inputs, *graph.weights, *graph.buffers, *graph.outputs, *keep}
+    return _release_after_last_use(calls, persistent_names)
+
+
+def _release_after_last_use(
+    calls: list[TableCall], persistent_names: Collection[str]
+) -> tuple[TableCall, ...]:
+    """Let each call release the tensors that it is the last one to name, to free their memory."""
+    last_call_index: dict[str, int] = {}
+    for index, call in enumerate(calls):
         for name in (*call.inputs, *call.outputs):
-            last_call[name] = position
-    last_of: list[list[str]] = [[] for _ in calls]
-    for name in last_call.keys() - lasting:
-        last_of[last_call[name]].append(name)
+            last_call_index[name] = index
+    released_names: list[list[str]] = [[] for _ in calls]
+    for name in last_call_index.keys() - persistent_names:
+        released_names[last_call_index[name]].append(name)
     return tuple(
-        replace(call, last_of=tuple(names)) for call, names in zip(calls, last_of, strict=True)
+        replace(call, released_names=tuple(names))
+        for call, names in zip(calls, released_names, strict=True)
     )
 
 
@@ -111,5 +117,5 @@ def interpret(
         result = apply(call, [live[name] for name in call.inputs])
         results = result if isinstance(result, tuple) else (result,)
         live.update(zip(call.outputs, results, strict=False))
-        for name in call.last_of:
+        for name in call.released_names:
             live.pop(name, None)

@@ -19,7 +19,7 @@ _OPERATORS = {"div": "truediv", "floor_divide": "floordiv", "and": "and_", "or":
 _REDUCTIONS = {"max": "amax", "min": "amin"}
 
 
-def functions(library: Table, *modules: Any) -> dict[str, Run]:
+def find_elementwise_functions(library: Table, *modules: Any) -> dict[str, Run]:
     """Return the functions of elements by name; one that there is not raises `UnsupportedError`.
 
     They are those of `library`, else Python's operator of the name, else what the first of its
@@ -27,24 +27,25 @@ def functions(library: Table, *modules: Any) -> dict[str, Run]:
     """
     run_by_name = dict(library)
     for name in elementwise.FUNCTIONS:
-        candidates = [getattr(operator, _OPERATORS.get(name, name), None)]
+        runs_or_none = [getattr(operator, _OPERATORS.get(name, name), None)]
         for module in modules:
-            candidates += [
+            runs_or_none += [
                 getattr(module, name, None),
                 getattr(module, name.replace("_", ""), None),
             ]
-        run = next(filter(None, candidates), partial(_lacking, name))
-        run_by_name.setdefault(name, run)
+        first_run = next(filter(None, runs_or_none), partial(_raise_missing, name))
+        run_by_name.setdefault(name, first_run)
     return run_by_name
 
 
-def _lacking(name: str, *_: Any, **__: Any) -> Any:
+def _raise_missing(name: str, *_: Any, **__: Any) -> Any:
     raise UnsupportedError(f"no function {name} of elements here")
 
 
-def along(vector: Any, x: Any, axis: int = 1) -> Any:
+def align_to_axis(vector: Any, x: Any, axis: int = 1) -> Any:
     """Return a vector as an array that lies along an axis of `x`."""
-    return vector.reshape(-1, *(1,) * (x.ndim - 1 - axis % x.ndim))
+    axes_behind = x.ndim - 1 - axis % x.ndim
+    return vector.reshape(-1, *(1,) * axes_behind)
 
 
 def matmul(
@@ -93,13 +94,17 @@ def kinds(
         """Return `x` reduced over `axes`."""
         if function == "prod" and prod:
             return prod(x, axes, keep)
-        over = axes[0] if function.startswith("arg") else axes
-        return getattr(array, _REDUCTIONS.get(function, function))(x, axis=over, keepdims=keep)
+        is_index = function.startswith("arg")  # argmax and argmin
+        reduced_axes = axes[0] if is_index else axes
+        return getattr(array, _REDUCTIONS.get(function, function))(
+            x, axis=reduced_axes, keepdims=keep
+        )
 
     def expand(x: Any, shape: tuple[int, ...], scale: float = 1.0) -> Any:
         """Return `x` repeated to `shape` along new last dimensions, times `scale`."""
-        wide = x.reshape(*x.shape, *(1,) * (len(shape) - x.ndim))
-        return array.broadcast_to(wide, shape) * scale
+        new_axes = (1,) * (len(shape) - x.ndim)
+        expanded = x.reshape(*x.shape, *new_axes)
+        return array.broadcast_to(expanded, shape) * scale
 
     def silu(x: Any, beta: float = 1.0) -> Any:
         """Return x sigmoid(beta x)."""
@@ -112,7 +117,7 @@ def kinds(
         "tile": lambda x, times: array.tile(x, tuple(times)),
         "flip": lambda x, axes: array.flip(x, tuple(axes)),
         "matmul": matmul,
-        "bias": lambda x, b, axis=-1: x + along(b, x, axis),
+        "bias": lambda x, b, axis=-1: x + align_to_axis(b, x, axis),
         "reduce_sum": lambda x, axes, shape: (x.sum(axes) if axes else x).reshape(shape),
         "mean": array.mean,
         "expand": expand,

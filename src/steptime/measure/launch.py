@@ -30,7 +30,7 @@ from steptime.measure.ranks import free_port, local_variables
 OnEvent = Callable[[Mapping[str, Any]], object] | None
 START_LIMIT_S = 300.0
 _GRACE_S = 5.0
-_BLAME_S = 1.0  # who is killed closes its connections some time before it is gone
+_DEATH_WAIT_S = 1.0  # who is killed closes its connections some time before it is gone
 _MAX_LINE_LENGTH = 300  # of a reason: a line of a report
 _STDERR_BYTES = 2000
 _CAUSES: Mapping[int, str] = {signal.SIGKILL: "killed", signal.SIGILL: "illegal-instruction"}
@@ -67,7 +67,7 @@ class _Process:
     def __init__(self, name: str, variables: Mapping[str, str]) -> None:
         self._name = name
         self._errors = tempfile.TemporaryFile(dir=scratch.place())  # noqa: SIM115  # closed with the worker
-        self._kills = _count_kills()
+        self._kill_count_at_start = _count_kills()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "steptime.measure.worker"],
             stdin=subprocess.PIPE,
@@ -80,20 +80,20 @@ class _Process:
         self.output = cast("IO[bytes]", self.process.stdout)
         self._unread = b""
 
-    def tell(self, request: Mapping[str, Any]) -> None:
+    def send(self, request: Mapping[str, Any]) -> None:
         """Send a request; raises `WorkerDiedError` where nobody takes it."""
         try:
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
         except BrokenPipeError:
-            raise WorkerDiedError(self.failure()) from None
+            raise WorkerDiedError(self.explain_end()) from None
 
-    def read(self) -> list[JsonObject]:
+    def read_lines(self) -> list[JsonObject]:
         """Return the lines that have come; raises `WorkerDiedError` where no more will come."""
         piece = os.read(self.output.fileno(), 1 << 16)
         if not piece:
-            raise WorkerDiedError(self.failure())
-        *lines, self._unread = (self._unread + piece).split(b"\n")
+            raise WorkerDiedError(self.explain_end())
+        *lines, self._unread = (self._unread + piece).split(b"\n")  # the last may be incomplete
         return [json.loads(line) for line in lines]
 
     def ends_within(self, limit_s: float) -> bool:
@@ -104,7 +104,7 @@ class _Process:
             return False
         return True
 
-    def failure(self) -> Failure:
+    def explain_end(self) -> Failure:
         """Explain the end of the process; kill it if it has only closed its output."""
         if not self.ends_within(_GRACE_S):
             self.kill()
@@ -116,7 +116,9 @@ class _Process:
                 "failed", "crashed", f"{self._name} ended with exit code {code}; {last_line}"
             )
         signal_number = -code
-        is_out_of_memory = signal_number == signal.SIGKILL and _count_kills() > self._kills
+        is_out_of_memory = (
+            signal_number == signal.SIGKILL and _count_kills() > self._kill_count_at_start
+        )
         if is_out_of_memory:
             return Failure("oom", "killed", f"killed by the system for memory; {last_line}")
         signal_name = signal.Signals(signal_number).name
@@ -162,12 +164,12 @@ class Worker(AbstractContextManager["Worker"]):
         replicas: int = 1,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        row = registry.backend(backend)
-        size = 1 if row.is_single_process else replicas
-        rank_variables = local_variables(size, free_port()) if size > 1 else ({},)
+        is_single_process = registry.backend(backend).is_single_process
+        size = 1 if is_single_process else replicas
+        variables_of_ranks = local_variables(size, free_port()) if size > 1 else ({},)
         self._processes: list[_Process] = []
         try:
-            for rank, variables_of_rank in enumerate(rank_variables):
+            for rank, variables_of_rank in enumerate(variables_of_ranks):
                 name = f"rank {rank} of {size}" if size > 1 else "the worker"
                 environment = {**(variables or {}), **variables_of_rank}
                 self._processes.append(_Process(name, environment))
@@ -213,49 +215,47 @@ class Worker(AbstractContextManager["Worker"]):
         deadline = time.monotonic() + limit_s
         try:
             for process in self._processes:
-                process.tell(request)
-            return self._answer(deadline, limit_s, on_event)
+                process.send(request)
+            return self._collect_answers(deadline, limit_s, on_event)
         except WorkerDiedError:
             self._kill()
             raise
 
-    def _answer(self, deadline: float, limit_s: float, on_event: OnEvent) -> JsonObject:
+    def _collect_answers(self, deadline: float, limit_s: float, on_event: OnEvent) -> JsonObject:
         answers: dict[int, JsonObject] = {}
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
                 selector.register(process.output, selectors.EVENT_READ, rank)
             while len(answers) < len(self._processes):
-                left = deadline - time.monotonic()
-                ready = selector.select(left) if left > 0 else []
-                if not ready:
-                    text = f"no answer within the time limit of {limit_s:g} s"
-                    raise WorkerDiedError(Failure("timeout", "time-limit", text))
-                for key, _ in ready:
-                    for line in self._processes[key.data].read():
+                remaining_s = deadline - time.monotonic()
+                readable = selector.select(remaining_s) if remaining_s > 0 else []
+                if not readable:
+                    note = f"no answer within the time limit of {limit_s:g} s"
+                    raise WorkerDiedError(Failure("timeout", "time-limit", note))
+                for key, _ in readable:
+                    rank = key.data
+                    for line in self._processes[rank].read_lines():
                         if "event" not in line:
-                            # one alone may have come to this; what is unsupported is so for all
-                            status = "refused" if "refused" in line else line.get("status", "ok")
-                            if status not in {"ok", "unsupported"}:
-                                return self._blamed(key.data, line)
-                            answers[key.data] = line
+                            if _is_failure_of_rank(line):
+                                return self._name_failed_rank(rank, line)
+                            answers[rank] = line
                             selector.unregister(key.fileobj)
-                        elif on_event and key.data == 0:
+                        elif on_event and rank == 0:
                             on_event(line)
         return answers[0]
 
-    def _blamed(self, rank: int, answer: JsonObject) -> JsonObject:
+    def _name_failed_rank(self, rank: int, answer: JsonObject) -> JsonObject:
         """Return a failure of one of several with its rank, and end all; a death comes before."""
         if len(self._processes) == 1:
             return answer
-        deadline = time.monotonic() + _BLAME_S
+        deadline = time.monotonic() + _DEATH_WAIT_S
         for process in self._processes:
-            if process is not self._processes[rank] and process.ends_within(
-                deadline - time.monotonic()
-            ):
-                raise WorkerDiedError(process.failure())
+            is_failed_rank = process is self._processes[rank]
+            if not is_failed_rank and process.ends_within(deadline - time.monotonic()):
+                raise WorkerDiedError(process.explain_end())
         self._kill()
-        key = "refused" if "refused" in answer else "note"
-        return answer | {key: f"rank {rank}: {answer[key]}"}
+        text_key = "refused" if "refused" in answer else "note"
+        return answer | {text_key: f"rank {rank}: {answer[text_key]}"}
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -270,6 +270,12 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_failure_of_rank(answer: JsonObject) -> bool:
+    """Return whether an answer is a failure that the other ranks may not have."""
+    status = "refused" if "refused" in answer else answer.get("status", "ok")
+    return status not in {"ok", "unsupported"}  # what is unsupported is so for all ranks
 
 
 def _count_kills() -> int:

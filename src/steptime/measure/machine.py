@@ -26,7 +26,7 @@ from steptime.measure.contract import DeviceFacts, Peak
 from steptime.measure.cpus import CPUS, cores, default_threads, last_cache_bytes
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-BUSY = 0.5  # a load above this share of the CPUs disturbs measurements
+BUSY_LOAD = 0.5  # a load above this share of the CPUs disturbs measurements
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     if not name and "CPU part" in info:
         name = f"{platform.machine()} {info.get('CPU implementer')} {info['CPU part']}"
     if not name and sys.platform == "darwin":
-        name = output("sysctl", "-n", "machdep.cpu.brand_string") or ""
+        name = read_command_output("sysctl", "-n", "machdep.cpu.brand_string") or ""
     name = name or platform.processor() or platform.machine() or "unknown"
     hides_model = not re.search(r"\d", name)
     if hides_model and "cpu family" in info:
@@ -65,7 +65,7 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     return name
 
 
-def output(*command: str) -> str | None:
+def read_command_output(*command: str) -> str | None:
     """Run a command and return its output, or None where it is absent, fails, or takes too long."""
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=True)
@@ -145,10 +145,10 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     shipped_name = device_words.platform_of(product)
     if device != "cpu":
         return shipped_name or slug(product)
-    running = threads or default_threads()
-    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, running}:
+    thread_count = threads or default_threads()
+    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, thread_count}:
         return shipped_name
-    return f"cpu-{slug(product)}-{running}t"
+    return f"cpu-{slug(product)}-{thread_count}t"
 
 
 def environment() -> Mapping[str, Any]:
@@ -172,17 +172,19 @@ def environment() -> Mapping[str, Any]:
         "virtual_machine": is_virtual(),
         "governor": procfs.read_text(procfs.ROOT / CPUS / "cpu0/cpufreq/scaling_governor"),
         "huge_pages": procfs.read_text(procfs.ROOT / "sys/kernel/mm/transparent_hugepage/enabled"),
-        "load": load(),
+        "load": load_per_cpu(),
     }
     with suppress(OSError, KeyError):
         facts["os"] = platform.freedesktop_os_release()["PRETTY_NAME"]
     facts["unknown"] = {
-        key: _REASONS.get(key, procfs.NO_TREE) for key, value in facts.items() if value is None
+        key: _REASON_OF_UNKNOWN.get(key, procfs.NO_TREE)
+        for key, value in facts.items()
+        if value is None
     }
     return facts
 
 
-_REASONS = {
+_REASON_OF_UNKNOWN = {
     "threads": "threads were not bound",
     "memory_limit_bytes": "the control group sets no limit",
     "governor": "the system shows no frequency control",
@@ -203,7 +205,7 @@ def is_virtual(root: Path = procfs.ROOT) -> bool | None:
     return None if flags is None else "hypervisor" in flags.split()
 
 
-def load() -> float | None:
+def load_per_cpu() -> float | None:
     """Return the load of the last minute: processes that wanted a CPU, a CPU; None if unknown."""
     return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
 
@@ -216,32 +218,32 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
     before does not lend its memory to this one unseen. Linux only: elsewhere the mark cannot be
     set back, and the reading is None.
     """
-    meter = "resident set (VmHWM above VmRSS at the start)"
+    meter_name = "resident set (VmHWM above VmRSS at the start)"
     gc.collect()
-    _libc("malloc_trim", 0)
+    _call_libc("malloc_trim", 0)
     try:
         (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
         note = f"the high-water mark cannot be set back: {error.strerror}"
         return lambda: (None, note)
-    before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
+    resident_bytes_before = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmRSS"))
 
-    def read() -> tuple[int | None, str]:
-        peak = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
-        if before is None or peak is None:
+    def read_peak() -> tuple[int | None, str]:
+        peak_bytes = procfs.kilobytes(procfs.fields(root / "proc/self/status").get("VmHWM"))
+        if resident_bytes_before is None or peak_bytes is None:
             return None, "the system does not tell the resident set"
-        return max(0, peak - before), meter
+        return max(0, peak_bytes - resident_bytes_before), meter_name
 
-    return read
+    return read_peak
 
 
 def keep_freed_memory() -> None:
     """Have the C library (glibc) keep what is freed, so that arrays do not lie in new pages."""
-    _libc("mallopt", _M_MMAP_MAX, 0)
-    _libc("mallopt", _M_TRIM_THRESHOLD, 2**31 - 1)
+    _call_libc("mallopt", _M_MMAP_MAX, 0)
+    _call_libc("mallopt", _M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _libc(name: str, *arguments: int) -> None:
+def _call_libc(name: str, *arguments: int) -> None:
     """Call a function of the C library, where it has one of that name."""
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:

@@ -65,32 +65,32 @@ def meters(
     """Return the meters of `cpu` or `cuda[:n]`, to be added; raises `AbsentError`, saying why."""
     kind, _, number = device.partition(":")
     if kind == "cpu":
-        return rapl(root)
+        return list_rapl_meters(root)
     if kind != "cuda":
         raise AbsentError(f"no meter is known for {kind}")
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError as error:
         raise AbsentError("NVML needs the package nvidia-ml-py") from error
-    return (gpu(nvml, int(number or 0), environ),)
+    return (open_nvml_meter(nvml, int(number or 0), environ),)
 
 
-def rapl(root: Path) -> tuple[Meter, ...]:
+def list_rapl_meters(root: Path) -> tuple[Meter, ...]:
     """Return the RAPL counters of packages and memory; raises `AbsentError`, saying why."""
     counters = []
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         name = read_text(zone / "name") or ""
         if name.startswith("package-") or name == "dram":
-            read = partial(_microjoules, zone / "energy_uj")
-            read()
-            range_j = _microjoules(zone / "max_energy_range_uj")
+            read = partial(_read_joules, zone / "energy_uj")
+            read()  # raises where it may not be read
+            range_j = _read_joules(zone / "max_energy_range_uj")
             counters.append(Meter(f"RAPL {name}", read, "J", range_j))
     if not counters:
         raise AbsentError("no RAPL counters under /sys/class/powercap")
     return tuple(counters)
 
 
-def _microjoules(path: Path) -> float:
+def _read_joules(path: Path) -> float:
     try:
         return int(path.read_text(encoding="utf-8")) * 1e-6
     except PermissionError as error:
@@ -99,44 +99,45 @@ def _microjoules(path: Path) -> float:
         raise AbsentError(f"RAPL: cannot read {path}") from error
 
 
-def gpu(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
+def open_nvml_meter(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter:
     """Return the meter of the GPU that CUDA calls `number`, by the module `pynvml`.
 
     The counter of energy (Volta and later), else power. Raises `AbsentError`, saying why.
     """
-    with _as_absent(nvml):
+    with _raising_absent(nvml):
         nvml.nvmlInit()
-        handle = _find_handle(nvml, number, environ)
+        handle = _find_nvml_handle(nvml, number, environ)
         with suppress(nvml.NVMLError):  # a GPU that cannot be cut
-            if nvml.nvmlDeviceGetMigMode(handle)[0]:
-                cut = "the GPU is cut into instances (MIG), its meter is of all of them"
-                raise AbsentError(f"NVML: {cut}")
+            is_cut = nvml.nvmlDeviceGetMigMode(handle)[0]
+            if is_cut:
+                fault = "the GPU is cut into instances (MIG), its meter is of all of them"
+                raise AbsentError(f"NVML: {fault}")
 
-    @_as_absent(nvml)
-    def counter() -> float:
+    @_raising_absent(nvml)
+    def read_energy_j() -> float:
         return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # mJ
 
-    @_as_absent(nvml)
-    def power() -> float:
+    @_raising_absent(nvml)
+    def read_power_w() -> float:
         return float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000  # mW
 
     try:
-        counter()
+        read_energy_j()
     except AbsentError:  # before Volta
-        power()
-        return Meter("NVML sampled power", power, "W")
-    return Meter("NVML energy counter", counter, "J")
+        read_power_w()
+        return Meter("NVML sampled power", read_power_w, "W")
+    return Meter("NVML energy counter", read_energy_j, "J")
 
 
 @contextmanager
-def _as_absent(nvml: Any) -> Iterator[None]:
+def _raising_absent(nvml: Any) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:
         raise AbsentError(f"NVML: {error}") from error
 
 
-def _find_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
+def _find_nvml_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     """Return NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
     visible_names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     restricts_devices = visible_names != [""]
@@ -145,7 +146,7 @@ def _find_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     elif number < len(visible_names):
         name = visible_names[number]
     else:
-        name = ""  # no such device
+        name = ""  # no such device: refused below
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
     count = nvml.nvmlDeviceGetCount()
@@ -181,10 +182,10 @@ def take_energy(
         log = _EnergyLog(meters, clock)
     except AbsentError as error:
         return Energy(step_j=None, power_w=None, meter=str(error))
-    is_over = threading.Event()
+    has_ended = threading.Event()
 
     def read_regularly() -> None:
-        while not is_over.wait(READ_INTERVAL_S):
+        while not has_ended.wait(READ_INTERVAL_S):
             log.read()
 
     thread = threading.Thread(target=read_regularly, daemon=True)
@@ -198,7 +199,7 @@ def take_energy(
             sync()
             step_count += steps
     finally:
-        is_over.set()
+        has_ended.set()
         thread.join()
         log.read()
     return log.energy(step_count)

@@ -17,11 +17,11 @@ from steptime.build import Choice, make_workload
 from steptime.core.graph_json import graph_from_json
 from steptime.core.json_types import JsonObject
 from steptime.measure.contract import Options, Prepared
-from steptime.measure.disturbance import CounterWatch, changes
+from steptime.measure.disturbance import CounterWatch, counter_changes
 from steptime.measure.timing import median_half_width, part_seconds
 
-ENOUGH_ROUNDS = 15  # undisturbed, if their median is known to `NARROW`
-NARROW = 0.01  # half width of the median's interval, as a share
+ENOUGH_ROUNDS = 15  # undisturbed, if their median is known to `MAX_HALF_WIDTH`
+MAX_HALF_WIDTH = 0.01  # half width of the median's interval, as a share
 MIN_ROUNDS = 3
 WARM_UP_ROUNDS = 2  # which load and allocate
 BUSY = 0.1  # of rounds that were disturbed: the machine is not quiet
@@ -38,7 +38,7 @@ class _Rounds:
     def is_precise(self) -> bool:
         """Whether the undisturbed rounds are enough for a precise median."""
         totals = sorted(sum(seconds.values()) for seconds in self.quiet_rounds)
-        return len(totals) >= ENOUGH_ROUNDS and median_half_width(totals) <= NARROW
+        return len(totals) >= ENOUGH_ROUNDS and median_half_width(totals) <= MAX_HALF_WIDTH
 
     def summarise(self) -> JsonObject:
         """Return the seconds by part: the median, or the minimum on a busy machine."""
@@ -75,28 +75,29 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
         optimizer=request["optimizer"],
     )
     prepared: Prepared = backend.prepare(graph_from_json(document), workload, options)
-    run_round = _round_of(prepared, options)
+    run_round = _make_round(prepared, options)
     for _ in range(WARM_UP_ROUNDS):
         run_round()
     watch = CounterWatch()
-    rounds = _Rounds([], [])
-    began = time.perf_counter()
+    rounds = _Rounds(all_rounds=[], quiet_rounds=[])
+    start_s = time.perf_counter()
     while True:
         counters = watch.read()
-        start_s = time.perf_counter()
+        round_start_s = time.perf_counter()
         seconds = run_round()
         rounds.all_rounds.append(seconds)
-        rise = changes(counters, watch.read(), time.perf_counter() - start_s)
-        if not rise["disturbed"]:
+        changes = counter_changes(counters, watch.read(), time.perf_counter() - round_start_s)
+        if not changes["disturbed"]:
             rounds.quiet_rounds.append(seconds)
-        elapsed_s = time.perf_counter() - began
-        if elapsed_s < request["least_s"] or len(rounds.all_rounds) < MIN_ROUNDS:
+        elapsed_s = time.perf_counter() - start_s
+        has_enough_rounds = len(rounds.all_rounds) >= MIN_ROUNDS
+        if elapsed_s < request["least_s"] or not has_enough_rounds:
             continue
         if elapsed_s >= request["budget_s"] or rounds.is_precise():
             return rounds.summarise()
 
 
-def _round_of(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
+def _make_round(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
     """Return a function that runs one round and returns its seconds by part."""
     timer = prepared.timer
     if timer:

@@ -12,7 +12,12 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.measure.contract import OutOfMemoryError, Prepared, ProcessGroup, meaning
+from steptime.measure.contract import (
+    OutOfMemoryError,
+    Prepared,
+    ProcessGroup,
+    translate_backend_error,
+)
 from steptime.measure.timing import Samples, Step
 from steptime.records.record import Quantity
 
@@ -21,70 +26,79 @@ MIN_PAIRS = 3
 
 
 @dataclass
-class Pace:
+class GroupTimer:
     """Samples of the steps of one process group, and its seconds of communication so far, a rank.
 
-    `waited`, if given, is asked by each rank for how long its steps waited for their input.
+    `take_wait_s`, if given, is asked by each rank for how long its steps waited for their input.
     """
 
     group: ProcessGroup
     sync: Callable[[], object]
-    waited: Callable[[], float] | None = None
+    take_wait_s: Callable[[], float] | None = None
     communication_s: float = 0.0
 
-    def end(self, step: Step) -> None:
+    def finish_sampling(self, step: Step) -> None:
         """End the sampling of rank 0; the others run until then what it asks for."""
-        if self.group.is_zero:
-            self.group.agree(0)
+        if self.group.is_rank_zero:
+            self.group.broadcast(0)  # which ends the loop of the other ranks
             return
         step()
         self.sync()
-        while steps := self.group.agree(0):
-            self._sample(step, steps)
-            if self.waited:
-                self.waited()
+        while steps := self.group.broadcast(0):  # 0 from rank 0 ends the sampling
+            self._time_on_all_ranks(step, steps)
+            if self.take_wait_s:
+                self.take_wait_s()
 
-    def take(self, step: Step, steps: int) -> float:
+    def time_steps(self, step: Step, steps: int) -> float:
         """Return the seconds of a sample; rank 0 says how many steps it has, and all run them."""
-        return self._sample(step, self.group.agree(steps))
+        return self._time_on_all_ranks(step, self.group.broadcast(steps))
 
-    def _sample(self, step: Step, steps: int) -> float:
-        began = perf_counter()
+    def _time_on_all_ranks(self, step: Step, steps: int) -> float:
+        start_s = perf_counter()
         for _ in range(steps):
             step()
         self.sync()
         exchange_s = self.group.communication_s() if self.group.communication_s else 0.0
-        times = self.group.gather((perf_counter() - began, exchange_s))
-        self.communication_s += fmean(comm_s for _, comm_s in times)
-        return max(float(elapsed_s) for elapsed_s, _ in times)
+        times_of_ranks = self.group.gather((perf_counter() - start_s, exchange_s))
+        self.communication_s += fmean(exchange_s for _, exchange_s in times_of_ranks)
+        return max(float(elapsed_s) for elapsed_s, _ in times_of_ranks)  # the slowest rank's
 
 
-def shared_results(
+def gather_group_results(
     backend: Any,
     prepared: Prepared,
-    pace: Pace,
+    group_timer: GroupTimer,
     samples: Samples | None,
     peak_bytes: int | None,
     request: Mapping[str, Any],
 ) -> tuple[int | None, dict[str, Quantity], JsonObject]:
     """Return peak memory (of the rank that needs most), communication, and facts."""
-    peaks = pace.group.gather(peak_bytes)
-    comm, meter = _communication(backend, prepared, pace, samples, request["timing"]["budget_s"])
+    peak_bytes_of_ranks = group_timer.group.gather(peak_bytes)
+    communication, meter = _measure_communication(
+        backend, prepared, group_timer, samples, budget_s=request["timing"]["budget_s"]
+    )
     facts = {
-        "peak_memory_bytes_of_ranks": peaks,
+        "peak_memory_bytes_of_ranks": peak_bytes_of_ranks,
         "comm_meter": meter,
         "sample_ends": "with the slowest rank",
         "disturbed_seen_by": "rank 0",
-        "input_s_of": "rank 0" if prepared.waited else None,
-        "overlap": request["options"]["overlap"] and pace.group.alone is not None,
-        "comm_backend": pace.group.backend,
+        "input_s_of": "rank 0" if prepared.take_wait_s else None,
+        "overlap": request["options"]["overlap"]
+        and group_timer.group.make_step_without_exchange is not None,
+        "comm_backend": group_timer.group.backend,
     }
-    peak = None if None in peaks else max(peaks)
-    return peak, {"communication_s": comm} if comm else {}, facts
+    has_all_peaks = None not in peak_bytes_of_ranks
+    max_peak_bytes = max(peak_bytes_of_ranks) if has_all_peaks else None
+    quantities = {"communication_s": communication} if communication else {}
+    return max_peak_bytes, quantities, facts
 
 
-def _communication(
-    backend: Any, prepared: Prepared, pace: Pace, samples: Samples | None, budget_s: float
+def _measure_communication(
+    backend: Any,
+    prepared: Prepared,
+    group_timer: GroupTimer,
+    samples: Samples | None,
+    budget_s: float,
 ) -> tuple[Quantity | None, str]:
     """Return the seconds of communication in a step, None for all but rank 0, and how it was timed.
 
@@ -92,44 +106,48 @@ def _communication(
     the differences of steps with and without an exchange, in turns, as they come: around 0 where
     all of it hides behind the computation.
     """
-    group = pace.group
-    if group.alone is None:
+    group = group_timer.group
+    if group.make_step_without_exchange is None:  # exchanges are timed inside of the step
         if samples is None:
             return None, group.comm_meter
-        counted = zip(samples.columns["communication_s"], samples.columns["steps"], strict=True)
-        return Quantity(samples=tuple(s / n for s, n in counted)), group.comm_meter
-    alone, lack = None, ""
+        totals_s = samples.columns["communication_s"]
+        step_counts = samples.columns["steps"]
+        steps_s = tuple(
+            total_s / step_count for total_s, step_count in zip(totals_s, step_counts, strict=True)
+        )
+        return Quantity(samples=steps_s), group.comm_meter
+    step_without_exchange, fault = None, ""
     try:
-        alone = group.alone()
+        step_without_exchange = group.make_step_without_exchange()
     except Exception as error:
-        cause = meaning(backend, error)
+        cause = translate_backend_error(backend, error)
         if not isinstance(cause, OutOfMemoryError | MemoryError):
             raise
-        lack = f"not measured: no memory for a copy without exchange ({cause})"
-    lacks = [text for text in group.gather(lack) if text]
-    if lacks or alone is None:
-        return None, lacks[0]
-    steps = pairs = 0
+        fault = f"not measured: no memory for a copy without exchange ({cause})"
+    faults_of_ranks = [text for text in group.gather(fault) if text]
+    if faults_of_ranks or step_without_exchange is None:
+        return None, faults_of_ranks[0]
+    steps = pair_count = 0  # rank 0 has samples, and says both to the others
     if samples is not None:
         steps = samples.steps_per_sample
-        fitting = int(budget_s / (2 * steps * min(samples.step_s)))
-        pairs = max(MIN_PAIRS, min(MAX_PAIRS, fitting))
+        pairs_in_budget = int(budget_s / (2 * steps * min(samples.step_s)))
+        pair_count = max(MIN_PAIRS, min(MAX_PAIRS, pairs_in_budget))
     exposed_s = []
-    for _ in range(1 + group.agree(pairs)):  # the first pair warms up
-        with_exchange_s = pace.take(prepared.step, steps)
-        without_exchange_s = pace.take(alone, steps)
+    for _ in range(1 + group.broadcast(pair_count)):  # the first pair warms up
+        with_exchange_s = group_timer.time_steps(prepared.step, steps)
+        without_exchange_s = group_timer.time_steps(step_without_exchange, steps)
         exposed_s.append((with_exchange_s - without_exchange_s) / max(1, steps))
-    quantity = Quantity(samples=tuple(exposed_s[1:])) if group.is_zero else None
+    quantity = Quantity(samples=tuple(exposed_s[1:])) if group.is_rank_zero else None
     return quantity, group.comm_meter
 
 
-def check_separate_cpus(ranks: list[Mapping[str, Any]]) -> None:
+def check_separate_cpus(processes: list[Mapping[str, Any]]) -> None:
     """Raise `InputError` where two processes of one machine share a CPU."""
-    owners: dict[tuple[str, int], int] = {}
-    for process in ranks:
+    rank_by_host_and_cpu: dict[tuple[str, int], int] = {}
+    for process in processes:
         rank, host = process["rank"], process["host"]
         for cpu in process["cpus"]:
-            owner = owners.setdefault((host, cpu), rank)
+            owner = rank_by_host_and_cpu.setdefault((host, cpu), rank)
             if owner != rank:
                 pair = f"ranks {owner} and {rank} share CPU {cpu} of {host}"
                 raise InputError(f"{pair}: each needs its own")

@@ -29,8 +29,8 @@ def fields(path: Path) -> dict[str, str]:
 def number_list(text: str) -> tuple[int, ...]:
     """Return the numbers of a list as kernel and Slurm write it: `0-2,5` is `(0, 1, 2, 5)`."""
     numbers: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
+    for number_range in filter(None, text.strip().split(",")):
+        first, _, last = number_range.partition("-")
         numbers.extend(range(int(first), int(last or first) + 1))
     return tuple(numbers)
 
@@ -39,20 +39,22 @@ def host_list(text: str) -> list[str]:
     """Return the names of a list of nodes as Slurm writes it: `a[08-09],b` is a08, a09 and b."""
     names: list[str] = []
     for entry in re.split(r",(?![^\[]*\])", text):
-        pieces = re.split(r"\[([\d,-]+)\]", entry)  # texts and, at odd indices, lists of numbers
-        choices = [
-            _padded_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)
+        # `gpu[03-05]-a` is split into texts and, at odd indices, lists of numbers.
+        pieces = re.split(r"\[([\d,-]+)\]", entry)
+        choices_of_pieces = [
+            _expand_padded_numbers(piece) if index % 2 else [piece]
+            for index, piece in enumerate(pieces)
         ]
-        names += map("".join, product(*choices))
+        names += map("".join, product(*choices_of_pieces))
     return names
 
 
-def _padded_numbers(text: str) -> list[str]:
+def _expand_padded_numbers(text: str) -> list[str]:
     """Return the numbers of a list with leading zeros: `08-09,1` is 08, 09 and 1."""
     numbers = []
-    for part in text.split(","):
-        width = len(part.partition("-")[0])
-        numbers += [f"{number:0{width}}" for number in number_list(part)]
+    for number_range in text.split(","):
+        width = len(number_range.partition("-")[0])
+        numbers += [f"{number:0{width}}" for number in number_list(number_range)]
     return numbers
 
 
@@ -68,14 +70,18 @@ def group_folders(controller: str, root: Path) -> list[Path]:
         names = [name for name in path.split("/") if name]
         for mount in mounts:
             top = root / "sys/fs/cgroup" / mount
-            folders += [top.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
+            depths = range(len(names), -1, -1)  # from the process's own group up to the top
+            folders += [top.joinpath(*names[:depth]) for depth in depths]
     return folders
 
 
 def cache_bytes(text: str) -> int:
     """Return the bytes of a size such as `32K`; 0 for what is none."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]] if match else 0
+    if not match:
+        return 0
+    exponent = {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return int(match[1]) << exponent
 
 
 def kilobytes(text: str | None) -> int | None:

@@ -29,13 +29,13 @@ def profile_cell(
         raise UnsupportedError("this backend has no profiler")
     prepared.step()  # warms up
     prepared.sync()
-    began = perf_counter()
+    start_s = perf_counter()
     prepared.step()
     prepared.sync()
-    step_s = max(perf_counter() - began, 1e-6)
+    step_s = max(perf_counter() - start_s, 1e-6)
     step_count = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / step_s)))
-    text = prepared.trace(1 + step_count)
+    trace_text = prepared.trace(1 + step_count)
     if trace:
-        Path(trace).write_text(text, encoding="utf-8")
-    kinds = {op.name: op.kind for op in graph.ops}
-    return list_op_times(build_profile(read_events(text)), kinds)
+        Path(trace).write_text(trace_text, encoding="utf-8")
+    kind_by_op = {op.name: op.kind for op in graph.ops}
+    return list_op_times(build_profile(read_events(trace_text)), kind_by_op)

@@ -49,7 +49,7 @@ class Rank:
     attempt: int = 0
 
     @property
-    def is_zero(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this is the process that decides, writes and prints."""
         return self.rank == 0
 
@@ -61,36 +61,45 @@ def find_rank(environ: Mapping[str, str] = os.environ) -> Rank:
     """
     number = partial(_number, environ)
     if any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
-        return _by_torchrun(environ, number)
-    return _by_srun(environ, number) if "SLURM_STEP_ID" in environ else Rank()
+        return _read_torchrun_rank(environ, number)
+    return _read_srun_rank(environ, number) if "SLURM_STEP_ID" in environ else Rank()
 
 
-def _by_torchrun(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
+def _read_torchrun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
     size = number("WORLD_SIZE")
     local_size = number("LOCAL_WORLD_SIZE", size)  # not said: all are on this node
-    alone = Rank(number("RANK"), size, number("LOCAL_RANK"), local_size, attempt=number(ATTEMPT, 0))
+    rank = Rank(
+        rank=number("RANK"),
+        size=size,
+        local_rank=number("LOCAL_RANK"),
+        local_size=local_size,
+        attempt=number(ATTEMPT, default=0),
+    )
     if size <= 1:
-        return alone
-    return replace(alone, address=_text(environ, "MASTER_ADDR"), port=number("MASTER_PORT"))
+        return rank
+    return replace(rank, address=_text(environ, "MASTER_ADDR"), port=number("MASTER_PORT"))
 
 
-def _by_srun(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
+def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
     size, rank = number("SLURM_NTASKS"), number("SLURM_PROCID")
     if size == 1:
         return Rank(rank)
-    name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
-    job, step, attempt = number("SLURM_JOB_ID"), number("SLURM_STEP_ID"), number(ATTEMPT, 0)
-    port = number("MASTER_PORT", FIRST_PORT + (31 * job + step) % PORTS)
-    local_size, first = _count_node_tasks(environ, number("SLURM_NODEID")), _text(environ, name)
+    has_step_nodes = "SLURM_STEP_NODELIST" in environ
+    nodes = _text(environ, "SLURM_STEP_NODELIST" if has_step_nodes else "SLURM_JOB_NODELIST")
+    job, step = number("SLURM_JOB_ID"), number("SLURM_STEP_ID")
+    attempt = number(ATTEMPT, default=0)
+    port = number("MASTER_PORT", default=FIRST_PORT + (31 * job + step) % PORTS)
+    local_size = _count_node_tasks(environ, number("SLURM_NODEID"))
+    is_single_node = local_size == size
     return Rank(
-        rank,
-        size,
-        number("SLURM_LOCALID"),
-        local_size,
-        environ.get("MASTER_ADDR") or (LOOPBACK if local_size == size else first_host(first)),
-        port + attempt,  # the store of the worker before may not be gone yet
-        environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
-        attempt,
+        rank=rank,
+        size=size,
+        local_rank=number("SLURM_LOCALID"),
+        local_size=local_size,
+        address=environ.get("MASTER_ADDR") or (LOOPBACK if is_single_node else first_host(nodes)),
+        port=port + attempt,  # the store of the worker before may not be gone yet
+        has_bound_cpus=environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
+        attempt=attempt,
     )
 
 
@@ -98,10 +107,11 @@ def _count_node_tasks(environ: Mapping[str, str], node: int) -> int:
     """Return the tasks of a node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
     step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
     text = _text(environ, step if step in environ else job)
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        node -= int(times or 1)
-        if node < 0:
-            return int(count)
+    end_node = 0  # the first node behind those read so far
+    for task_count, node_count in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        end_node += int(node_count or 1)
+        if node < end_node:
+            return int(task_count)
     raise InputError(f"srun: {shorten(text)} tasks a node have no node of SLURM_NODEID")
 
 
@@ -143,7 +153,7 @@ def local_variables(size: int, port: int) -> tuple[dict[str, str], ...]:
     """Return the variables of each of `size` processes on this machine."""
     common = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     common |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
-    return tuple({**common, "RANK": str(i), "LOCAL_RANK": str(i)} for i in range(size))
+    return tuple({**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size))
 
 
 def free_port() -> int:

@@ -36,18 +36,31 @@ class Backend:
     rewrites: bool = False
     is_single_process: bool = False
     devices: tuple[str, ...] = ()
-    of_code: bool = False
+    runs_user_code: bool = False
 
 
 _TORCH, _JAX = ("cpu", "cuda", "mps"), ("cpu", "cuda", "tpu")
 BACKENDS: Mapping[str, Backend] = {
     "torch": Backend("steptime.measure.backends.torch.backend", "torch", devices=_TORCH),
-    "jax": Backend("steptime.measure.backends.jax.backend", "jax", True, True, _JAX),
+    "jax": Backend(
+        "steptime.measure.backends.jax.backend",
+        "jax",
+        rewrites=True,
+        is_single_process=True,
+        devices=_JAX,
+    ),
     "native": Backend(
-        "steptime.measure.backends.native.backend", "torch", True, devices=_TORCH, of_code=True
+        "steptime.measure.backends.native.backend",
+        "torch",
+        rewrites=True,
+        devices=_TORCH,
+        runs_user_code=True,
     ),
     "onnxruntime": Backend(
-        "steptime.measure.backends.onnxruntime.backend", "onnxruntime", True, False, ("cpu", "cuda")
+        "steptime.measure.backends.onnxruntime.backend",
+        "onnxruntime",
+        rewrites=True,
+        devices=("cpu", "cuda"),
     ),
 }
 
@@ -75,7 +88,7 @@ def stack_names() -> list[str]:
     return list(dict.fromkeys([*stacks.measured_labels(), *backends()]))
 
 
-def compiles(name: str, compiled: bool) -> bool:
+def accepts_compile(name: str, compiled: bool) -> bool:
     """Whether a backend can be told so; other packages' know for themselves."""
     if not compiled or name not in BACKENDS:
         return True
@@ -84,8 +97,8 @@ def compiles(name: str, compiled: bool) -> bool:
 
 def backend(name: str, place: str = "") -> Backend:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
-    rows = BACKENDS if name in BACKENDS else backends()
-    return rows[check_choice("backend", name, rows, place)]
+    backend_by_name = BACKENDS if name in BACKENDS else backends()  # packages are read if needed
+    return backend_by_name[check_choice("backend", name, backend_by_name, place)]
 
 
 def check_device(name: str, device: str, place: str) -> None:
@@ -108,8 +121,8 @@ def version(name: str) -> str | None:
 
 def backends() -> dict[str, Backend]:
     """Return all backends by name: these, and those of other packages."""
-    added = {
+    backends_of_packages = {
         point.name: Backend(point.value, point.dist.name if point.dist else "")
         for point in metadata.entry_points(group=GROUP)
     }
-    return {**BACKENDS, **added, **BACKENDS}  # none of ours is replaced
+    return {**BACKENDS, **backends_of_packages, **BACKENDS}  # none of ours is replaced

@@ -49,7 +49,7 @@ ZEROS_FILL = Fill("constant", 0.0)
 UNIT_FILL = Fill("constant", 1.0)
 
 
-def _spread(size: int, gain: float = 1.0) -> Fill:
+def _scaled_normal(size: int, gain: float = 1.0) -> Fill:
     return Fill("normal", math.sqrt(gain / max(1, size)))
 
 
@@ -59,42 +59,51 @@ Rule = Callable[[Specs, Attributes], Fill]
 
 def _fan_in(specs: Specs, _: Attributes) -> Fill:
     """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
-    return _spread(math.prod(specs[1].shape[1:]), 2.0)
+    return _scaled_normal(math.prod(specs[1].shape[1:]), 2.0)
 
 
-def _by_width(of: int) -> Rule:
-    return lambda specs, _: _spread(specs[of].shape[-1])
+def _transposed_fan_in(specs: Specs, _: Attributes) -> Fill:
+    return _scaled_normal(specs[1].size // specs[1].shape[1], 2.0)
 
 
-def _scale(_: Specs, attrs: Attributes) -> Fill:
+def _by_width_of(input_index: int) -> Rule:
+    return lambda specs, _: _scaled_normal(specs[input_index].shape[-1])
+
+
+def _neutral_operand(_: Specs, attrs: Attributes) -> Fill:
     """Leave what is added at 0; all else that a function of elements is given is 1."""
     return ZEROS_FILL if attrs["function"] in ("add", "sub") else UNIT_FILL
 
 
-def _below_axis(specs: Specs, attrs: Attributes) -> Fill:
+def _indices_below_axis(specs: Specs, attrs: Attributes) -> Fill:
     return Fill("ids", specs[0].shape[attrs["axis"]])
 
 
-USES: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
+FILLS_BY_KIND: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
     "conv2d": {1: _fan_in},
-    "conv_transpose2d": {1: lambda specs, _: _spread(specs[1].size // specs[1].shape[1], 2.0)},
-    "matmul": {1: _by_width(1)},
+    "conv_transpose2d": {
+        1: lambda specs, _: _scaled_normal(specs[1].size // specs[1].shape[1], 2.0)
+    },
+    "matmul": {1: _by_width_of(1)},
     "bias": {1: ZEROS_FILL},
     "batch_norm": {1: UNIT_FILL, 2: ZEROS_FILL, 3: ZEROS_FILL, 4: UNIT_FILL},
     "layer_norm": {1: UNIT_FILL, 2: ZEROS_FILL},
     "group_norm": {1: UNIT_FILL, 2: ZEROS_FILL},
     "rms_norm": {1: UNIT_FILL},
-    "pointwise": {1: _scale, 2: _scale},
-    "gather": {1: _below_axis},
-    "gather_elements": {1: _below_axis},
-    "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width(1)},
+    "pointwise": {1: _neutral_operand, 2: _neutral_operand},
+    "gather": {1: _indices_below_axis},
+    "gather_elements": {1: _indices_below_axis},
+    "embedding": {0: lambda specs, _: Fill("ids", specs[1].shape[0]), 1: _by_width_of(1)},
     "cross_entropy": {1: lambda specs, _: Fill("ids", specs[0].shape[-1])},
     "rotary": {1: Fill("angles")},
-    **{cell: {1: _by_width(2), 2: _by_width(2), 3: ZEROS_FILL, 4: ZEROS_FILL} for cell in GATES},
+    **{
+        cell: {1: _by_width_of(2), 2: _by_width_of(2), 3: ZEROS_FILL, 4: ZEROS_FILL}
+        for cell in GATES
+    },
 }
 # the next op says what these are
-_PASSED_ON = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broadcast")
+_VALUE_PRESERVING_KINDS = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broadcast")
 
 
 def fills(graph: Graph) -> dict[str, Fill]:
@@ -118,25 +127,25 @@ def fills(graph: Graph) -> dict[str, Fill]:
 def _fills_by_use(graph: Graph) -> dict[str, Fill]:
     """Return the values of the tensors for which the op that first uses them has a rule."""
     fills_by_use: dict[str, Fill] = {f"{name}/grad": UNIT_FILL for name in graph.outputs}
-    source = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
+    source_by_tensor = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:
-        passes_values_on = op.kind in _PASSED_ON and op.inputs[0] in source
+        passes_values_on = op.kind in _VALUE_PRESERVING_KINDS and op.inputs[0] in source_by_tensor
         if passes_values_on:
-            source[op.outputs[0]] = source[op.inputs[0]]
-        rules = USES.get(OVER_VOLUMES.get(op.kind, op.kind), {})
-        for i, name in enumerate(op.inputs):
-            rule = rules.get(i)
-            is_unfilled = name in source and source[name] not in fills_by_use
+            source_by_tensor[op.outputs[0]] = source_by_tensor[op.inputs[0]]
+        rule_by_input = FILLS_BY_KIND.get(OVER_VOLUMES.get(op.kind, op.kind), {})
+        for input_index, name in enumerate(op.inputs):
+            rule = rule_by_input.get(input_index)
+            is_unfilled = name in source_by_tensor and source_by_tensor[name] not in fills_by_use
             if rule and is_unfilled:
                 specs = tuple(graph.tensors[input_name] for input_name in op.inputs)
                 fill = rule if isinstance(rule, Fill) else rule(specs, op.attrs)
-                fills_by_use[source[name]] = fill
+                fills_by_use[source_by_tensor[name]] = fill
     return fills_by_use
 
 
 def _default_weight_fill(spec: TensorSpec) -> Fill:
     width = spec.shape[-1] if spec.shape else 1
-    return _spread(width)
+    return _scaled_normal(width)
 
 
 def _default_input_fill(spec: TensorSpec) -> Fill:
@@ -149,12 +158,12 @@ def initial_values(
 ) -> dict[str, NDArray[Any]]:
     """Return arrays for all inputs, weights and buffers; `element_type` gives numpy's types."""
     rng = np.random.default_rng(seed)
-    return {
-        name: _DRAWS[fill.kind](graph.tensors[name].shape, fill, rng).astype(
-            element_type(graph.tensors[name].dtype), copy=False
-        )
-        for name, fill in fills(graph).items()
-    }
+    values = {}
+    for name, fill in fills(graph).items():
+        spec = graph.tensors[name]
+        draw = _DRAW_BY_KIND[fill.kind]
+        values[name] = draw(spec.shape, fill, rng).astype(element_type(spec.dtype), copy=False)
+    return values
 
 
 def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any:
@@ -166,12 +175,12 @@ def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any
 def angles(shape: tuple[int, ...], *_: object) -> Any:
     """Return the cosines and then the sines by which pairs are turned (Su et al. 2021, eq. 15)."""
     length, width = shape
-    turns = ROTARY_BASE ** (-2.0 * np.arange(width // 2) / width)
-    rotations = np.outer(np.arange(length), turns)
+    frequencies = ROTARY_BASE ** (-2.0 * np.arange(width // 2) / width)
+    rotations = np.outer(np.arange(length), frequencies)
     return np.concatenate((np.cos(rotations), np.sin(rotations)), -1)
 
 
-_DRAWS: dict[str, Callable[..., Any]] = {
+_DRAW_BY_KIND: dict[str, Callable[..., Any]] = {
     "normal": _normal,
     "constant": lambda shape, fill, _: np.full(shape, fill.amount),
     "ids": lambda shape, fill, rng: rng.integers(0, int(fill.amount), shape),

@@ -28,13 +28,14 @@ from statistics import median
 from typing import Any
 
 from steptime.core.json_types import JsonObject
-from steptime.measure.disturbance import CounterWatch, changes
+from steptime.measure.disturbance import CounterWatch, counter_changes
 
 WINDOW = 5
 TOLERANCE = 0.01  # windows that differ less are taken as equal
 WARM_UP_SHARE = 1 / 3  # of the budget
-NARROW = 0.01  # half-width of the median's interval that ends sampling
+MAX_HALF_WIDTH = 0.01  # half-width of the median's interval that ends sampling
 MARGIN = 1.1  # samples aim at 10 % more than the shortest that counts
+SIGMA_PER_DEVIATION = 1.4826  # standard over median absolute deviation, of normal noise
 MAX_BLOCKS = 1000  # of a training: a long one has longer samples, not more
 
 WARM_UP_RULE = (
@@ -66,7 +67,7 @@ class Samples:
 
 
 @dataclass
-class _Taker:
+class _StepSampler:
     """Takes the first step of a measurement, and then samples, each a mean over its steps.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
@@ -84,43 +85,44 @@ class _Taker:
     sample_s: float = 0.010
     watch: CounterWatch | None = None
     timer: Timer | None = None
-    waited: Callable[[], float] | None = None
-    started: Callable[[float, float], object] = lambda *_: None
+    take_wait_s: Callable[[], float] | None = None
+    report_start: Callable[[float, float], object] = lambda *_: None
 
     def __post_init__(self) -> None:
-        by_host = timer_of(self.sync, self.clock)
-        self.seconds_of = self.timer or by_host
-        self.first_step_s = by_host(self.step, 1)
-        self.begin()
+        time_by_host = timer_of(self.sync, self.clock)
+        self.time_steps = self.timer or time_by_host
+        self.first_step_s = time_by_host(self.step, 1)
+        self.restart()
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Begin without samples: what disturbs from here on is of the first one."""
         self.step_s: list[float] = []
-        self.rows: list[JsonObject] = []
-        self._counted = self.watch.read() if self.watch else {}
+        self.sample_rows: list[JsonObject] = []
+        self._counters_before = self.watch.read() if self.watch else {}
 
-    def take(self, steps: int) -> float:
+    def take_sample(self, steps: int) -> float:
         """Take a sample of `steps` steps with its row of columns, and return its seconds."""
-        if self.waited:
-            self.waited()
-        total_s = self.seconds_of(self.step, steps)
+        if self.take_wait_s:
+            self.take_wait_s()
+        total_s = self.time_steps(self.step, steps)
         row: JsonObject = {"steps": steps}
-        if self.waited:
-            row["input_s"] = self.waited() / steps
+        if self.take_wait_s:
+            row["input_s"] = self.take_wait_s() / steps
         if self.watch:
-            before, self._counted = self._counted, self.watch.read()  # one a sample: no gap
-            row |= changes(before, self._counted, total_s)
+            counters = self.watch.read()  # one a sample: no gap
+            row |= counter_changes(self._counters_before, counters, total_s)
+            self._counters_before = counters
         self.step_s.append(total_s / steps)
-        self.rows.append(row)
+        self.sample_rows.append(row)
         return total_s
 
-    def steps_for(self, step_s: float) -> int:
+    def steps_in_sample(self, step_s: float) -> int:
         """Return the number of steps that fill a sample; very many if no time passed."""
         return max(1, math.ceil(MARGIN * self.sample_s / max(step_s, 1e-9)))
 
     def increase_steps(self, steps: int, step_s: float) -> int:
         """Return the number of steps of the next sample after one that was too short."""
-        return min(10 * steps, max(steps + 1, self.steps_for(step_s)))
+        return min(10 * steps, max(steps + 1, self.steps_in_sample(step_s)))
 
     def warm_up(self, total_s: float, start_s: float, budget_s: float) -> tuple[list[float], int]:
         """Return the times of steps until they are steady, and how many fill a sample."""
@@ -128,29 +130,29 @@ class _Taker:
         steps = 1
         while total_s < self.sample_s:
             steps = self.increase_steps(steps, total_s / steps)
-            total_s = self.seconds_of(self.step, steps)
+            total_s = self.time_steps(self.step, steps)
             times_s.append(total_s / steps)
         if total_s >= budget_s:
             return times_s, steps
-        warm_s: list[float] = []
+        block_step_s: list[float] = []  # of blocks that fill a sample
         end_s = start_s + budget_s
         block_s = 0.0  # of the last block, which the next one is expected to take, too
         while self.clock() + block_s < end_s:
-            warm_s.append(self.seconds_of(self.step, steps) / steps)
-            block_s = warm_s[-1] * steps
-            fills_window = len(warm_s) % WINDOW == 0
-            has_two_windows = len(warm_s) >= 2 * WINDOW
+            block_step_s.append(self.time_steps(self.step, steps) / steps)
+            block_s = block_step_s[-1] * steps
+            fills_window = len(block_step_s) % WINDOW == 0
+            has_two_windows = len(block_step_s) >= 2 * WINDOW
             if fills_window and has_two_windows:
-                window_before = warm_s[-2 * WINDOW : -WINDOW]
-                if agree(window_before, warm_s[-WINDOW:]):
+                window_before = block_step_s[-2 * WINDOW : -WINDOW]
+                if medians_agree(window_before, block_step_s[-WINDOW:]):
                     break
-        times_s += warm_s
-        return times_s, self.steps_for(min(times_s[-WINDOW:]))
+        times_s += block_step_s
+        return times_s, self.steps_in_sample(min(times_s[-WINDOW:]))
 
-    def samples(self, warmup_s: Sequence[float], first: int = 0) -> Samples:
-        """Return the samples from the one with this number on."""
-        step_s = self.step_s[first:]
-        sample_rows = self.rows[first:]
+    def make_samples(self, warmup_s: Sequence[float], first_sample: int = 0) -> Samples:
+        """Return the samples from `first_sample` on."""
+        step_s = self.step_s[first_sample:]
+        sample_rows = self.sample_rows[first_sample:]
         half = len(step_s) // 2
         columns = {name: tuple(row[name] for row in sample_rows) for name in sample_rows[0]}
         return Samples(
@@ -158,7 +160,7 @@ class _Taker:
             steps_per_sample=sample_rows[-1]["steps"],
             first_step_s=self.first_step_s,
             warmup_s=tuple(warmup_s),
-            steady=half > 0 and agree(step_s[:half], step_s[-half:]),
+            steady=half > 0 and medians_agree(step_s[:half], step_s[-half:]),
             few_samples=len(step_s) < self.target_samples,
             input_s=columns.pop("input_s", ()),
             columns=columns,
@@ -168,33 +170,36 @@ class _Taker:
 def take_samples(
     step: Step, sync: Callable[[], object], *, budget_s: float = 3.0, **settings: Any
 ) -> Samples:
-    """Return samples of `step` in seconds a step; `settings` are fields of `_Taker`."""
-    taker = _Taker(step, sync, **settings)
-    start_s = taker.clock()
-    total_s = taker.take(1)
+    """Return samples of `step` in seconds a step; `settings` are fields of `_StepSampler`."""
+    sampler = _StepSampler(step, sync, **settings)
+    start_s = sampler.clock()
+    total_s = sampler.take_sample(1)
     # the second step tells how long one is where the first compiled
-    taker.started(taker.first_step_s, max(budget_s - total_s, (taker.min_samples - 1) * total_s))
+    min_remaining_s = (sampler.min_samples - 1) * total_s
+    sampler.report_start(sampler.first_step_s, max(budget_s - total_s, min_remaining_s))
     steps = 1
     warmup_s: list[float] = []
     if total_s < budget_s:
-        warmup_s, steps = taker.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
-        taker.begin()
-    ordered = list(taker.step_s)
+        warmup_s, steps = sampler.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
+        sampler.restart()
+    sorted_step_s = list(sampler.step_s)
     while True:
-        total_s = taker.take(steps)
-        left_s = start_s + budget_s - taker.clock()
-        if total_s < taker.sample_s and left_s > 0:  # the step became faster: it was not warm
-            warmup_s.append(taker.step_s.pop())
-            taker.rows.pop()
-            steps = max(steps + 1, taker.steps_for(total_s / steps))
+        total_s = sampler.take_sample(steps)
+        left_s = start_s + budget_s - sampler.clock()
+        was_not_warm = total_s < sampler.sample_s  # the step became faster
+        if was_not_warm and left_s > 0:
+            warmup_s.append(sampler.step_s.pop())
+            sampler.sample_rows.pop()
+            steps = max(steps + 1, sampler.steps_in_sample(total_s / steps))
             continue
-        insort(ordered, total_s / steps)
-        if len(ordered) >= taker.min_samples and total_s > left_s:
+        insort(sorted_step_s, total_s / steps)
+        next_exceeds_budget = total_s > left_s  # it is expected to take as long as this one
+        if len(sorted_step_s) >= sampler.min_samples and next_exceeds_budget:
             break
-        enough = len(ordered) >= max(taker.target_samples, taker.min_samples)
-        if enough and median_half_width(ordered) <= NARROW:
+        has_target = len(sorted_step_s) >= max(sampler.target_samples, sampler.min_samples)
+        if has_target and median_half_width(sorted_step_s) <= MAX_HALF_WIDTH:
             break
-    return taker.samples(warmup_s)
+    return sampler.make_samples(warmup_s)
 
 
 def take_training(step: Step, sync: Callable[[], object], total: int, **settings: Any) -> Samples:
@@ -203,37 +208,38 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
     Blocks grow until one fills a sample; the last may hold up to twice as many steps. Samples are
     those after warm-up, at most two thirds of them, at least `min_samples`.
     """
-    taker = _Taker(step, sync, **settings)
-    taker.started(taker.first_step_s, taker.first_step_s * (total - 1))
+    sampler = _StepSampler(step, sync, **settings)
+    sampler.report_start(sampler.first_step_s, sampler.first_step_s * (total - 1))
     remaining_steps = total - 1
     steps = 1  # of a block
     first_full_block: int | None = None  # the first one that fills a sample
     while remaining_steps:
-        is_last_block = remaining_steps < 2 * steps
+        is_last_block = remaining_steps < 2 * steps  # so that no short block is left over
         block_steps = remaining_steps if is_last_block else steps
-        block_s = taker.take(block_steps)
+        block_s = sampler.take_sample(block_steps)
         remaining_steps -= block_steps
-        if first_full_block is None and block_s >= taker.sample_s:
-            first_full_block = len(taker.step_s) - 1
+        if first_full_block is None and block_s >= sampler.sample_s:
+            first_full_block = len(sampler.step_s) - 1
             min_steps = math.ceil(remaining_steps / MAX_BLOCKS)
             steps = max(steps, min_steps)
         elif first_full_block is None:
-            larger_steps = taker.increase_steps(steps, taker.step_s[-1])
-            max_steps = remaining_steps // taker.min_samples
+            larger_steps = sampler.increase_steps(steps, sampler.step_s[-1])
+            max_steps = remaining_steps // sampler.min_samples
             steps = max(1, min(larger_steps, max_steps))
-    times_s = taker.step_s
+    times_s = sampler.step_s
     growing_blocks = first_full_block or 0
-    warmup_blocks = growing_blocks + _warm_blocks(times_s[growing_blocks:])
-    max_warmup_blocks = max(0, len(times_s) - taker.min_samples)
+    warmup_blocks = growing_blocks + _count_warm_up_blocks(times_s[growing_blocks:])
+    max_warmup_blocks = max(0, len(times_s) - sampler.min_samples)
     first_sample = min(warmup_blocks, max_warmup_blocks)
-    return taker.samples(times_s[:first_sample], first_sample)
+    return sampler.make_samples(times_s[:first_sample], first_sample)
 
 
-def _warm_blocks(times_s: Sequence[float]) -> int:
+def _count_warm_up_blocks(times_s: Sequence[float]) -> int:
     """Count the warm-up blocks: up to the first two windows that agree, or a third of all."""
     max_blocks = int(len(times_s) * WARM_UP_SHARE)
-    for end in range(2 * WINDOW, max_blocks + 1, WINDOW):
-        if agree(times_s[end - 2 * WINDOW : end - WINDOW], times_s[end - WINDOW : end]):
+    for end in range(2 * WINDOW, max_blocks + 1, WINDOW):  # of the second of two windows
+        window_before = times_s[end - 2 * WINDOW : end - WINDOW]
+        if medians_agree(window_before, times_s[end - WINDOW : end]):
             return end
     return max_blocks
 
@@ -244,36 +250,37 @@ def part_seconds(
     """Run the parts of a step, synchronised after each, and return the seconds of each."""
     seconds = {}
     for name, part in parts.items():
-        began = clock()
+        start_s = clock()
         part()
         sync()
-        seconds[name] = clock() - began
+        seconds[name] = clock() - start_s
     return seconds
 
 
-def agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
+def medians_agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
     """Return whether two groups of times have the same median, within 1 % or within their noise."""
     earlier_s = median(earlier)
     later_s = median(later)
     variance = 0.0  # of the difference of the means
-    for group, middle_s in ((earlier, earlier_s), (later, later_s)):
-        sigma = 1.4826 * median([abs(time_s - middle_s) for time_s in group])
-        variance += sigma**2 / len(group)
+    for times_s, middle_s in ((earlier, earlier_s), (later, later_s)):
+        deviation_s = median([abs(time_s - middle_s) for time_s in times_s])
+        sigma_s = SIGMA_PER_DEVIATION * deviation_s
+        variance += sigma_s**2 / len(times_s)
     error_s = math.sqrt(math.pi / 2 * variance)  # of medians, for normal noise
     return abs(earlier_s - later_s) <= max(TOLERANCE * min(earlier_s, later_s), 2 * error_s)
 
 
-def median_half_width(ordered: Sequence[float]) -> float:
+def median_half_width(sorted_step_s: Sequence[float]) -> float:
     """Return half the 95 % interval of the median of sorted times, as a share of the median.
 
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
-    n = len(ordered)
+    n = len(sorted_step_s)
     low_rank = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
     high_rank = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
-    half_width_s = (ordered[high_rank] - ordered[low_rank]) / 2
-    return half_width_s / median(ordered)
+    half_width_s = (sorted_step_s[high_rank] - sorted_step_s[low_rank]) / 2
+    return half_width_s / median(sorted_step_s)
 
 
 def timer_of(sync: Callable[[], object], clock: Clock = time.perf_counter) -> Timer:

@@ -30,7 +30,7 @@ def prepare_examination(
     if prepared.loss is None or prepared.inference is None:
         raise UnsupportedError("the backend gives neither loss nor accuracy")
     last_loss = prepared.loss
-    network = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
+    infer = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
     test, per_epoch = cell_input.dataset.parts["test"], cell_input.order.per_epoch
     facts = {
         "steps": options.train_steps,
@@ -40,24 +40,26 @@ def prepare_examination(
         "test_images": len(test.labels),
         "guess": int(np.bincount(test.labels).max()) / len(test.labels),
     }
-    fit = replace(cell_input.fit, labels="")
+    image_inputs = replace(cell_input.fit, labels="")
 
     def examine() -> tuple[dict[str, Quantity], JsonObject]:
         loss = last_loss()
-        share = accuracy(network, test, fit, workload.batch_per_replica)
-        return {"accuracy": single_run((share,)), "loss": single_run((loss,))}, facts
+        accuracy_share = accuracy(infer, test, image_inputs, workload.batch_per_replica)
+        return {"accuracy": single_run((accuracy_share,)), "loss": single_run((loss,))}, facts
 
     return examine
 
 
-def accuracy(network: Callable[[Arrays], Any], test: Split, fit: ImageInputs, batch: int) -> float:
+def accuracy(
+    infer: Callable[[Arrays], Any], test: Split, image_inputs: ImageInputs, batch: int
+) -> float:
     """Return the share of a test set that is classified correctly; the last batch is filled up."""
     image_count = len(test.labels)
     correct_count = 0
-    for first in range(0, image_count, batch):
-        indices = np.arange(first, first + batch)
+    for first_image in range(0, image_count, batch):
+        indices = np.arange(first_image, first_image + batch)
         is_filler = indices >= image_count  # repeats of the last image fill up the last batch
         images, labels = decode(test, np.minimum(indices, image_count - 1))
-        predicted = np.argmax(network(fit.arrays(images, labels)), axis=-1)
-        correct_count += int(np.count_nonzero((predicted == labels) & ~is_filler))
+        predicted_labels = np.argmax(infer(image_inputs.arrays(images, labels)), axis=-1)
+        correct_count += int(np.count_nonzero((predicted_labels == labels) & ~is_filler))
     return correct_count / image_count

@@ -27,7 +27,7 @@ from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry
-from steptime.measure.cell import Tell, measure_cell
+from steptime.measure.cell import ReportEvent, measure_cell
 from steptime.measure.point import time_point
 from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_separate_cpus
@@ -41,19 +41,19 @@ def _requests(descriptor: int) -> Iterator[JsonObject]:
 
     They are read without Python's streams, whose lock a forked loader would find taken.
     """
-    waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    request_lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
         unread = b""
         while piece := os.read(descriptor, 1 << 16):
             *lines, unread = (unread + piece).split(b"\n")
             for line in lines:
-                waiting.put(line)
+                request_lines.put(line)
         os._exit(0)  # the parent is gone: nobody wants what runs now
 
     threading.Thread(target=read, daemon=True).start()
     while True:
-        yield json.loads(waiting.get())
+        yield json.loads(request_lines.get())
 
 
 @dataclass
@@ -72,22 +72,27 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
 
     Replicas that are devices of one process share the cores of all.
     """
-    row = registry.backend(request["backend"])
+    backend_row = registry.backend(request["backend"])
     options = contract.Options(**request["options"])
     scratch.set_private_tmpdir()
     rank = ranks.find_rank()
     if rank.size > 1:
-        if row.is_single_process:
+        if backend_row.is_single_process:
             hint = f"--replicas {rank.size} without torchrun or srun"
             raise InputError(f"{request['backend']} runs replicas in one process: {hint}")
         ranks.check_address(rank)
-    local_replicas = request.get("replicas", 1) if row.is_single_process else 1
-    sharing = 1 if rank.has_bound_cpus else rank.local_size
-    threads = options.threads or cpus.default_threads(processes=sharing)
-    bound = cpus.bind_threads(local_replicas * threads, rank.local_rank % sharing, sharing)
+    local_replicas = request.get("replicas", 1) if backend_row.is_single_process else 1
+    # Processes with CPUs of their own share none.
+    sharing_processes = 1 if rank.has_bound_cpus else rank.local_size
+    threads = options.threads or cpus.default_threads(processes=sharing_processes)
+    bound_cpus = cpus.bind_threads(
+        local_replicas * threads,
+        process=rank.local_rank % sharing_processes,
+        processes=sharing_processes,
+    )
     options = replace(options, threads=threads, device=device_of_rank(options.device, rank))
-    backend = importlib.import_module(row.module)
-    prepared = _wake(backend, options, local_replicas * rank.size)
+    backend = importlib.import_module(backend_row.module)
+    prepared = _run_tiny_step(backend, options, local_replicas * rank.size)
     facts: contract.DeviceFacts = backend.device_facts(options.device)
     version = registry.version(request["backend"])
     gc.collect()
@@ -95,7 +100,7 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
     env = {
         **machine.environment(),
         "threads": threads,
-        "cpus": list(bound),
+        "cpus": list(bound_cpus),
         "backend": request["backend"],
         "framework": f"{request['backend']} {version}",
         "product": facts.product,
@@ -145,16 +150,22 @@ def device_of_rank(device: str, rank: Rank) -> str:
     return "cuda:0" if is_single_gpu else f"cuda:{rank.local_rank}"
 
 
-def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
+def _run_tiny_step(backend: Any, options: contract.Options, replicas: int) -> contract.Prepared:
     """Run one step of a tiny network, so that no measured one pays for what is loaded at first use.
 
     Without it the first network of a worker would show some 80 MB of PyTorch's own as its memory.
     Replicas are joined here, if the backend can.
     """
-    tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
+    tiny_network = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
     phase = getattr(backend, "PHASES", PHASES)[0]
-    shared = replicas if backend.STRATEGIES else 1
-    workload = make_workload(tiny, 2, "float32", phase, "sgd", shared)
+    workload = make_workload(
+        tiny_network,
+        batch=2,
+        dtype="float32",
+        phase=phase,
+        optimizer="sgd",
+        replicas=replicas if backend.STRATEGIES else 1,
+    )
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         tiny_options = replace(options, compile=False, strategy=strategy)
@@ -173,7 +184,7 @@ def _session_of_request(
     options = contract.Options(**{**request["options"], **fixed_options})
     return replace(session, options=options), Record(
         origin="measured",
-        method=contract.method(session.name, session.version, options, request["runs"]),
+        method=contract.make_record_method(session.name, session.version, options, request["runs"]),
         workload=workload,
         platform=request["platform"],
         quantities={},
@@ -183,14 +194,18 @@ def _session_of_request(
 
 
 def measure(
-    session: WorkerSession, request: Mapping[str, Any], tell: Tell = lambda *_, **__: None
+    session: WorkerSession,
+    request: Mapping[str, Any],
+    report_event: ReportEvent = lambda *_, **__: None,
 ) -> Record:
     """Build the workload, prepare it, time it, and return its record, whatever happened."""
     session, record = _session_of_request(session, request)
     try:
-        measurement = measure_cell(session.backend, record.workload, session.options, request, tell)
+        measurement = measure_cell(
+            session.backend, record.workload, session.options, request, report_event
+        )
     except Exception as error:  # noqa: BLE001  # a network that fails is a result, not the end
-        return _failed(session, record, error)
+        return _make_failed_record(session, record, error)
     env = {**record.env, **measurement.facts}
     return replace(record, quantities=measurement.quantities, env=env)
 
@@ -210,7 +225,7 @@ def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
             request["trace"],
         )
     except Exception as error:  # noqa: BLE001  # as above
-        return [_failed(session, record, error)]
+        return [_make_failed_record(session, record, error)]
     return [
         replace(
             record,
@@ -222,11 +237,13 @@ def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def _failed(session: WorkerSession, record: Record, error: Exception) -> Record:
-    error = contract.meaning(session.backend, error)
-    rows = (row for kinds, *row in FAILURES if isinstance(error, kinds))
-    status, cause = next(rows, ("failed", "exception"))
-    return replace(record, status=status, cause=cause, note=_line(error))
+def _make_failed_record(session: WorkerSession, record: Record, error: Exception) -> Record:
+    error = contract.translate_backend_error(session.backend, error)
+    outcomes = (
+        (status, cause) for error_types, status, cause in FAILURES if isinstance(error, error_types)
+    )
+    status, cause = next(outcomes, ("failed", "exception"))
+    return replace(record, status=status, cause=cause, note=_format_error(error))
 
 
 def point(session: WorkerSession, request: Mapping[str, Any]) -> JsonObject:
@@ -234,7 +251,7 @@ def point(session: WorkerSession, request: Mapping[str, Any]) -> JsonObject:
     try:
         return time_point(session.backend, session.options, request)
     except Exception as error:  # noqa: BLE001  # whatever a backend raises, others can be had
-        return {"note": _line(contract.meaning(session.backend, error))}
+        return {"note": _format_error(contract.translate_backend_error(session.backend, error))}
 
 
 FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error, status, cause
@@ -246,12 +263,19 @@ FAILURES: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (  # error,
     ((InputError,), "failed", "bad-config"),
     ((contract.KilledError,), "failed", "killed"),
 )
-_IN_FULL = (contract.UnsupportedError, contract.OutOfMemoryError, contract.NoSpaceError, InputError)
+_SELF_EXPLAINING_ERRORS = (
+    contract.UnsupportedError,
+    contract.OutOfMemoryError,
+    contract.NoSpaceError,
+    InputError,
+)
 
 
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, _IN_FULL) else f"{type(error).__name__}: {text}"[:500]
+def _format_error(error: Exception) -> str:
+    type_name = type(error).__name__
+    text = " ".join(str(error).split()) or type_name
+    is_self_explaining = isinstance(error, _SELF_EXPLAINING_ERRORS)
+    return text if is_self_explaining else f"{type_name}: {text}"[:500]
 
 
 def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
@@ -261,7 +285,7 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
-    def tell(event: str, **numbers: float) -> None:
+    def report_event(event: str, **numbers: float) -> None:
         answer({"event": event, **numbers})
 
     try:
@@ -277,7 +301,7 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
     backend, options = session.backend, session.options
 
     def measure_request(request: JsonObject) -> JsonObject:
-        return record_to_json(measure(session, request, tell))
+        return record_to_json(measure(session, request, report_event))
 
     def profile_request(request: JsonObject) -> JsonObject:
         return {"records": list(map(record_to_json, profile(session, request)))}
@@ -298,8 +322,8 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
 def main() -> None:
     """Serve on the process's standard streams, keeping them for requests and answers alone."""
     requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
-    with open(os.devnull) as nothing:  # noqa: PTH123  # for its descriptor
-        os.dup2(nothing.fileno(), 0)
+    with open(os.devnull) as null_file:  # noqa: PTH123  # for its descriptor
+        os.dup2(null_file.fileno(), 0)
     os.dup2(2, 1)
     serve(_requests(requests), answers)
 

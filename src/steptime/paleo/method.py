@@ -19,7 +19,7 @@ from steptime.paleo.rules import ALGORITHMS, settings_of
 from steptime.prediction.collectives import COLLECTIVES, Collective, rounds
 from steptime.prediction.fabric import Fabric
 from steptime.prediction.kernel import Settings
-from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
+from steptime.prediction.method import EFFICIENCIES, Method, Option, choice_option
 
 FAULTS = {  # fault of Paleo: what is right. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",
@@ -101,13 +101,13 @@ METHOD = with_faults(
         arrays=True,
         options={
             **EFFICIENCIES,
-            "pipeline": choice(
+            "pipeline": choice_option(
                 "a layer's compute and memory time overlap: Paleo's lower bound",
                 "pipelined",
                 {"true": True, "false": False, "yes": True, "no": False},
                 "false",
             ),
-            "conv": choice(
+            "conv": choice_option(
                 "algorithm of convolutions", "algorithm", {n: n for n in ALGORITHMS}, "gemm"
             ),
         },

@@ -73,7 +73,7 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
     for row in model.timeline(batch).rows:
         rows_by_layer[layer_name(row.row.name, rows_by_layer, layers[-1].name)].append(row)
     pipelined = model.settings.pipelined
-    flop_by_row = model.counted(batch)
+    flop_by_row = model.flop_by_row(batch)
     layer_times = []
     for layer in layers:
         layer_rows = rows_by_layer[layer.name]

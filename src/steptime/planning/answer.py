@@ -12,7 +12,7 @@ from steptime.network.count import op_work
 from steptime.network.ops import OPS
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import RankModel
+from steptime.planning.rank_model import FORWARD_PASSES, RankModel
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.calibrated.method import device_notes, stack_notes
@@ -20,7 +20,6 @@ from steptime.prediction.states import host_memory
 
 KWH_J = 3.6e6
 FLOP_PER_PARAMETER = 6.0  # of a token in training, by the convention 6N
-FORWARD_PASSES = 3.0  # the FLOP of a training step over those of its forward pass
 
 
 def fits(problem: PlanProblem, plan_time: PlanTime) -> bool:
@@ -100,7 +99,7 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     graph = rank.graph_of_kinds()
     is_single_device_training = rank.is_training and not problem.cluster.levels
     if is_single_device_training:
-        notes = [*rank.step_model.of(graph, 1).remarks(1)]  # those of `predict`
+        notes = [*rank.step_model.with_graph(graph, 1).remarks(1)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
         notes += [*stack_notes(rank.device, stack.name), *graph.remarks]

@@ -37,7 +37,7 @@ def step_energy_j(cost: PlanCost, step: PlanStep, step_s: float) -> float | None
     pipeline_j = sum(
         [
             device_count * min(waiting_j + microbatch_j * microbatches, limit_j)
-            for device_count, microbatch_j in cost.energies
+            for device_count, microbatch_j in cost.device_energies
         ]
     )
     return pipeline_j * (plan.device_count // plan.pipeline)
@@ -55,8 +55,8 @@ def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | 
         return step_energy(model.timeline(microbatch), model.effective_device, columns).energy_j
     kernels = _full_kernel_energy(rank, microbatch)
     kernels_j = kernels.passes_j * step.microbatches + kernels.update_j
-    energy_j = step_joules(kernels_j, (step_s, step_s, step_s), model.effective_device)
-    return None if energy_j is None else energy_j[0]
+    joules = step_joules(kernels_j, (step_s, step_s, step_s), model.effective_device)
+    return None if joules is None else joules.value
 
 
 @cached_by_owner

@@ -85,8 +85,8 @@ def needed_bytes(problem: PlanProblem, cost: PlanCost, microbatches: int) -> flo
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
     return max(
         [
-            fixed_bytes + activation_bytes(stages, in_flight, microbatches)
-            for _, fixed_bytes, stages in distinct_device_memories(problem, cost)
+            memory.fixed_bytes + activation_bytes(memory.stages, in_flight, microbatches)
+            for memory in distinct_device_memories(problem, cost)
         ]
     )
 
@@ -105,11 +105,11 @@ def estimate_plan(
     microbatches = step.microbatches
     memory_bytes = needed_bytes(problem, cost, microbatches)
     if memory_bytes > problem.rank.room_bytes:
-        return PlanEstimate(inf, memory_bytes, None, step)
+        return PlanEstimate(step_s=inf, needed_bytes=memory_bytes, energy_j=None, step=step)
     if accuracy is ScheduleAccuracy.BUSIEST_DEVICE:
         end_s = microbatches * cost.busiest_s
     elif accuracy is ScheduleAccuracy.LONGEST_CHAIN:
-        end_s = plan_run(problem, cost).bound.of(microbatches)
+        end_s = plan_run(problem, cost).bound.end_s(microbatches)
     else:
         end_s = plan_run(problem, cost).end_s(microbatches)
     step_s = problem.rank.add_stragglers(end_s, step.plan.device_count)

@@ -48,12 +48,14 @@ def check_step(shape: Shape, step: PlanStep, command: str = "plan") -> PlanStep:
 
 def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
     """Describe a change of a step by the options that make it: `--tensor 4 --zero 3`."""
-    values = {**vars(step.plan), **vars(step)}
+    current_values = {**vars(step.plan), **vars(step)}
     phrases = [
-        _describe_option(name, value) for name, value in change.items() if value != values[name]
+        _describe_option(name, value)
+        for name, value in change.items()
+        if value != current_values[name]
     ]
-    leaves_out = any(" out " in phrase for phrase in phrases)
-    return (", " if leaves_out else " ").join(phrases)
+    reads_as_options = not any(" out " in phrase for phrase in phrases)  # no `leave out --x`
+    return (" " if reads_as_options else ", ").join(phrases)
 
 
 def _describe_option(name: str, value: Any) -> str:
@@ -198,7 +200,7 @@ def _network_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
 def _tensor_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     """Yield the heads, columns and tokens that tensor parallelism does not divide."""
     tensor = step.plan.tensor
-    numbers = _tensor_parts(shape, step.plan)
+    numbers = _sizes_split_by_tensor(shape, step.plan)
     kv_heads = int(shape.kind_settings["kv_heads"])
 
     def splits_kv_heads(ranks: int) -> bool:
@@ -214,7 +216,7 @@ def _tensor_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
             yield fault._replace(change={"sequence": False})
 
 
-def _tensor_parts(shape: Shape, plan: Plan) -> dict[str, int]:
+def _sizes_split_by_tensor(shape: Shape, plan: Plan) -> dict[str, int]:
     """Return the numbers that tensor parallelism must divide, by their names."""
     settings = shape.kind_settings
     numbers = {
@@ -310,7 +312,7 @@ def _batch_faults(_shape: Shape, step: PlanStep) -> Iterator[Fault]:
     )
 
 
-def _replica_number(plan: Plan) -> dict[str, int]:
+def _replica_count_by_name(plan: Plan) -> dict[str, int]:
     return {f"devices of data and context ({plan.data} x {plan.context})": plan.replicas}
 
 
@@ -326,7 +328,7 @@ def _expert_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     if plan.routes_per_rank:
         numbers[f"devices of tensor, data and context ({plan.routers})"] = plan.routers
     else:
-        numbers |= _replica_number(plan)
+        numbers |= _replica_count_by_name(plan)
     if not step.pads_tokens:
         token_ranks = plan.tensor if plan.routes_per_rank else 1
         numbers["tokens"] = shape.length // plan.context // token_ranks
@@ -349,7 +351,7 @@ def _shard_faults(_shape: Shape, step: PlanStep) -> Iterator[Fault]:
         nearest = _nearest_divisor(plan.shard, plan.replicas, is_valid)
         return 0 if nearest == 1 else nearest  # a shard of one replica shares nothing
 
-    yield from _check_divides("shard", plan.shard, _replica_number(plan), find_nearest)
+    yield from _check_divides("shard", plan.shard, _replica_count_by_name(plan), find_nearest)
     if not is_valid(plan.shard):
         reason = f"--shard {plan.shard} and --expert {plan.expert}: one must divide the other"
         yield Fault(reason, {"shard": find_nearest()})

@@ -88,14 +88,14 @@ class StateSharding(NamedTuple):
     expert_shards: int
     goes_both_ways: bool
 
-    def parameters_of(self, counts: ParameterCounts, min_zero: int) -> float:
+    def count_local_parameters(self, counts: ParameterCounts, shared_from_zero: int) -> float:
         """Return the parameters of a device of which it holds something.
 
         Args:
             counts: the parameters of its layers.
-            min_zero: the lowest ZeRO level that shares it: 1 states, 2 gradients, 3 weights.
+            shared_from_zero: the lowest ZeRO level that shares it (states, gradients, weights).
         """
-        if self.zero < min_zero:
+        if self.zero < shared_from_zero:
             return counts.dense + counts.expert
         copies = 2 if self.goes_both_ways else 1  # each weight lies on two devices, which share it
         return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
@@ -126,7 +126,7 @@ def count_parameters(pieces: RankPieces, load: Load) -> ParameterCounts:
 def updated_parameters(cost: PlanCost, load: Load) -> float:
     """Return the parameters whose states a device holds, and which it updates."""
     counts = count_parameters(cost.pieces, load)
-    return sharding_of(cost.plan).parameters_of(counts, min_zero=1)
+    return sharding_of(cost.plan).count_local_parameters(counts, shared_from_zero=1)
 
 
 def memory_of_device(
@@ -363,9 +363,9 @@ def bytes_of_parameters(
     gradient_bytes = rank.constant("gradient_bytes")
     state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")
     return ParameterBytes(
-        weights=sharding.parameters_of(counts, min_zero=3) * weight_bytes,
-        gradients=sharding.parameters_of(counts, min_zero=2) * gradient_bytes,
-        states=sharding.parameters_of(counts, min_zero=1) * state_bytes,
+        weights=sharding.count_local_parameters(counts, shared_from_zero=3) * weight_bytes,
+        gradients=sharding.count_local_parameters(counts, shared_from_zero=2) * gradient_bytes,
+        states=sharding.count_local_parameters(counts, shared_from_zero=1) * state_bytes,
     )
 
 

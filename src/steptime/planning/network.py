@@ -22,7 +22,7 @@ from steptime.network.ops.optimizers import STATES
 from steptime.planning import single_device
 from steptime.planning.caches import cached_by_owner
 from steptime.planning.pieces import Piece, RankPieces
-from steptime.planning.rank_model import ForwardFlop, RankModel
+from steptime.planning.rank_model import FORWARD_PASSES, ForwardFlop, RankModel
 from steptime.planning.rank_setup import Constants
 from steptime.planning.saved_activations import Activations, measure_activations
 from steptime.planning.shape import Shape
@@ -111,15 +111,15 @@ def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
                 last_reader[parent] = i
     pieces = []
     start = 0
-    last_reader_of_earlier = 0  # of all rows before the current one
+    farthest_reader = 0  # the last reader of any row before the current one
     # A cut behind a row sends its output to the next stage, and nothing else may cross the cut.
     for i, row in enumerate(rows):
-        is_crossed = last_reader_of_earlier > i
+        is_crossed = farthest_reader > i
         is_read_later = last_reader[row.name] > i
         if is_read_later and not is_crossed:
             pieces.append(tuple(rows[start : i + 1]))
             start = i + 1
-        last_reader_of_earlier = max(last_reader_of_earlier, last_reader[row.name])
+        farthest_reader = max(farthest_reader, last_reader[row.name])
     return (*pieces, tuple(rows[start:]))
 
 
@@ -243,10 +243,14 @@ class NetworkRankModel(RankModel):
         self, pieces: Mapping[str, Piece], microbatch: int, microbatches: int
     ) -> dict[str, Piece]:
         """Return pieces slowed by the host as it issues several microbatches."""
-        single = single_device.accumulate_passes(self.step_model, microbatch, 1)
-        repeated = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
-        forward_factor = _host_slowdown(repeated.forward_s, microbatches * single.forward_s)
-        backward_factor = _host_slowdown(repeated.backward_s, microbatches * single.backward_s)
+        single_passes = single_device.accumulate_passes(self.step_model, microbatch, 1)
+        repeated_passes = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
+        forward_factor = _host_slowdown(
+            repeated_passes.forward_s, microbatches * single_passes.forward_s
+        )
+        backward_factor = _host_slowdown(
+            repeated_passes.backward_s, microbatches * single_passes.backward_s
+        )
         # The waits are shared among the pieces by their times.
         return {
             name: piece._replace(
@@ -275,11 +279,11 @@ class NetworkRankModel(RankModel):
         forward_s = dict.fromkeys(self.shape.kinds, 0.0)
         backward_s = dict.fromkeys(self.shape.kinds, 0.0)
         parameters = dict.fromkeys(self.shape.kinds, 0)
-        for row in times.rows:
-            name = self.find_piece(row.row.name)
-            forward_s[name] += row.forward.value
-            backward_s[name] += row.backward.value
-            parameters[name] += int(row.row.parameters)
+        for row_time in times.rows:
+            name = self.find_piece(row_time.row.name)
+            forward_s[name] += row_time.forward.value
+            backward_s[name] += row_time.backward.value
+            parameters[name] += int(row_time.row.parameters)
         forward_slowdown, backward_slowdown, _ = times.host_slowdowns
         pieces = {
             name: Piece(
@@ -342,12 +346,13 @@ class NetworkRankModel(RankModel):
     @cached_property
     def forward_flop(self) -> ForwardFlop:
         """A third of the counted FLOP of an example's step."""
-        step_flop = sum(sum(parts.values()) for parts in self.step_model.counted().values())
-        return ForwardFlop(step_flop / 3, 0.0)
+        flop_by_row = self.step_model.flop_by_row()
+        step_flop = sum(sum(flop_by_pass.values()) for flop_by_pass in flop_by_row.values())
+        return ForwardFlop(products=step_flop / FORWARD_PASSES, attention=0.0)
 
 
-def _host_slowdown(step_s: float, single_s: float) -> float:
-    return step_s / single_s if single_s else 1.0
+def _host_slowdown(repeated_s: float, single_s: float) -> float:
+    return repeated_s / single_s if single_s else 1.0
 
 
 def model_network(shape: NetworkShape, device: Device, method: Method) -> NetworkRankModel:

@@ -32,19 +32,24 @@ def price_passes(problem: PlanProblem, settings: PassSettings, part: Part) -> Pa
     offloaded_bytes = 0.0
     if settings.offloads_activations and not part.is_end:
         offloaded_bytes = saved_bytes(problem.rank, settings.recompute, piece, part)
-    forward = Pass(
-        piece.forward_s, piece.forward_s, 0.0, forward_host_s, tuple(forward_collectives)
+    forward_kernels = Pass(
+        seconds=piece.forward_s,
+        compute_s=piece.forward_s,
+        recompute_s=0.0,
+        host_s=forward_host_s,
+        collectives=tuple(forward_collectives),
     )
-    backward = Pass(
-        piece.backward_s + repeated_s,
-        piece.backward_s,
-        repeated_s,
-        backward_host_s,
-        tuple(backward_collectives),
+    backward_kernels = Pass(
+        seconds=piece.backward_s + repeated_s,
+        compute_s=piece.backward_s,
+        recompute_s=repeated_s,
+        host_s=backward_host_s,
+        collectives=tuple(backward_collectives),
     )
+    weight_collectives = [*gathers, *scatters]
     passes = PartPasses(
-        _add_communication(problem, forward, gathers, offloaded_bytes),
-        _add_communication(problem, backward, [*gathers, *scatters], offloaded_bytes),
+        forward=_add_communication(problem, forward_kernels, gathers, offloaded_bytes),
+        backward=_add_communication(problem, backward_kernels, weight_collectives, offloaded_bytes),
     )
     return _overlap_experts(problem.rank, passes) if settings.overlaps else passes
 
@@ -223,7 +228,14 @@ def _weight_gathers(
         size_bytes = problem.rank.weight_bytes * group.parameters + group.frozen_bytes
         time = problem.collective_time("all_gather", size_bytes, group.ranks)
         gathers.append(
-            GroupCollective("data", "all_gather", time.link, size_bytes, time.seconds, 0.0)
+            GroupCollective(
+                "data",
+                "all_gather",
+                time.link,
+                size_bytes,
+                total_s=time.seconds,
+                exposed_s=0.0,  # until `_add_communication` compares it with the pass
+            )
         )
     return gathers
 
@@ -237,7 +249,14 @@ def _gradient_scatters(
         size_bytes = problem.rank.constant("gradient_bytes") * group.parameters
         time = problem.collective_time("reduce_scatter", size_bytes, group.ranks)
         scatters.append(
-            GroupCollective("data", "reduce_scatter", time.link, size_bytes, time.seconds, 0.0)
+            GroupCollective(
+                "data",
+                "reduce_scatter",
+                time.link,
+                size_bytes,
+                total_s=time.seconds,
+                exposed_s=0.0,  # until `_add_communication` compares it with the pass
+            )
         )
     return scatters
 

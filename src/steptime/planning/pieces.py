@@ -243,7 +243,7 @@ class _PieceCost(NamedTuple):
 def _price_kernels(
     model: StepModel,
     kernels: Mapping[str, Sequence[Kernel]],
-    kinds: Mapping[str, str],
+    kind_of_op: Mapping[str, str],
     imbalance: float,
 ) -> dict[str, _PieceCost]:
     """Price the kernels of all pieces at once; the cell of a kernel is `3 * piece + pass`."""
@@ -256,11 +256,11 @@ def _price_kernels(
     cells = np.array(cell_of_kernel)
     cell_count = 3 * len(kernels)
     # The busiest rank of experts decides: its products are longer by the imbalance.
-    is_of_experts = [kinds.get(kernel.op) == "experts" for kernel in all_kernels]
-    times = model.price_kernels(columns).take(columns.index)
+    is_of_experts = [kind_of_op.get(kernel.op) == "experts" for kernel in all_kernels]
+    times = model.price_kernels(columns).take(columns.distinct_of_kernel)
     kernel_s = times.value * np.where(is_of_experts, imbalance, 1.0)
     passes_s = sum_rows(kernel_s, cells, cell_count).reshape(-1, 3).tolist()
-    kernel_j = kernel_energies(columns, model.effective_device)[columns.index]
+    kernel_j = kernel_energies(columns, model.effective_device)[columns.distinct_of_kernel]
     passes_j = sum_rows(kernel_j, cells, cell_count).reshape(-1, 3)
     forward_and_backward_j = passes_j[:, :2].sum(axis=1).tolist()
     seconds = kernel_s.tolist()
@@ -280,40 +280,42 @@ KernelTimes = Sequence[tuple[Kernel, float]]
 """Kernels, each with its seconds."""
 
 
-def _attention_s(kernel_times: KernelTimes, kinds: Mapping[str, str]) -> PassPair:
+def _attention_s(kernel_times: KernelTimes, kind_of_op: Mapping[str, str]) -> PassPair:
     """Return the seconds of the attention kernels of each pass."""
     sums = {"forward": 0.0, "backward": 0.0, "update": 0.0}
     for kernel, kernel_s in kernel_times:
-        if kinds.get(kernel.op) == "attention":
+        if kind_of_op.get(kernel.op) == "attention":
             sums[kernel.pass_] += kernel_s
     return PassPair(sums["forward"], sums["backward"])
 
 
 def _product_times(
-    kernel_times: KernelTimes, kinds: Mapping[str, str], pass_: str
+    kernel_times: KernelTimes, kind_of_op: Mapping[str, str], pass_: str
 ) -> dict[str, float]:
     """Return, by row, the seconds of its last product in a pass; attention is left out."""
     return {
         kernel.op: kernel_s
         for kernel, kernel_s in kernel_times
-        if kernel.pass_ == pass_ and kernel.unit == "matrix" and kinds[kernel.op] != "attention"
+        if kernel.pass_ == pass_
+        and kernel.unit == "matrix"
+        and kind_of_op[kernel.op] != "attention"
     }
 
 
-def _weight_gradient_s(kernel_times: KernelTimes, kinds: Mapping[str, str]) -> float:
+def _weight_gradient_s(kernel_times: KernelTimes, kind_of_op: Mapping[str, str]) -> float:
     """Return the seconds of gradients of weights: the last backward product of each row."""
-    return sum(_product_times(kernel_times, kinds, "backward").values())
+    return sum(_product_times(kernel_times, kind_of_op, "backward").values())
 
 
 def _last_product_s(
-    kernel_times: KernelTimes, kinds: Mapping[str, str], recomputed_rows: Collection[str]
+    kernel_times: KernelTimes, kind_of_op: Mapping[str, str], recomputed_rows: Collection[str]
 ) -> float:
     """Return the seconds of forward products whose results no gradient reads.
 
     With frozen weights these are all products but those in `recomputed_rows`; otherwise it is the
     last product.
     """
-    product_s = _product_times(kernel_times, kinds, "forward")
+    product_s = _product_times(kernel_times, kind_of_op, "forward")
     if recomputed_rows:
         return sum(seconds for row, seconds in product_s.items() if row not in recomputed_rows)
     *_, last_product_s = (0.0, *product_s.values())  # 0 without any product

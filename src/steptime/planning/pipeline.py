@@ -129,8 +129,8 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
         yield WEIGHT, device, i
 
 
-Order = Callable[[int, int, int, int], Iterator[Task]]
-ORDERS: dict[str, Order] = {
+TaskOrder = Callable[[int, int, int, int], Iterator[Task]]
+TASK_ORDERS: dict[str, TaskOrder] = {
     "gpipe": gpipe,
     "1f1b": pipedream_flush,
     "interleaved": pipedream_flush,
@@ -145,7 +145,7 @@ def simulate(
     """Return the run of a pipeline, simulated task by task.
 
     Args:
-        schedule: a key of `ORDERS`.
+        schedule: a key of `TASK_ORDERS`.
         stages: the seconds of each stage.
         device_count: the devices of the pipeline.
         microbatches: the microbatches of a step.
@@ -154,9 +154,9 @@ def simulate(
     Raises:
         InputError: for an unknown schedule.
     """
-    check_choice("schedule", schedule, ORDERS)
+    check_choice("schedule", schedule, TASK_ORDERS)
     virtual = len(stages) // device_count
-    task_order = ORDERS[schedule]
+    task_order = TASK_ORDERS[schedule]
     durations = [_task_durations(stage, schedule == "zero-bubble") for stage in stages]
     tasks = [
         list(task_order(device, device_count, virtual, microbatches))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from steptime.planning.pipeline import FORWARD, ORDERS, Stage, busy_s
+from steptime.planning.pipeline import FORWARD, TASK_ORDERS, Stage, busy_s
 from steptime.planning.pipeline_end import PipelineTimes, dualpipe_bubble_s, paired_busy_s
 
 COUNTED_GROUPS = 6  # groups of microbatches after which the number in flight no longer grows
@@ -35,7 +35,7 @@ class PipelineBound(NamedTuple):
     full_lines: tuple[BoundLine, ...]
     device_count: int
 
-    def of(self, microbatches: int) -> float:
+    def end_s(self, microbatches: int) -> float:
         """Return the lower bound in seconds for a number of microbatches."""
         lines = self.full_lines if microbatches > self.device_count else self.lines
         return max([fixed_s + microbatches * microbatch_s for fixed_s, microbatch_s in lines])
@@ -56,17 +56,27 @@ def lower_bound(pipeline: PipelineTimes, tails_s: Sequence[float]) -> PipelineBo
         fixed_s = dualpipe_bubble_s(stages) + max(tails_s)
         line = BoundLine(fixed_s, microbatch_s=max(paired_busy_s(stages)))
         return PipelineBound((line,), (line,), device_count)
-    chains = _chains(pipeline, tails_s)
-    lines = [line for line, _ in chains]
-    full_lines = [BoundLine(line.fixed_s + wait_s, line.microbatch_s) for line, wait_s in chains]
+    chains = _list_chains(pipeline, tails_s)
+    lines = [chain.line for chain in chains]
+    full_lines = [
+        BoundLine(chain.line.fixed_s + chain.full_wait_s, chain.line.microbatch_s)
+        for chain in chains
+    ]
     return PipelineBound(_highest_lines(lines), _highest_lines(full_lines), device_count)
 
 
-def _chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[tuple[BoundLine, float]]:
-    """Return the line of each chain, and the seconds added where the pipeline is full.
+class _Chain(NamedTuple):
+    """The line of a chain of dependent tasks, and the seconds added where the pipeline is full."""
 
-    While the loop goes from stage to stage, `way_s` are the seconds of the way to a stage,
-    `return_s` those from it to the end of the slowest device before it.
+    line: BoundLine
+    full_wait_s: float
+
+
+def _list_chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[_Chain]:
+    """Return the chains of dependent tasks of a pipeline.
+
+    While the loop goes from stage to stage, `forward_path_s` are the seconds of the way to a stage,
+    `backward_path_s` those from it to the end of the slowest device before it.
     """
     schedule, stages, device_count, send_s = pipeline
     splits_backward = schedule == "zero-bubble"
@@ -75,8 +85,8 @@ def _chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[tuple[Bou
     device_busy_s = busy_s(stages, device_count)
     last_stage = len(stages) - 1
     chains = []
-    way_s = 0.0
-    return_s = -inf
+    forward_path_s = 0.0
+    backward_path_s = -inf
     later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
         task_s = _task_s(stage, weight_s)
@@ -84,18 +94,20 @@ def _chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[tuple[Bou
         is_first_of_device = j < device_count
         if is_first_of_device:
             tail_s = weight_s + tails_s[j]
-            fixed_s = max(tail_s - weight_s, return_s - (1 + j) * weight_s)
+            fixed_s = max(tail_s - weight_s, backward_path_s - (1 + j) * weight_s)
             wait_s = 0.0
             if has_round_trips:
                 wait_s = _round_trip_wait_s(stage, last_stage - j, later_stages_s, send_s)
-            chains.append((BoundLine(way_s + fixed_s, device_busy_s[j]), wait_s))
+            chains.append(_Chain(BoundLine(forward_path_s + fixed_s, device_busy_s[j]), wait_s))
             if splits_backward:  # with few microbatches the gradients of weights come late
-                chains.append((BoundLine(way_s + max(return_s, 0.0), task_s), 0.0))
-            return_s = max(tail_s, return_s)
+                line = BoundLine(forward_path_s + max(backward_path_s, 0.0), task_s)
+                chains.append(_Chain(line, full_wait_s=0.0))
+            backward_path_s = max(tail_s, backward_path_s)
         elif j == last_stage:
-            chains.append((BoundLine(way_s + return_s, task_s), 0.0))
-        way_s += stage.forward_s + send_s
-        return_s += stage.backward_s - weight_s + send_s
+            line = BoundLine(forward_path_s + backward_path_s, task_s)
+            chains.append(_Chain(line, full_wait_s=0.0))
+        forward_path_s += stage.forward_s + send_s
+        backward_path_s += stage.backward_s - weight_s + send_s
     return chains
 
 
@@ -170,7 +182,9 @@ def _count_in_flight(
     for device in range(device_count):
         stage_counts = [0] * virtual
         count = peak = 0
-        for direction, stage, _ in ORDERS[schedule](device, device_count, virtual, microbatches):
+        for direction, stage, _ in TASK_ORDERS[schedule](
+            device, device_count, virtual, microbatches
+        ):
             change = 1 if direction == FORWARD else -1
             stage_counts[stage // device_count] += change
             count += change

@@ -108,7 +108,7 @@ def _single_stage_ends(
         stage.backward_s - weight_s for stage, weight_s in zip(stages, weights_s, strict=True)
     ]
     free_s = [0.0] * p
-    back_s = [0.0] * p + [-inf]  # ends of backward passes; no device follows the last one
+    backward_ends_s = [0.0] * p + [-inf]  # ends of backward passes; no device follows the last one
     states: list[State] = []
     j = 0
     while j < microbatches + p:
@@ -117,8 +117,8 @@ def _single_stage_ends(
             clock_s = free_s[d]
             backward_microbatch = j - p + d
             if 0 <= backward_microbatch < microbatches:
-                clock_s = max(clock_s, back_s[d + 1] + send_s) + backwards_s[d]
-                back_s[d] = clock_s
+                clock_s = max(clock_s, backward_ends_s[d + 1] + send_s) + backwards_s[d]
+                backward_ends_s[d] = clock_s
                 # The first d gradients of weights are put off to the end (`late_weights_s`).
                 is_weight_due = backward_microbatch >= d
                 if is_weight_due:
@@ -131,12 +131,12 @@ def _single_stage_ends(
         is_steady = p < j < microbatches  # every device runs both passes in each step
         if not is_steady:
             continue
-        states.append((*free_s, *back_s[:p]))
+        states.append((*free_s, *backward_ends_s[:p]))
         period = _find_period(states, range(1, p + 1)) if j % p == 0 else None
         if period is not None:
             repeats = (microbatches - j) // period.state_count
             free_s = _delay(free_s, repeats * period.delay_s)
-            back_s = _delay(back_s, repeats * period.delay_s)
+            backward_ends_s = _delay(backward_ends_s, repeats * period.delay_s)
             j += repeats * period.state_count
             states = []
     late_weights_s = [min(microbatches, d) * weight_s for d, weight_s in enumerate(weights_s)]
@@ -156,46 +156,46 @@ def _interleaved_ends(
     group_tasks = p * virtual
     stages_of_device = [stages[d::p] for d in range(p)]
     warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]
-    front_s = [-inf] * p  # ends of forward tasks
-    back_s = [-inf] * p
+    forward_ends_s = [-inf] * p  # ends of forward tasks
+    backward_ends_s = [-inf] * p
     free_s = [0.0] * p
     states: list[State] = []
     j = 0
     end = task_count + warmups[0] + p
     while j < end:
-        new_front_s = front_s[:]
-        new_back_s = back_s[:]
+        new_forward_ends_s = forward_ends_s[:]
+        new_backward_ends_s = backward_ends_s[:]
         for d in range(min(p, j + 1)):
             clock_s = free_s[d]
             forward_task = j - d
             if forward_task < task_count:
                 chunk = forward_task % group_tasks // p
                 is_first_stage = d == 0 and chunk == 0
-                arrival_s = -inf if is_first_stage else front_s[d - 1] + send_s
+                arrival_s = -inf if is_first_stage else forward_ends_s[d - 1] + send_s
                 clock_s = max(clock_s, arrival_s) + stages_of_device[d][chunk].forward_s
-                new_front_s[d] = clock_s
+                new_forward_ends_s[d] = clock_s
             backward_task = forward_task - warmups[d]
             if 0 <= backward_task < task_count:
                 chunk = backward_task % group_tasks // p
                 is_last_stage = d == p - 1 and chunk == 0
-                arrival_s = -inf if is_last_stage else back_s[(d + 1) % p] + send_s
+                arrival_s = -inf if is_last_stage else backward_ends_s[(d + 1) % p] + send_s
                 clock_s = max(clock_s, arrival_s) + stages_of_device[d][-1 - chunk].backward_s
-                new_back_s[d] = clock_s
+                new_backward_ends_s[d] = clock_s
             free_s[d] = clock_s
-        front_s = new_front_s
-        back_s = new_back_s
+        forward_ends_s = new_forward_ends_s
+        backward_ends_s = new_backward_ends_s
         j += 1
         is_steady = warmups[0] < j < task_count
         ends_group = j % group_tasks == 0
         if not (is_steady and ends_group):
             continue
-        states.append((*free_s, *front_s, *back_s))
+        states.append((*free_s, *forward_ends_s, *backward_ends_s))
         period = _find_period(states, (1,))
         if period is not None:
             repeats = (task_count - j) // group_tasks
             free_s = _delay(free_s, repeats * period.delay_s)
-            front_s = _delay(front_s, repeats * period.delay_s)
-            back_s = _delay(back_s, repeats * period.delay_s)
+            forward_ends_s = _delay(forward_ends_s, repeats * period.delay_s)
+            backward_ends_s = _delay(backward_ends_s, repeats * period.delay_s)
             j += repeats * group_tasks
             states = []
     return tuple(free_s)

@@ -26,6 +26,8 @@ from steptime.planning.stages import Layout, Load, Part, RankGroups, rank_groups
 from steptime.prediction.host import Host, wait_for_host
 from steptime.prediction.training import LAST
 
+RECOMPUTE_ENERGY_FACTOR = 4 / 3  # with full recomputation a step has four passes, not three
+
 
 class DeviceEnergy(NamedTuple):
     """Devices of a pipeline with equal parts: their number, and the joules of a microbatch."""
@@ -92,7 +94,7 @@ class PlanCost:
         return 0.5 if self.plan.goes_both_ways else 1.0
 
     @cached_property
-    def send(self) -> GroupCollective:
+    def stage_send(self) -> GroupCollective:
         """The send of a microbatch from a stage to the next."""
         plan = self.plan
         if plan.pipeline == 1:
@@ -131,13 +133,15 @@ class PlanCost:
             host = Host(issued_s, waits=False)
             passes_s = wait_for_host((forward_s, backward_s, 0.0), host)
             forward_s, backward_s, _ = map(float, passes_s)
-        send_s = self.send.exposed_s
+        send_s = self.stage_send.exposed_s
         return Stage(forward_s + send_s, backward_s + send_s, weight_s, host_wait_s)
 
     @cached_property
     def pipeline(self) -> PipelineTimes:
         """The stages with their schedule."""
-        return PipelineTimes(self.plan.schedule, self.stages, self.plan.pipeline, self.send.total_s)
+        return PipelineTimes(
+            self.plan.schedule, self.stages, self.plan.pipeline, self.stage_send.total_s
+        )
 
     @cached_property
     def busiest_s(self) -> float:
@@ -146,7 +150,7 @@ class PlanCost:
         return busiest_s * self.microbatch_share
 
     @cached_property
-    def energies(self) -> list[DeviceEnergy]:
+    def device_energies(self) -> list[DeviceEnergy]:
         """The joules of a microbatch by devices with equal parts, beyond those of waiting."""
         repeats_all = self.plan.recompute == "full"
         energies = _device_energies(self.rank, self.pieces, self.layout, repeats_all)
@@ -217,7 +221,7 @@ def _device_energies(
     for load, device_count in Counter(layout.devices).items():
         microbatch_j = 0.0
         for part, count in load:
-            factor = 4 / 3 if part.recomputes and repeats_all else 1
+            factor = RECOMPUTE_ENERGY_FACTOR if part.recomputes and repeats_all else 1
             microbatch_j += pieces[part.name].joules * factor * count
         energies.append(DeviceEnergy(device_count, microbatch_j))
     return energies

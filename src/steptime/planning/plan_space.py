@@ -21,8 +21,11 @@ LEFT_OUT = {
     "stages": "stages of chosen layers",
 }
 """By field of a plan, the choices that are only tried if the user asks for them."""
-_PASSED_ON = ("stages", "context_method")  # fields that a user may fix, and no search tries
-_CHECKED = ("shard", "recompute_layers")  # fixed fields that may not suit every split
+_UNSEARCHED_FIELDS = ("stages", "context_method")  # fields that a user may fix, and no search tries
+_SPLIT_DEPENDENT_FIELDS = (
+    "shard",
+    "recompute_layers",
+)  # fixed fields that may not suit every split
 
 
 class PlanFamily(NamedTuple):
@@ -135,12 +138,12 @@ class PlanSpace:
         """Return the plan of a split that shares and recomputes nothing."""
         context_length = self.problem.shape.length // split.context
         can_split_sequence = split.tensor > 1 and context_length % split.tensor == 0
-        passed_on = {name: self.fixed[name] for name in _PASSED_ON if name in self.fixed}
+        fixed_fields = {name: self.fixed[name] for name in _UNSEARCHED_FIELDS if name in self.fixed}
         return Plan(
             **split._asdict(),
             sequence=can_split_sequence and self.fixed.get("sequence", True),
             schedule=schedule,
-            **passed_on,
+            **fixed_fields,
         )
 
     def _is_valid(self, plan: Plan, microbatch: int) -> bool:
@@ -155,7 +158,7 @@ class PlanSpace:
         zeros = self.choices["zero"]
         if plan.replicas == 1:
             zeros = [zero for zero in zeros if zero == 0]
-        needs_check = any(name in self.fixed for name in _CHECKED)
+        needs_check = any(name in self.fixed for name in _SPLIT_DEPENDENT_FIELDS)
         for zero, recompute, offload in product(
             zeros, self.choices["recompute"], self.choices["offload"]
         ):

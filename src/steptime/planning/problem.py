@@ -116,12 +116,12 @@ class PlanProblem:
         if len(group) == 1 or not size_bytes:
             return LinkTime(0.0, "")
         fabric, link = self.group_fabric(group)
-        transfer_s = self._collective(kind)(size_bytes, len(group), fabric)
-        return LinkTime(self._startup(kind).after(transfer_s, fabric), link)
+        transfer_s = self._find_collective(kind)(size_bytes, len(group), fabric)
+        return LinkTime(self._find_startup(kind).add_to(transfer_s, fabric), link)
 
-    def _collective(self, kind: str) -> Collective:
+    def _find_collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""
-        send_once = partial(dispatch_s, spread=self.shape.expected_expert_groups)
+        send_once = partial(dispatch_s, expected_part_count=self.shape.expected_expert_groups)
         collectives: Mapping[str, Collective] = {
             "all_reduce": all_reduce,
             "once": send_once,
@@ -129,7 +129,7 @@ class PlanProblem:
         }
         return collectives[kind]
 
-    def _startup(self, kind: str) -> Startup:
+    def _find_startup(self, kind: str) -> Startup:
         """Return the costs of starting a collective with this stack."""
         startup = Startup(*(self.rank.constant(f"exchange_{name}") for name in Startup._fields))
         if kind == "send":

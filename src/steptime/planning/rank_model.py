@@ -40,6 +40,8 @@ from steptime.prediction.training import (
     piece_of,
 )
 
+FORWARD_PASSES = 3.0  # the FLOP of a training step over those of its forward pass
+
 
 class ForwardFlop(NamedTuple):
     """FLOP of the forward pass of a sequence; a multiply-add is 2, attention has no mask."""
@@ -56,7 +58,7 @@ class RankModel(RankSetup):
     def full_step(self, microbatch: int, recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device, for one microbatch."""
         graph = self._build_graph(Plan(), microbatch, recompute, is_full=True)
-        return self.step_model.of(graph, microbatch)
+        return self.step_model.with_graph(graph, microbatch)
 
     @cached_by_owner
     def graph_of_kinds(self) -> Graph:
@@ -148,7 +150,7 @@ class RankModel(RankSetup):
         if settings.context_method == "ring":
             regathered_groups = ("context", *regathered_groups)
         graph = self._build_graph(plan, settings.microbatch)
-        model = self.step_model.of(graph, settings.microbatch)
+        model = self.step_model.with_graph(graph, settings.microbatch)
         pieces = price_pieces(model, regathered_groups, settings.imbalance)
         return RankPieces(pieces)
 
@@ -247,7 +249,7 @@ class RankModel(RankSetup):
         """Return a value with the interval of a kind of work; other methods know no interval."""
         if self.method.name != "calibrated":
             return Interval(value)
-        return conformal.find_ends(kind, self.calibrated_device).of(value)
+        return conformal.find_ends(kind, self.calibrated_device).interval_around(value)
 
     def single_device_memory(
         self, plan: Plan, microbatch: int, microbatches: int
@@ -295,7 +297,7 @@ class RankModel(RankSetup):
         """Return the seconds of each kernel on the calibrated device, or on another device."""
         columns = Kernels(kernels)
         prices = self.method.prices(columns, device or self.calibrated_device)
-        seconds: list[float] = prices.value[columns.index].tolist()
+        seconds: list[float] = prices.value[columns.distinct_of_kernel].tolist()
         return seconds
 
     @cached_property

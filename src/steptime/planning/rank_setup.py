@@ -87,12 +87,12 @@ class RankSetup:
     def step_model(self) -> StepModel:
         """Prices the graphs of ranks on the device."""
         workload = Workload(
-            self.shape.family.name,
-            {},
-            1,
-            self.workload_dtype,
-            "train" if self.is_training else "infer",
-            self.optimizer if self.is_training else NO_OPTIMIZER,
+            model=self.shape.family.name,
+            params={},
+            batch_per_replica=1,
+            dtype=self.workload_dtype,
+            phase="train" if self.is_training else "infer",
+            optimizer=self.optimizer if self.is_training else NO_OPTIMIZER,
             tuning=self.tuning,
         )
         return StepModel(workload, self.device, method=self.method, low=self.low_dtype)
@@ -134,18 +134,18 @@ class RankSetup:
         """The constants of the stack for this use, adapted to data type and optimizer."""
         device_constants = self.calibrated_device.constants
         if not self.is_training:
-            served, flags = split_flags(self.use, device_constants)
+            numbers, flags = split_flags(self.use, device_constants)
             low_gradient_bytes = 0.0
         else:
-            served, flags = training_constants(
+            numbers, flags = training_constants(
                 device_constants, self.workload_dtype, self.stack.master_weights
             )
             state_dtype = "float32" if self.is_mixed else self.base_dtype
-            served["state_bytes"] -= single_device.saved_state_bytes(self.tuning, state_dtype)
-            low_gradient_bytes = served["low_gradient_bytes"] if self.low_dtype else 0.0
+            numbers["state_bytes"] -= single_device.saved_state_bytes(self.tuning, state_dtype)
+            low_gradient_bytes = numbers["low_gradient_bytes"] if self.low_dtype else 0.0
         if self.gradient_bits or low_gradient_bytes:
-            served["gradient_bytes"] = self.gradient_bits / 8 or low_gradient_bytes
-        return Constants(served, flags)
+            numbers["gradient_bytes"] = self.gradient_bits / 8 or low_gradient_bytes
+        return Constants(numbers, flags)
 
     def constant(self, name: str) -> float:
         """Return a constant of the stack for this use.

@@ -195,23 +195,23 @@ class Request:
         max_device_count = max(self.device_counts, default=device_count)
         if isinstance(shape, NetworkShape):
             max_device_count = 1
-        usual = self.find_software(cluster.device, max_device_count)
+        default_software = self.find_software(cluster.device, max_device_count)
         is_stack_open = self.stack is None and "stack" not in self.options
         problem = make_problem(
             shape,
             cluster,
             self.dtype,
             method,
-            {"stack": self.explicit_stack or usual.stack, **self.options},
+            {"stack": self.explicit_stack or default_software.stack, **self.options},
             self.gradients,
             tuning=shape.state_weights(self.tuning),
             optimizer=self.base_optimizer or "adam",
             host_link=self._host_link(),
-            software=usual if is_stack_open and max_device_count > 1 else None,
+            software=default_software if is_stack_open and max_device_count > 1 else None,
         )
         stack = problem.method.settings.stack
         if not catalog.stack(stack).trains:
-            nearest = f"nearest: --stack {usual.stack}"
+            nearest = f"nearest: --stack {default_software.stack}"
             raise InputError(f"plan: stack {stack} runs inference alone; {nearest}")
         if self.split.get("offload", "none") != "none":
             problem.host_transfer(0.0)  # refuses an unknown host link before layers are priced
@@ -267,10 +267,10 @@ def make_problem(
             cluster.device,
             configured_method,
             checked_dtype,
-            gradients or 0,
-            use,
-            tuning,
-            optimizer,
+            gradient_bits=gradients or 0,
+            use=use,
+            tuning=tuning,
+            optimizer=optimizer,
         )
     if use == "serving":
         cluster = without_direct_latency(cluster)

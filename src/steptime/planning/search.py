@@ -70,7 +70,7 @@ class Search(NamedTuple):
         considered_count: the number of plans.
         refused_counts: by limit, the number of plans beyond it.
         nearest: the plan least beyond a limit; None if a plan is within all of them.
-        full_recompute: the plans within all limits that recompute all layers.
+        full_recompute_steps: the plans within all limits that recompute all layers.
     """
 
     front: list[PlanEstimate]
@@ -78,7 +78,7 @@ class Search(NamedTuple):
     considered_count: int
     refused_counts: Counter[str]
     nearest: LimitExcess | None
-    full_recompute: Sequence[PlanStep] = ()
+    full_recompute_steps: Sequence[PlanStep] = ()
 
 
 def find_best_plans(
@@ -109,12 +109,12 @@ def find_best_plans(
         accuracy = ScheduleAccuracy.SCHEDULE if limits else ScheduleAccuracy.BUSIEST_DEVICE
         front, steps_s = _find_front(problem, plans.estimates, accuracy, tie_ratio)
         return Search(
-            front,
-            steps_s,
-            plans.considered_count,
-            plans.refused_counts,
-            plans.find_nearest(),
-            [
+            front=front,
+            steps_s=steps_s,
+            considered_count=plans.considered_count,
+            refused_counts=plans.refused_counts,
+            nearest=plans.find_nearest(),
+            full_recompute_steps=[
                 estimate.step
                 for estimate in plans.estimates
                 if estimate.step.plan.recompute == "full"
@@ -245,8 +245,8 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     growth = step.microbatch / priced.microbatch * ROUNDING
     return max(
         [
-            fixed_bytes + growth * activation_bytes(stages, in_flight, microbatches)
-            for _, fixed_bytes, stages in priced.memories
+            memory.fixed_bytes + growth * activation_bytes(memory.stages, in_flight, microbatches)
+            for memory in priced.memories
         ]
     )
 
@@ -269,7 +269,7 @@ def _find_front(
         tie_ratio: two steps whose ratio is at most this cannot be told apart.
     """
     heap = [
-        (_amounts(estimate), number, accuracy, estimate)
+        (_minimised_amounts(estimate), number, accuracy, estimate)
         for number, estimate in enumerate(estimates)
     ]
     heapify(heap)
@@ -277,27 +277,27 @@ def _find_front(
     front_amounts: list[Amounts] = []
     steps_s: list[float] = []
     while heap:
-        amounts, number, level, estimate = heappop(heap)
+        amounts, number, estimate_accuracy, estimate = heappop(heap)
         is_tie = not front or estimate.step_s <= tie_ratio * front[0].step_s
         if _is_dominated(amounts, front_amounts):
             if not is_tie:
                 continue
-            if level != ScheduleAccuracy.BUSIEST_DEVICE:
+            if estimate_accuracy != ScheduleAccuracy.BUSIEST_DEVICE:
                 steps_s.append(estimate.step_s)
                 continue
-        elif level == ScheduleAccuracy.SCHEDULE:
+        elif estimate_accuracy == ScheduleAccuracy.SCHEDULE:
             front.append(estimate)
             front_amounts.append(amounts)
             if is_tie:
                 steps_s.append(estimate.step_s)
             continue
-        next_level = ScheduleAccuracy(level + 1)
-        refined = estimate_plan(problem, estimate.step, next_level)
-        heappush(heap, (_amounts(refined), number, next_level, refined))
+        next_accuracy = ScheduleAccuracy(estimate_accuracy + 1)
+        refined = estimate_plan(problem, estimate.step, next_accuracy)
+        heappush(heap, (_minimised_amounts(refined), number, next_accuracy, refined))
     return front, steps_s
 
 
-def _amounts(estimate: PlanEstimate) -> Amounts:
+def _minimised_amounts(estimate: PlanEstimate) -> Amounts:
     """Return time, memory and energy of a plan; an unknown energy counts as 0."""
     return estimate.step_s, estimate.needed_bytes, estimate.energy_j or 0.0
 
@@ -324,9 +324,11 @@ def with_partial_recompute(
     partial_plans: list[PlanEstimate] = []
     best_s = search.front[0].step_s if search.front else inf
     front_steps = {estimate.step for estimate in search.front}
-    bounds = [(_step_without_recompute_s(problem, step), step) for step in search.full_recompute]
-    bounds.sort(key=lambda bound: bound[0])  # the most promising first
-    for bound_s, step in bounds:
+    bounded_steps = [
+        (_step_without_recompute_s(problem, step), step) for step in search.full_recompute_steps
+    ]
+    bounded_steps.sort(key=lambda pair: pair[0])  # the most promising first
+    for bound_s, step in bounded_steps:
         can_be_fastest = bound_s < best_s
         if not can_be_fastest and step not in front_steps:
             continue
@@ -335,7 +337,7 @@ def with_partial_recompute(
             partial_plans.append(estimate)
             best_s = min(best_s, estimate.step_s)
     return search._replace(
-        front=pareto_front([*search.front, *partial_plans], _amounts),
+        front=pareto_front([*search.front, *partial_plans], _minimised_amounts),
         steps_s=[*search.steps_s, *(estimate.step_s for estimate in partial_plans)],
         considered_count=search.considered_count + len(partial_plans),
     )
@@ -351,18 +353,18 @@ def _step_without_recompute_s(problem: PlanProblem, step: PlanStep) -> float:
 def _recompute_fewest_layers(problem: PlanProblem, step: PlanStep) -> PlanEstimate | None:
     """Return the plan that recomputes the fewest layers of each stage and fits, or None."""
     room_bytes = (1 - problem.rank.memory_error_share) * problem.rank.room_bytes
-    low = 1
-    high = max(problem.rank.layout(step.plan, step.microbatch).layers) - 1
+    low_layers = 1
+    high_layers = max(problem.rank.layout(step.plan, step.microbatch).layers) - 1
     fewest: PlanStep | None = None
-    while low <= high:
-        layers = (low + high) // 2
+    while low_layers <= high_layers:
+        layers = (low_layers + high_layers) // 2
         candidate = step.change({"recompute_layers": layers})
         estimate = estimate_plan(problem, candidate, ScheduleAccuracy.BUSIEST_DEVICE)
         if estimate.needed_bytes <= room_bytes:
             fewest = candidate
-            high = layers - 1
+            high_layers = layers - 1
         else:
-            low = layers + 1
+            low_layers = layers + 1
     return None if fewest is None else estimate_plan(problem, fewest)
 
 

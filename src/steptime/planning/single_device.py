@@ -28,8 +28,8 @@ class StepPasses(NamedTuple):
     Attributes:
         forward_s: the forward passes of all microbatches.
         backward_s: the backward passes of all microbatches.
-        update_s: the update, with `after_s`.
-        after_s: the time after all kernels.
+        update_s: the update, with `after_kernels_s`.
+        after_kernels_s: the time after all kernels.
         low_s: the low end of the step's interval; None where it is unknown.
         high_s: the high end; None where it is unknown.
     """
@@ -37,7 +37,7 @@ class StepPasses(NamedTuple):
     forward_s: float
     backward_s: float
     update_s: float
-    after_s: float
+    after_kernels_s: float
     low_s: float | None
     high_s: float | None
 
@@ -56,10 +56,15 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     """
     times = model.timeline(microbatch)
     host = model.host(model.lowered(microbatch))
-    after_s = 0.0 if host is None else host.after_s
+    after_kernels_s = 0.0 if host is None else host.after_kernels_s
     if microbatches == 1:
         return StepPasses(
-            times.forward_s, times.backward_s, times.update_s, after_s, times.low_s, times.high_s
+            times.forward_s,
+            times.backward_s,
+            times.update_s,
+            after_kernels_s,
+            times.low_s,
+            times.high_s,
         )
     # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)
@@ -68,9 +73,10 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     columns = model.lowered(microbatch).columns
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
     # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
-    (_, _, single_update_s), _, _ = bound_step((forward_s, backward_s, update_s), shares, host)
+    single_step = bound_step((forward_s, backward_s, update_s), shares, host)
+    _, _, single_update_s = single_step.passes_s
     transfer_s = times.update_s - float(single_update_s)
-    repeated_host = None if host is None else host.rounds(microbatches)
+    repeated_host = None if host is None else host.repeat_passes(microbatches)
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
     passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
     all_forward_s, all_backward_s, all_update_s = map(float, passes_s)
@@ -78,7 +84,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
         forward_s=all_forward_s,
         backward_s=all_backward_s,
         update_s=all_update_s + transfer_s,
-        after_s=after_s,
+        after_kernels_s=after_kernels_s,
         low_s=None if low_s is None else float(low_s) + transfer_s,
         high_s=None if high_s is None else float(high_s) + transfer_s,
     )
@@ -108,13 +114,13 @@ def time_pieces(
     backward_slowdown = _slowdown(passes.backward_s, microbatches * backward_kernel_s)
     forward_s = dict.fromkeys(pieces, 0.0)
     backward_s = dict.fromkeys(pieces, 0.0)
-    for row in times.rows:
-        name = piece_of(row.row.name)
+    for row_time in times.rows:
+        name = piece_of(row_time.row.name)
         if name not in (FIRST, LAST):
             layer = int(name.removeprefix("block")) - 1
             name = kinds[layer]
-        forward_s[name] += row.forward.value * forward_slowdown
-        backward_s[name] += row.backward.value * backward_slowdown
+        forward_s[name] += row_time.forward.value * forward_slowdown
+        backward_s[name] += row_time.backward.value * backward_slowdown
     # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the
     # waits for the host already.
     timed_pieces = {}
@@ -156,7 +162,7 @@ def split_off_recompute(
 def memory_by_part(model: StepModel, batch: int) -> dict[str, float]:
     """Return the bytes that a step needs, by the fields of `memory.Memory`."""
     needs = model.needs(batch)
-    parts = model.worst_moment(batch).parts
+    parts = model.worst_moment(batch).bytes_by_purpose
     return {
         "weights": float(parts["weights"] + parts["copies"]),
         "gradients": float(parts["gradients"]),
@@ -183,7 +189,7 @@ def saved_state_bytes(tuning: Tuning, dtype: str) -> float:
 def update_s(model: StepModel, microbatch: int, microbatches: int = 1) -> float:
     """Return the seconds of a step's update, without the time after all kernels."""
     passes = accumulate_passes(model, microbatch, microbatches)
-    return passes.update_s - passes.after_s
+    return passes.update_s - passes.after_kernels_s
 
 
 class KernelEnergy(NamedTuple):

@@ -109,15 +109,15 @@ def rank_groups(
         ranks_of[name] = range(0, stride * width_of[name], stride)
         stride *= width_of[name]
 
-    def combine(first: Iterable[int], second: Iterable[int]) -> list[int]:
+    def add_offsets(first: Iterable[int], second: Iterable[int]) -> list[int]:
         """Return the ranks that differ from rank 0 in two dimensions alone."""
         return sorted(x + y for x, y in product(first, second))
 
-    replicas = _as_range(combine(ranks_of["data"], ranks_of["context"]))
+    replicas = _as_range(add_offsets(ranks_of["data"], ranks_of["context"]))
     expert_ranks = replicas
     has_experts_per_tensor_rank = routers > len(replicas)
     if has_experts_per_tensor_rank:
-        expert_ranks = tuple(combine(ranks_of["tensor"], replicas))
+        expert_ranks = tuple(add_offsets(ranks_of["tensor"], replicas))
     # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
     expert_replicas = expert_ranks[::expert]
     router_count = routers or len(replicas)

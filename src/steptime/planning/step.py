@@ -19,7 +19,7 @@ from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
 from steptime.planning.stages import Load
 from steptime.planning.step_tail import StepTail, step_tail
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 
 
 class TailTimes(NamedTuple):
@@ -230,7 +230,7 @@ class _PipelineSends(NamedTuple):
 def _pipeline_sends(cost: PlanCost, microbatches: int, waits_s: float) -> _PipelineSends:
     """Return the sends between stages; part of a device's waits is the way through the pipeline."""
     send_count = 2 * microbatches * cost.plan.virtual
-    send = cost.send
+    send = cost.stage_send
     round_trip_s = 2 * (len(cost.stages) - 1) * send.total_s
     pipeline_wait_s = min(waits_s, round_trip_s)
     collective = send._replace(
@@ -263,7 +263,7 @@ def step_interval(
     quick_s = _step_s(problem.with_link_rates("high"), step)
     slow_s = _step_s(problem.with_link_rates("low"), step)
     kernel_ends = StepEnds(low_s, high_s)
-    ends = with_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
     return (
         low_s if ends.low_s is None else ends.low_s,
         high_s if ends.high_s is None else ends.high_s,

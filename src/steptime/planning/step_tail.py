@@ -114,7 +114,7 @@ def _replica_collectives(
     Without ZeRO gradients are summed by an all-reduce. With ZeRO 1 they are scattered, with ZeRO 1
     and 2 weights are gathered after the update; copies of a shard sum their shares.
     """
-    exchange = partial(_gradient_collective, cost, load, last_passes)
+    price_collective = partial(_price_collective, cost, load, last_passes)
     times = []
     for group in _replica_groups(cost, load):
         gradient_bytes = cost.rank.constant("gradient_bytes") * group.parameters
@@ -122,24 +122,32 @@ def _replica_collectives(
         share_bytes = gradient_bytes / len(group.shard)
         backward_s = last_passes.backward_s
         if cost.plan.zero == 0:
-            times.append(exchange("data", "all_reduce", gradient_bytes, group.replicas, backward_s))
+            times.append(
+                price_collective("data", "all_reduce", gradient_bytes, group.replicas, backward_s)
+            )
             continue
         if cost.plan.zero == 1:
-            scatter = exchange("data", "reduce_scatter", gradient_bytes, group.shard, backward_s)
+            scatter = price_collective(
+                "data", "reduce_scatter", gradient_bytes, group.shard, backward_s
+            )
             times.append(scatter)
             backward_s = max(0.0, backward_s - scatter.total_s)
-        times.append(exchange("copies", "all_reduce", share_bytes, group.copies, backward_s))
+        times.append(
+            price_collective("copies", "all_reduce", share_bytes, group.copies, backward_s)
+        )
         if cost.plan.zero < 3:
             forward_s = last_passes.forward_s
-            times.append(exchange("data", "all_gather", weight_bytes, group.shard, forward_s))
+            times.append(
+                price_collective("data", "all_gather", weight_bytes, group.shard, forward_s)
+            )
     return [time for time in times if time.total_s]
 
 
-def _gradient_collective(
+def _price_collective(
     cost: PlanCost,
     load: Load,
     last_passes: _LastPasses,
-    name: str,
+    group_name: str,
     kind: str,
     size_bytes: float,
     group: Group,
@@ -151,7 +159,7 @@ def _gradient_collective(
         cost: the costs of the plan.
         load: the parts of the device.
         last_passes: the last passes of the device.
-        name: the name of the group.
+        group_name: the name of the group.
         kind: the kind of the collective.
         size_bytes: the bytes of one rank.
         group: the ranks.
@@ -166,7 +174,9 @@ def _gradient_collective(
         earlier_buckets = 1 - 1 / bucket_count
         hidden_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
         exposed_s = _exposed_s(cost.rank, time.seconds, hidden_s, bucket_count)
-    return GroupCollective(name, kind, time.link, size_bytes, time.seconds, exposed_s)
+    return GroupCollective(
+        group_name, kind, time.link, size_bytes, total_s=time.seconds, exposed_s=exposed_s
+    )
 
 
 def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count: int) -> float:
@@ -229,7 +239,7 @@ def _host_update(
         "states",
         problem.host_transfer(0.0).link,
         gradient_bytes + weight_bytes,
-        host_update.moved_s,
+        host_update.transfers_s,
         host_update.exposed_s,
     )
     return host_update.update_s, transfer

@@ -9,7 +9,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import write_atomically
 from steptime.planning.pipeline import PipelineEvent
 from steptime.planning.step import PlanTime
-from steptime.prediction.timeline import Event, document, event, names
+from steptime.prediction.timeline import Event, make_document, make_event, name_tracks
 
 BUBBLE, EXCHANGE, UPDATE = "bubble", "all-reduce of gradients", "update"
 PROCESS = 1  # the number of the only process of the trace
@@ -25,7 +25,7 @@ def write_trace(plan_time: PlanTime, label: str, path: Path) -> None:
     """
     if plan_time.run is None:
         raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
-    write_atomically(path, json.dumps(document(trace_events(plan_time, label))))
+    write_atomically(path, json.dumps(make_document(trace_events(plan_time, label))))
 
 
 def device_tracks(plan_time: PlanTime) -> list[list[PipelineEvent]]:
@@ -77,7 +77,7 @@ def trace_events(plan_time: PlanTime, label: str) -> Iterator[Event]:
     """Yield the trace events of all devices."""
     tracks = device_tracks(plan_time)
     track_names = {device + 1: f"device {device} of the pipeline" for device in range(len(tracks))}
-    yield from names(PROCESS, label, track_names)
+    yield from name_tracks(PROCESS, label, track_names)
     for task in chain.from_iterable(tracks):
         name = task.direction
         arguments = {}
@@ -86,6 +86,6 @@ def trace_events(plan_time: PlanTime, label: str) -> Iterator[Event]:
             arguments = {"stage": task.stage, "microbatch": task.microbatch}
         track_number = task.device + 1
         duration_s = task.end_s - task.start_s
-        yield event(
+        yield make_event(
             PROCESS, track_number, name, task.direction, task.start_s, duration_s, arguments
         )

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.prediction.memory import LARGE, ROUNDED, SEGMENTS, SHARED, SMALL, Allocation
+from steptime.prediction.memory import (
+    BLOCK_MULTIPLE,
+    LARGE_MULTIPLE,
+    MAX_SHARED_BYTES,
+    MAX_SMALL_BYTES,
+    SEGMENT_BYTES,
+    Allocation,
+)
 from steptime.prediction.prices import Floats, Ints
 
 CHUNK = 1 << 18  # numbers of a column at once
@@ -53,12 +60,13 @@ class BlockLines:
             np.add.at(moment_counts, moment.scratch, 1.0)
             np.add.at(live, moment.freed, -1.0)
         first_bytes, last_bytes = np.array([*columns], dtype=float).reshape(-1, 2).T
-        return cls(first_bytes, last_bytes, _largest_rows(counts))
+        return cls(first_bytes, last_bytes, _drop_dominated_rows(counts))
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
-        pieces = np.array_split(shares, -(-len(shares) * len(self.counts) // CHUNK) or 1)
-        return np.concatenate([self._reserved_bytes(piece) for piece in pieces])
+        chunk_count = -(-len(shares) * len(self.counts) // CHUNK) or 1  # bounds memory
+        chunks = np.array_split(shares, chunk_count)
+        return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
     def _reserved_bytes(self, shares: Floats) -> Ints:
         change = self.last_bytes - self.first_bytes
@@ -72,9 +80,9 @@ class BlockLines:
         for pool in range(POOL_COUNT):
             pool_bytes = self.counts[:, is_changing] @ _in_pool(changing_sizes, pool)
             pool_bytes += self.counts[:, ~is_changing] @ _in_pool(constant_sizes, pool)
-            has_segments = pool < len(SEGMENTS)
+            has_segments = pool < len(SEGMENT_BYTES)
             if has_segments:
-                pool_bytes = np.ceil(pool_bytes / SEGMENTS[pool]) * SEGMENTS[pool]
+                pool_bytes = np.ceil(pool_bytes / SEGMENT_BYTES[pool]) * SEGMENT_BYTES[pool]
             reserved += pool_bytes
         peak_bytes: Ints = np.rint(reserved.max(axis=0)).astype(np.intp)
         return peak_bytes
@@ -88,14 +96,17 @@ def block_lines_through(
     The lines go through the first and the last; what they say of the batch between must be what
     its own allocations say.
     """
-    first, between, last = allocations
-    if not _have_equal_shape(first, between) or not _have_equal_shape(first, last):
+    low_sizes, middle_sizes, high_sizes = allocations
+    has_equal_shapes = _have_equal_shape(low_sizes, middle_sizes) and _have_equal_shape(
+        low_sizes, high_sizes
+    )
+    if not has_equal_shapes:
         return None
-    lines = BlockLines.between(first, last)
+    lines = BlockLines.between(low_sizes, high_sizes)
     low, middle, high = batches
     middle_share = (middle - low) / (high - low)
     interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))
-    exact_bytes = BlockLines.between(between, between).reserved_bytes(np.zeros(1))
+    exact_bytes = BlockLines.between(middle_sizes, middle_sizes).reserved_bytes(np.zeros(1))
     return lines if interpolated_bytes == exact_bytes else None
 
 
@@ -106,13 +117,13 @@ def _have_equal_shape(first: Sequence[Allocation], second: Sequence[Allocation])
 
 def _in_pool(sizes: Floats, pool: int) -> Floats:
     """Return the rounded sizes of the tensors in a pool (small, middle, large), 0 for others."""
-    unit = LARGE if pool == len(SEGMENTS) else ROUNDED
-    is_inside = ((sizes > SMALL).astype(int) + (sizes > SHARED)) == pool
+    unit = LARGE_MULTIPLE if pool == len(SEGMENT_BYTES) else BLOCK_MULTIPLE
+    is_inside = ((sizes > MAX_SMALL_BYTES).astype(int) + (sizes > MAX_SHARED_BYTES)) == pool
     rounded: Floats = np.where(is_inside, np.ceil(sizes / unit) * unit, 0.0)
     return rounded
 
 
-def _largest_rows(counts: Floats) -> Floats:
+def _drop_dominated_rows(counts: Floats) -> Floats:
     """Return the rows of which no other row has at least as many of every size.
 
     At any batch the allocator reserves most in one of them.

@@ -31,10 +31,10 @@ def rounds(replicas: int) -> int:
 
 def gather_to_root(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """All replicas send their gradients to one and get the sum back, one after the other."""
-    near, _ = fabric.near_and_nodes(replicas)
-    inside = (near - 1) * fabric.inside_message_s(size_bytes)
-    between = (replicas - near) * fabric.message_s(size_bytes)
-    return 2 * (inside + between) + fabric.add_s((replicas - 1) * size_bytes)
+    node_devices, _ = fabric.node_size_and_count(replicas)
+    inside_s = (node_devices - 1) * fabric.inside_message_s(size_bytes)
+    between_s = (replicas - node_devices) * fabric.message_s(size_bytes)
+    return 2 * (inside_s + between_s) + fabric.add_s((replicas - 1) * size_bytes)
 
 
 def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -45,9 +45,9 @@ def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     the gradient's time, however many devices. NCCL's "tree" (Sanders, Speck, Traeff 2009,
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
     """
-    near, nodes = fabric.near_and_nodes(replicas)
-    latencies_s = fabric.latencies_s(2 * rounds(near), 2 * rounds(nodes))
-    transfer_s = fabric.slowest_s(2 * size_bytes, near, nodes)
+    node_devices, nodes = fabric.node_size_and_count(replicas)
+    latencies_s = fabric.latencies_s(2 * rounds(node_devices), 2 * rounds(nodes))
+    transfer_s = fabric.slowest_link_s(2 * size_bytes, node_devices, nodes)
     added_s = fabric.add_s(size_bytes) if replicas > 1 else 0.0
     return latencies_s + transfer_s + added_s
 
@@ -57,10 +57,10 @@ def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
 
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
-    near, nodes = fabric.near_and_nodes(replicas)
-    inside_s = rounds(near) * fabric.inside_message_s(size_bytes)
-    between_s = rounds(nodes) * fabric.message_s(size_bytes, near)
-    added_bytes = (rounds(near) + rounds(nodes)) * size_bytes
+    node_devices, nodes = fabric.node_size_and_count(replicas)
+    inside_s = rounds(node_devices) * fabric.inside_message_s(size_bytes)
+    between_s = rounds(nodes) * fabric.message_s(size_bytes, node_devices)
+    added_bytes = (rounds(node_devices) + rounds(nodes)) * size_bytes
     return inside_s + between_s + fabric.add_s(added_bytes)
 
 
@@ -76,11 +76,12 @@ def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     for the latency between nodes, and all go at the rate of the slowest link of the ring.
     """
     messages, share = ring_messages(replicas)
-    near, nodes = fabric.near_and_nodes(replicas)
-    crossing = 2 * (nodes - 1)
-    moved = fabric.slowest_s(messages * (size_bytes * share), near, nodes)
-    added = fabric.add_s(messages / 2 * (size_bytes * share))
-    return fabric.latencies_s(messages - crossing, crossing) + moved + added
+    node_devices, nodes = fabric.node_size_and_count(replicas)
+    node_crossings = 2 * (nodes - 1)  # messages of the ring that leave a node
+    transfer_s = fabric.slowest_link_s(messages * (size_bytes * share), node_devices, nodes)
+    added_s = fabric.add_s(messages / 2 * (size_bytes * share))
+    latencies_s = fabric.latencies_s(messages - node_crossings, node_crossings)
+    return latencies_s + transfer_s + added_s
 
 
 def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
@@ -93,9 +94,9 @@ def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """
     if replicas == 1:
         return 0.0
-    near, nodes = fabric.near_and_nodes(replicas)
+    node_devices, nodes = fabric.node_size_and_count(replicas)
     link = fabric.between if nodes > 1 or fabric.inside is None else fabric.inside
-    has_several_levels = near > 1 and nodes > 1
+    has_several_levels = node_devices > 1 and nodes > 1
     if isinstance(link, Fabric) or link.switch_bytes_per_s is None or has_several_levels:
         return inf
     bytes_per_s = link.switch_bytes_per_s * fabric.efficiency
@@ -118,8 +119,8 @@ def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     partner and gets the sum at the end, two more messages. The largest messages are to the nearest.
     """
     round_count = replicas.bit_length() - 1
-    near, _ = fabric.near_and_nodes(replicas)
-    inside_rounds = near.bit_length() - 1
+    node_devices, _ = fabric.node_size_and_count(replicas)
+    inside_rounds = node_devices.bit_length() - 1
     half_s = added_bytes = 0.0
     for i in range(1, round_count + 1):
         message_bytes = size_bytes / 2**i
@@ -127,10 +128,10 @@ def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
         if i <= inside_rounds:
             half_s += fabric.inside_message_s(message_bytes)
         else:
-            half_s += fabric.message_s(message_bytes, near)
+            half_s += fabric.message_s(message_bytes, node_devices)
     if replicas > 2**round_count:
         added_bytes += size_bytes
-        has_near_partner = near > 1
+        has_near_partner = node_devices > 1
         send_s = fabric.inside_message_s if has_near_partner else fabric.message_s
         half_s += send_s(size_bytes)
     return 2 * half_s + fabric.add_s(added_bytes)
@@ -144,16 +145,16 @@ def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     once over the `links_per_node` links of a node (own links: `links_per_node = per_node`; more
     than one for a device are of no use); then g - 1 messages inside again.
     """
-    near, nodes = fabric.near_and_nodes(replicas, counts_nodes=True)
+    node_devices, nodes = fabric.node_size_and_count(replicas, counts_nodes=True)
     messages, message_share = ring_messages(nodes)
-    device_bytes = size_bytes / near  # the part of the gradient that a device finishes
+    device_bytes = size_bytes / node_devices  # the part of the gradient that a device finishes
     # More links of a node than devices in it are of no use.
-    usable_links = min(fabric.links_per_node, near * fabric.groups)
+    usable_links = min(fabric.links_per_node, node_devices * fabric.groups)
     usable_fabric = replace(fabric, links_per_node=usable_links)
-    inside_s = 2 * (near - 1) * fabric.inside_message_s(device_bytes)
-    between_s = messages * usable_fabric.message_s(device_bytes * message_share, near)
-    added_inside_bytes = (near - 1) / near * size_bytes
-    added_between_bytes = messages / 2 * message_share * size_bytes / near
+    inside_s = 2 * (node_devices - 1) * fabric.inside_message_s(device_bytes)
+    between_s = messages * usable_fabric.message_s(device_bytes * message_share, node_devices)
+    added_inside_bytes = (node_devices - 1) / node_devices * size_bytes
+    added_between_bytes = messages / 2 * message_share * size_bytes / node_devices
     added_s = fabric.add_s(added_inside_bytes + added_between_bytes)
     return inside_s + between_s + added_s
 
@@ -169,8 +170,8 @@ def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """
     if replicas == 1:
         return 0.0
-    near, _ = fabric.near_and_nodes(replicas)
-    busiest = max(replicas, near * fabric.servers)
+    node_devices, _ = fabric.node_size_and_count(replicas)
+    busiest = max(replicas, node_devices * fabric.servers)
     return 2 * busiest * fabric.message_s(size_bytes / fabric.servers)
 
 
@@ -191,14 +192,14 @@ COLLECTIVES: Mapping[str, Collective] = {
 
 def all_gather(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each of n devices holds 1/n of `size_bytes` and gets the rest: the second half of a ring."""
-    added = fabric.add_s((devices - 1) / devices * size_bytes)  # by a ring
-    return (ring(size_bytes, devices, fabric) - added) / 2
+    added_s = fabric.add_s((devices - 1) / devices * size_bytes)  # by a ring
+    return (ring(size_bytes, devices, fabric) - added_s) / 2
 
 
 def reduce_scatter(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """Each device holds `size_bytes` and gets 1/n of the sum: the first half of a ring."""
-    added = fabric.add_s((devices - 1) / devices * size_bytes)
-    return all_gather(size_bytes, devices, fabric) + added
+    added_s = fabric.add_s((devices - 1) / devices * size_bytes)
+    return all_gather(size_bytes, devices, fabric) + added_s
 
 
 def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
@@ -211,7 +212,7 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
     Source: NCCL's `ncclGroupStart`, by which PyTorch's `all_to_all_single` posts all sends and
     receives; DeepEP's published 194 us for a dispatch over 256 ranks.
     """
-    node_devices, _ = fabric.near_and_nodes(devices)
+    node_devices, _ = fabric.node_size_and_count(devices)
     message_bytes = size_bytes / devices
     seconds = 0.0
     if devices > node_devices:
@@ -239,8 +240,12 @@ def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """One device sends `size_bytes` to another one of the group, the farthest in doubt."""
     if devices == 1:
         return 0.0
-    near, nodes = fabric.near_and_nodes(devices)
-    return fabric.message_s(size_bytes, near) if nodes > 1 else fabric.inside_message_s(size_bytes)
+    node_devices, nodes = fabric.node_size_and_count(devices)
+    return (
+        fabric.message_s(size_bytes, node_devices)
+        if nodes > 1
+        else fabric.inside_message_s(size_bytes)
+    )
 
 
 EXCHANGES: Mapping[str, Collective] = {  # by the kind of op: what is not an all-reduce
@@ -284,14 +289,14 @@ def exposed_all_reduce_s(
         backward_s: seconds of the backward pass.
         bucket_bytes: bytes of a full bucket.
     """
-    sent_gradients = [gradient for gradient in gradients if gradient[1]]
-    end_s = bucket = 0.0
-    for place, (ready_s, size_bytes) in enumerate(sent_gradients, start=1):
-        bucket += size_bytes
-        is_last = place == len(sent_gradients)
-        if bucket >= bucket_bytes or is_last:
-            end_s = max(end_s, ready_s) + all_reduce_s(bucket)
-            bucket = 0.0
+    sent_gradients = [(ready_s, size_bytes) for ready_s, size_bytes in gradients if size_bytes]
+    end_s = filled_bytes = 0.0
+    for number, (ready_s, size_bytes) in enumerate(sent_gradients, start=1):
+        filled_bytes += size_bytes
+        is_last = number == len(sent_gradients)
+        if filled_bytes >= bucket_bytes or is_last:
+            end_s = max(end_s, ready_s) + all_reduce_s(filled_bytes)
+            filled_bytes = 0.0
     return max(0.0, end_s - backward_s)
 
 
@@ -301,13 +306,13 @@ class StepEnds(NamedTuple):
     low_s: float | None
     high_s: float | None
 
-    def later(self, wait_s: float) -> StepEnds:
+    def delay(self, wait_s: float) -> StepEnds:
         """Return the ends of the step if it waits so many seconds more."""
         low_s, high_s = (None if end_s is None else end_s + wait_s for end_s in self)
         return StepEnds(low_s, high_s)
 
 
-def with_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
+def widen_by_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
     """Return the ends of a step whose kernels and whose links are off independently.
 
     Args:
@@ -337,7 +342,7 @@ class Startup(NamedTuple):
     slow: float = 1.0
     large_s: float = 0.0
 
-    def after(self, messages_s: float, fabric: Fabric) -> float:
+    def add_to(self, messages_s: float, fabric: Fabric) -> float:
         """Return the seconds of a collective whose messages take `messages_s`; 0 s is none.
 
         The times of a measured link hold its startup already.

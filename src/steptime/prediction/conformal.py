@@ -66,7 +66,7 @@ class Ends(NamedTuple):
     below: float
     above: float
 
-    def of(self, value: float) -> Interval:
+    def interval_around(self, value: float) -> Interval:
         """Return a value with its interval."""
         return Interval(value, value * exp(-self.below), value * exp(self.above))
 
@@ -172,10 +172,10 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
         usable_bytes: bytes that it may use; None where nobody says.
         device: the device.
     """
-    needed = find_ends(MEMORY, device).of(needed_bytes)
+    needed = find_ends(MEMORY, device).interval_around(needed_bytes)
     low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
     row = packaged(FILE)["close_memory"]
-    close = Ends(row["below"], row["above"]).of(needed_bytes)
+    close = Ends(row["below"], row["above"]).interval_around(needed_bytes)
     if usable_bytes is None:
         verdict = "unknown"
     elif (close.high or 0) <= usable_bytes:

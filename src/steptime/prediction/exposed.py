@@ -25,14 +25,15 @@ def exposed_exchange_s(
         compression: what the bytes of a gradient are divided by.
         row_names: the rows whose gradients are exchanged; None means all.
     """
-    times, sizes = model.timeline(batch), model.gradients
-    host_slowdown = times.host_slowdowns[1]
+    times = model.timeline(batch)
+    gradient_bytes = model.gradients  # by row
+    _forward, host_slowdown, _update = times.host_slowdowns  # of the backward pass
     gradients: list[ReadyGradient] = []
     elapsed_s = 0.0
-    for row in reversed(times.rows):
-        name = row.row.name
+    for row_time in reversed(times.rows):
+        name = row_time.row.name
         if row_names is None or name in row_names:
-            elapsed_s += row.backward.value * host_slowdown
-            size_bytes = sizes.get(name, 0) / compression
+            elapsed_s += row_time.backward.value * host_slowdown
+            size_bytes = gradient_bytes.get(name, 0) / compression
             gradients.append(ReadyGradient(elapsed_s, size_bytes))
     return exposed_all_reduce_s(gradients, exchange_s, elapsed_s)

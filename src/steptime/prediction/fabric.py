@@ -68,7 +68,7 @@ class Fabric:
         """The widest of the spreads of its links: how far its rates may be off, in ln."""
         return max(link.spread for link in self.links)
 
-    def link_end(self, sign: int) -> Fabric:
+    def with_link_rates(self, sign: int) -> Fabric:
         """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
         between = self.between.scale_rates(exp(sign * self.between.spread))
         inner = self.inside
@@ -76,10 +76,10 @@ class Fabric:
             return replace(
                 self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
             )
-        return replace(self, between=between, inside=inner and inner.link_end(sign))
+        return replace(self, between=between, inside=inner and inner.with_link_rates(sign))
 
     @property
-    def slowest(self) -> float:
+    def link_slowdown(self) -> float:
         """How many times longer exchanges take at the slow end of its rates."""
         return exp(self.spread)
 
@@ -88,7 +88,7 @@ class Fabric:
         """Names of the links whose latency nobody publishes: it is counted as 0, to be noted."""
         return tuple({link.name: 0 for link in self.links if link.latency_s is None})
 
-    def near_and_nodes(self, devices: int, counts_nodes: bool = False) -> tuple[int, int]:
+    def node_size_and_count(self, devices: int, counts_nodes: bool = False) -> tuple[int, int]:
         """Return the devices of a group in a node, and the nodes of the group.
 
         A last node that is not full counts as a full one. A flat fabric has one device a node,
@@ -97,25 +97,25 @@ class Fabric:
         # One kind of link for one group: what lies in a node makes no difference.
         is_flat = self.inside is None and self.links_per_node == 1 and self.groups == 1
         per_node = 1 if is_flat and not counts_nodes else self.per_node
-        near = min(devices, per_node)
+        node_devices = min(devices, per_node)
         nodes = ceil(devices / per_node)
-        return near, nodes
+        return node_devices, nodes
 
     def message_s(self, size_bytes: float, senders: int = 1) -> float:
         """Return the seconds of one message over `between`.
 
         That many `senders` of a node, of each group, send one at once over its links.
         """
-        return self._message_s(self.between, size_bytes * self.share(senders))
+        return self._message_s(self.between, size_bytes * self.link_load(senders))
 
     def inside_message_s(self, size_bytes: float, senders: int = 1) -> float:
         """Return the seconds of one message inside a node; of a rack, between its nodes."""
         inner = self.inside
         if isinstance(inner, Fabric):
-            return self._message_s(inner.between, size_bytes * inner.share(senders))
+            return self._message_s(inner.between, size_bytes * inner.link_load(senders))
         return self._message_s(inner or self.between, size_bytes)
 
-    def share(self, senders: int) -> float:
+    def link_load(self, senders: int) -> float:
         """Return the number of a node's messages that pass each of its links at once."""
         return senders * self.groups / self.links_per_node
 
@@ -127,18 +127,18 @@ class Fabric:
         rate = self.memory_bytes_per_s
         return BYTES_TO_ADD * size_bytes / rate if rate else 0.0
 
-    def slowest_s(self, size_bytes: float, near: int, nodes: int) -> float:
+    def slowest_link_s(self, size_bytes: float, node_devices: int, nodes: int) -> float:
         """Return the seconds of bytes through the slowest of the links that a group uses.
 
         Latency apart: that of messages in a pipeline, or of a ring, in which all links are busy.
         """
         rates_per_s = []
         if nodes > 1:
-            rates_per_s.append(self.between.bytes_per_s / self.share(1))
-        inner_devices = near
+            rates_per_s.append(self.between.bytes_per_s / self.link_load(1))
+        inner_devices = node_devices
         inner = self.inside
         while isinstance(inner, Fabric):  # a node that has nodes itself
-            rates_per_s.append(inner.between.bytes_per_s / inner.share(1))
+            rates_per_s.append(inner.between.bytes_per_s / inner.link_load(1))
             inner_devices = inner.per_node
             inner = inner.inside
         if inner_devices > 1:

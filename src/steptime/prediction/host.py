@@ -15,7 +15,7 @@ from steptime.network.ops import OPS
 from steptime.prediction.kernel import Kernel
 
 TINY_S = 1e-30  # keeps a share of nothing defined
-FASTEST = 0  # the places of both ends in `Host.ends`
+FASTEST = 0  # the places of both ends in `Host.end_factors`
 SLOWEST = 1
 
 _CONVOLUTION_KINDS = {kind for kind, row in OPS.items() if row.work == "convolution"}
@@ -31,26 +31,26 @@ class Host(NamedTuple):
         base_s: seconds of these before the first kernel.
         waits: whether the host waits for the device at the end of every step; else it runs ahead
             into the next one.
-        ends: shares of these times at the ends of their interval.
-        steps: measured steps with the residuals that constants leave (`kernel_weighted_factor`).
-        after_s: seconds of a step that come after all of that.
+        end_factors: shares of these times at the ends of their interval.
+        measured_steps: measured ones with the residuals of constants (`kernel_weighted_factor`).
+        after_kernels_s: seconds of a step that come after all of that.
     """
 
     issued_s: tuple[float, float, float]
     base_s: float = 0.0
     waits: bool = True
-    ends: tuple[float, float] = (1.0, 1.0)
-    steps: Steps = ()
-    after_s: float = 0.0
+    end_factors: tuple[float, float] = (1.0, 1.0)
+    measured_steps: Steps = ()
+    after_kernels_s: float = 0.0
 
     def scale_to_end(self, end: int) -> Host:
         """Return the host at an end of its interval, `FASTEST` or `SLOWEST`."""
-        share = self.ends[end]
+        share = self.end_factors[end]
         forward_s, backward_s, update_s = self.issued_s
         issued_s = (forward_s * share, backward_s * share, update_s * share)
         return self._replace(issued_s=issued_s, base_s=self.base_s * share)
 
-    def rounds(self, count: int) -> Host:
+    def repeat_passes(self, count: int) -> Host:
         """Return the host of a step that runs both passes `count` times before one update."""
         forward_s, backward_s, update_s = self.issued_s
         extra_s = (count - 1) * (backward_s - self.base_s)
@@ -170,7 +170,7 @@ def host_of_launches(launches: Sequence[int], launch_s: float | None) -> Host | 
     return Host((forward_s, backward_s, update_s))
 
 
-def wait_for_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
+def wait_for_host(device_passes_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, Any]:
     """Return the passes of a step, in which the device waits for the host where that is slower.
 
     A pass ends when the device has done its work and the host has issued it. If the host waits
@@ -180,19 +180,21 @@ def wait_for_host(parts_s: Sequence[Any], host: Host | None) -> tuple[Any, Any, 
     the device's belongs to the passes that wait.
     """
     host = NO_HOST if host is None else host
-    forward_s, backward_s, update_s = parts_s
-    device_s = (forward_s, backward_s, update_s)
+    forward_s, backward_s, update_s = device_passes_s
+    three_passes_s = (forward_s, backward_s, update_s)
     if host.waits:
-        forward_s, backward_s, update_s = _wait_after_step(device_s, host)
+        forward_s, backward_s, update_s = _wait_after_step(three_passes_s, host)
     else:
-        forward_s, backward_s, update_s = _run_ahead(device_s, host)
-    factor = residual_factor(parts_s, host)
+        forward_s, backward_s, update_s = _run_ahead(three_passes_s, host)
+    factor = residual_factor(device_passes_s, host)
     return forward_s * factor, backward_s * factor, update_s * factor
 
 
-def residual_factor(parts_s: Sequence[Any], host: Host) -> Any:
+def residual_factor(device_passes_s: Sequence[Any], host: Host) -> Any:
     """Return the correction of a step by the residuals of measured steps of similar times."""
-    return kernel_weighted_factor(host.steps, step_similarity, host.issued_s[-1], sum(parts_s))
+    return kernel_weighted_factor(
+        host.measured_steps, step_similarity, host.issued_s[-1], sum(device_passes_s)
+    )
 
 
 class BoundedStep(NamedTuple):
@@ -203,36 +205,38 @@ class BoundedStep(NamedTuple):
     high_s: Any
 
 
-def bound_step(parts_s: Sequence[Any], shares: tuple[Any, Any], host: Host | None) -> BoundedStep:
+def bound_step(
+    device_passes_s: Sequence[Any], shares: tuple[Any, Any], host: Host | None
+) -> BoundedStep:
     """Return the passes of a step behind its host, with the bounds of the step.
 
     The residual of a step moves its bounds with it, so that they enclose it.
 
     Args:
-        parts_s: the passes of the device alone.
+        device_passes_s: the passes of the device alone.
         shares: bounds of the kernels, as shares of their seconds; None for an unknown bound.
         host: the host: the fastest at the lower bound, the slowest at the upper one.
     """
     host = NO_HOST if host is None else host
-    passes_s = wait_for_host(parts_s, host)
+    passes_s = wait_for_host(device_passes_s, host)
     step_s: Any = sum(passes_s)
-    factor = residual_factor(parts_s, host)
+    factor = residual_factor(device_passes_s, host)
     low_s = high_s = None
     low_share, high_share = shares
     if low_share is not None:
-        fastest_s = factor * _scaled_step_s(parts_s, low_share, host, end=FASTEST)
-        low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_s
+        fastest_s = factor * _scaled_step_s(device_passes_s, low_share, host, end=FASTEST)
+        low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_kernels_s
     if high_share is not None:
-        slowest_s = factor * _scaled_step_s(parts_s, high_share, host, end=SLOWEST)
-        high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_s
+        slowest_s = factor * _scaled_step_s(device_passes_s, high_share, host, end=SLOWEST)
+        high_s = step_s + np.maximum(slowest_s - step_s, 0.0) + host.after_kernels_s
     forward_s, backward_s, update_s = passes_s
-    return BoundedStep((forward_s, backward_s, update_s + host.after_s), low_s, high_s)
+    return BoundedStep((forward_s, backward_s, update_s + host.after_kernels_s), low_s, high_s)
 
 
-def _scaled_step_s(parts_s: Sequence[Any], share: Any, host: Host, end: int) -> Any:
+def _scaled_step_s(device_passes_s: Sequence[Any], share: Any, host: Host, end: int) -> Any:
     """Return a step with kernels and host at an end of their intervals, without its residual."""
-    end_host = host.scale_to_end(end)._replace(steps=())
-    return sum(wait_for_host([part_s * share for part_s in parts_s], end_host))
+    end_host = host.scale_to_end(end)._replace(measured_steps=())
+    return sum(wait_for_host([pass_s * share for pass_s in device_passes_s], end_host))
 
 
 def kernel_weighted_factor(rows: Any, similarity: Callable[..., Any], *sizes: Any) -> Any:
@@ -259,34 +263,35 @@ def step_similarity(host_s: Any, device_s: Any, other_host_s: Any, other_device_
     return size_similarity * ratio_similarity**0.5
 
 
-def _wait_after_step(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
+def _wait_after_step(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
     """Return the passes of a step at whose end the host waits for the device."""
     passes_s = []
     start_s: Any = 0.0
     device_end_s: Any = host.base_s
-    for part_s, issued_s in zip(parts_s, host.issued_s, strict=True):
-        end_s: Any = np.maximum(device_end_s + part_s, issued_s)
+    for pass_s, issued_s in zip(device_passes_s, host.issued_s, strict=True):
+        end_s: Any = np.maximum(device_end_s + pass_s, issued_s)
         passes_s.append(end_s - start_s)
         start_s = device_end_s = end_s
     forward_s, backward_s, update_s = passes_s
     return forward_s, backward_s, update_s
 
 
-def _run_ahead(parts_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
+def _run_ahead(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:
     """Return the passes of a step of many, of which the host issues each as soon as it can.
 
     The seconds by which the host is slower than the device are shared among the passes that it
     issues more slowly than they run.
     """
     forward_s, backward_s, update_s = host.issued_s
-    host_parts_s = (forward_s, backward_s - forward_s, update_s - backward_s)
-    wait_s: Any = np.maximum(update_s - sum(parts_s), 0.0)
+    host_passes_s = (forward_s, backward_s - forward_s, update_s - backward_s)
+    wait_s: Any = np.maximum(update_s - sum(device_passes_s), 0.0)
     excesses_s: list[Any] = [
         np.maximum(host_s - device_s, 0.0)
-        for host_s, device_s in zip(host_parts_s, parts_s, strict=True)
+        for host_s, device_s in zip(host_passes_s, device_passes_s, strict=True)
     ]
     share = wait_s / np.maximum(sum(excesses_s), TINY_S)
     first_s, second_s, third_s = (
-        part_s + share * excess_s for part_s, excess_s in zip(parts_s, excesses_s, strict=True)
+        pass_s + share * excess_s
+        for pass_s, excess_s in zip(device_passes_s, excesses_s, strict=True)
     )
     return first_s, second_s, third_s

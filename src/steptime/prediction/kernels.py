@@ -100,23 +100,23 @@ class _Group(NamedTuple):
 
     Attributes:
         kernel: one of them, for all that is no number.
-        places: their places among the distinct kernels.
-        first: their numbers at the first batch, a row for each number.
-        last: their numbers at the last batch; no rows without one.
+        distinct_indices: their places among the distinct kernels.
+        first_numbers: their numbers at the first batch, a row for each number.
+        last_numbers: their numbers at the last batch; no rows without one.
     """
 
     kernel: Kernel
-    places: Ints
-    first: Floats
-    last: Floats
+    distinct_indices: Ints
+    first_numbers: Floats
+    last_numbers: Floats
 
 
 class _GroupMembers(NamedTuple):
     """The members of a group while kernels are sorted into groups, as in `_Group`."""
 
-    places: list[int]
-    first: list[Numbers]
-    last: list[Numbers]
+    distinct_indices: list[int]
+    first_numbers: list[Numbers]
+    last_numbers: list[Numbers]
 
 
 class Kernels:
@@ -127,12 +127,12 @@ class Kernels:
 
     Attributes:
         distinct: the distinct kernels.
-        index: for each kernel, the place of its distinct one.
+        distinct_of_kernel: for each kernel, the place of its distinct one.
         owner: the owner of each distinct kernel.
         error_classes: distinct kernels by the error of their prices.
         groups: rows of distinct kernels that differ in numbers alone, with their places;
             collectives are in none.
-        width: number of batches, a column each.
+        batch_count: number of batches, a column each.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class Kernels:
         last_kernels: Sequence[Kernel] = (),
         owners: Sequence[int] = (),
     ) -> None:
-        places: dict[object, int] = {}  # of a distinct kernel, by its priced fields
-        classes: dict[object, int] = {}  # kernels of one class differ in fresh pages alone
-        index: list[int] = []
-        class_index: list[int] = []
+        index_of_key: dict[object, int] = {}  # of a distinct kernel, by its priced fields
+        class_of_key: dict[object, int] = {}  # kernels of one class differ in fresh pages alone
+        distinct_of_kernel: list[int] = []
+        class_of_distinct: list[int] = []
         distinct_owners: list[int] = []
         self.distinct: list[Kernel] = []
         groups: dict[object, _GroupMembers] = {}
@@ -152,35 +152,38 @@ class Kernels:
             owner = owners[i] if owners else 0
             last_fields = _priced_fields_of(last) if last_kernels else ()
             key = (_priced_fields_of(kernel), last_fields, owner)
-            place = places.setdefault((key, kernel.fresh), len(places))
-            index.append(place)
-            is_repeat = place < len(self.distinct)
+            distinct_index = index_of_key.setdefault((key, kernel.fresh), len(index_of_key))
+            distinct_of_kernel.append(distinct_index)
+            is_repeat = distinct_index < len(self.distinct)
             if is_repeat:
                 continue
             self.distinct.append(kernel)
             distinct_owners.append(owner)
-            class_index.append(classes.setdefault(key, len(classes)))
+            class_of_distinct.append(class_of_key.setdefault(key, len(class_of_key)))
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.figures), kernel.window is None
                 group = groups.setdefault((_class_of(kernel), counts), _GroupMembers([], [], []))
-                group.places.append(place)
-                group.first.append(kernel_numbers(kernel))
-                group.last.append(kernel_numbers(last) if last_kernels else ())
+                group.distinct_indices.append(distinct_index)
+                group.first_numbers.append(kernel_numbers(kernel))
+                group.last_numbers.append(kernel_numbers(last) if last_kernels else ())
         self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
-        self.error_classes = ErrorClasses(np.array(class_index, dtype=np.intp), len(classes))
-        self.index: Ints = np.array(index, dtype=np.intp)
-        self.width = 1
+        self.error_classes = ErrorClasses(
+            np.array(class_of_distinct, dtype=np.intp), len(class_of_key)
+        )
+        self.distinct_of_kernel: Ints = np.array(distinct_of_kernel, dtype=np.intp)
+        self.batch_count = 1
         self._groups = [
             _Group(
-                self.distinct[members.places[0]],
-                np.array(members.places),
-                _to_columns(members.first),
-                _to_columns(members.last),
+                self.distinct[members.distinct_indices[0]],
+                np.array(members.distinct_indices),
+                _to_columns(members.first_numbers),
+                _to_columns(members.last_numbers),
             )
             for members in groups.values()
         ]
         self.groups: list[tuple[Rows, Ints]] = [
-            (_make_rows(group.kernel, [*group.first]), group.places) for group in self._groups
+            (_make_rows(group.kernel, [*group.first_numbers]), group.distinct_indices)
+            for group in self._groups
         ]
 
     def interpolate(self, shares: Floats) -> Kernels:
@@ -189,16 +192,16 @@ class Kernels:
         Numbers that do not change stay a column of one.
         """
         kernels = copy(self)
-        kernels.width = len(shares)
+        kernels.batch_count = len(shares)
         kernels.groups = []
         for group in self._groups:
             # A row of numbers that depends on the batch becomes [kernels, batches]; a constant one
             # has a single batch, to which numpy broadcasts.
-            change = group.last - group.first
-            columns = list(group.first[:, :, None])
+            change = group.last_numbers - group.first_numbers
+            columns = list(group.first_numbers[:, :, None])
             for i in np.flatnonzero(change.any(axis=1)).tolist():
-                columns[i] = group.first[i, :, None] + change[i, :, None] * shares
-            kernels.groups.append((_make_rows(group.kernel, columns), group.places))
+                columns[i] = group.first_numbers[i, :, None] + change[i, :, None] * shares
+            kernels.groups.append((_make_rows(group.kernel, columns), group.distinct_indices))
         return kernels
 
     def merging_shares(self) -> list[float]:
@@ -208,16 +211,16 @@ class Kernels:
         """
         shares: set[float] = set()
         for group in self._groups:
-            for i in range(len(group.places) - 1):
-                initial = group.first[:, i + 1 :] - group.first[:, i : i + 1]
-                final = group.last[:, i + 1 :] - group.last[:, i : i + 1]
+            for i in range(len(group.distinct_indices) - 1):
+                initial = group.first_numbers[:, i + 1 :] - group.first_numbers[:, i : i + 1]
+                final = group.last_numbers[:, i + 1 :] - group.last_numbers[:, i : i + 1]
                 shares.update(_find_zeros(initial, final))
         return sorted(shares)
 
     @cached_property
     def counts(self) -> Floats:
         """The number of times each distinct kernel runs."""
-        return np.bincount(self.index, minlength=len(self.distinct)).astype(float)
+        return np.bincount(self.distinct_of_kernel, minlength=len(self.distinct)).astype(float)
 
     @cached_property
     def passes(self) -> Ints:
@@ -226,12 +229,12 @@ class Kernels:
 
     def price(self, price_rows: PriceRows) -> Prices:
         """Return the prices of the distinct kernels; collectives have none (0)."""
-        block: Floats = np.zeros((len(Prices._fields), len(self.distinct)))
-        for rows, places in self.groups:
-            interval = as_interval(price_rows(rows, places))
-            for column, value in zip(block, interval, strict=True):
-                column[places] = np.nan if value is None else value
-        return Prices._make(block)
+        columns: Floats = np.zeros((len(Prices._fields), len(self.distinct)))
+        for rows, distinct_indices in self.groups:
+            interval = as_interval(price_rows(rows, distinct_indices))
+            for column, value in zip(columns, interval, strict=True):
+                column[distinct_indices] = np.nan if value is None else value
+        return Prices._make(columns)
 
     def price_sums(self, price_rows: PriceRows, counts: Floats) -> SumParts:
         """Return the parts of sums of prices, at each batch.
@@ -241,21 +244,22 @@ class Kernels:
             counts: a row for each sum with the number of times that each distinct kernel runs; all
                 runs of a kernel have one common error.
         """
-        sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.width))
-        for rows, places in self.groups:
-            group_counts = counts[:, places]
+        sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.batch_count))
+        for rows, distinct_indices in self.groups:
+            group_counts = counts[:, distinct_indices]
             is_used = group_counts.any(axis=1)  # of each sum: those of the group's pass
             group_counts = group_counts[is_used]
-            prices = Prices._make(_to_two_axes(as_interval(price_rows(rows, places)), len(places)))
+            interval = as_interval(price_rows(rows, distinct_indices))
+            prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
             parts = prices.sum_parts(group_counts.__matmul__, (group_counts**2).__matmul__)
             for total, part in zip(sums, parts, strict=True):
                 total[is_used] += part
         return SumParts._make(sums)
 
 
-def _to_two_axes(interval: Interval, count: int) -> Iterator[Any]:
+def _to_two_axes(interval: Interval, kernel_count: int) -> Iterator[Any]:
     """Yield the fields of a group's price as arrays: kernels by batches, NaN where unknown."""
-    column = np.ones((count, 1))
+    column = np.ones((kernel_count, 1))
     for value in interval:
         number: Any = np.nan if value is None else value
         yield number if np.ndim(number) else number * column

@@ -45,41 +45,45 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lines:
+class StepLines:
     """The steps of a network at any batch between two.
 
     Attributes:
-        low: the lowest batch.
-        high: the highest batch.
-        first: the kernels at the lowest batch.
-        last: the kernels at the highest batch.
-        memory: living bytes of each moment of a step, at both batches.
-        blocks: bytes of the allocator for them.
+        low_batch: the lowest batch.
+        high_batch: the highest batch.
+        low_step: the kernels at the lowest batch.
+        high_step: the kernels at the highest batch.
+        memory_lines: living bytes of each moment of a step, at both batches.
+        block_lines: bytes of the allocator for them.
     """
 
-    low: int
-    high: int
-    first: Lowered
-    last: Lowered
-    memory: Sequence[tuple[float, float]]
-    blocks: BlockLines
+    low_batch: int
+    high_batch: int
+    low_step: Lowered
+    high_step: Lowered
+    memory_lines: Sequence[tuple[float, float]]
+    block_lines: BlockLines
 
-    def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
+    def highest_values(
+        self, lines: Sequence[tuple[float, float]], batches: Sequence[int]
+    ) -> list[int]:
         """Return the highest of lines, given by their values at both ends, at each batch."""
         distinct_lines = np.unique(np.array(lines), axis=0)
-        first = distinct_lines[:, :1]
-        last = distinct_lines[:, 1:]
-        shares = self.share(batches)
+        low_values = distinct_lines[:, :1]  # at the lowest batch
+        high_values = distinct_lines[:, 1:]
+        shares = self.share_between_ends(batches)
         chunk_count = -(-len(batches) * len(distinct_lines) // CHUNK)  # bounds memory
         highest: list[int] = []
         for chunk_shares in np.array_split(shares, chunk_count):
-            line_values = first + (last - first) * chunk_shares  # [lines, batches]
+            line_values = low_values + (high_values - low_values) * chunk_shares  # [lines, batches]
             highest += np.rint(line_values.max(axis=0)).astype(np.int64).tolist()
         return highest
 
-    def share(self, batches: Sequence[int]) -> Floats:
+    def share_between_ends(self, batches: Sequence[int]) -> Floats:
         """Return the place of each batch between the lowest (0) and the highest (1)."""
-        return (np.array(batches, dtype=float) - self.low) / (self.high - self.low)
+        return (np.array(batches, dtype=float) - self.low_batch) / (
+            self.high_batch - self.low_batch
+        )
 
 
 class _StepAtBatch(NamedTuple):
@@ -101,7 +105,7 @@ class _StepAtBatch(NamedTuple):
         return cls(replace(lowered, kernels=kernels), living_bytes, allocations, key)
 
 
-def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
+def find_step_lines(model: StepModel, batches: Sequence[int]) -> StepLines | None:
     """Return the steps of a model between the first and the last batch; None if they bend.
 
     New pages of a CPU lie on no lines, and are left out: its batches are priced singly. Steps of
@@ -116,10 +120,10 @@ def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
     high = batches[-1]
     three_batches = (low, middle, high)
     steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
-    first, _, last = steps
-    has_other_remarks = len({step.remark_key for step in steps}) > 1
-    has_other_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
-    if has_other_remarks or has_other_kernels:
+    low_step, _, high_step = steps
+    has_changing_remarks = len({step.remark_key for step in steps}) > 1
+    has_changing_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
+    if has_changing_remarks or has_changing_kernels:
         return None
     if not _is_straight(three_batches, [step.living_bytes for step in steps]):
         return None
@@ -128,36 +132,42 @@ def lines_of(model: StepModel, batches: Sequence[int]) -> Lines | None:
     distinct_kernels = {*zip(*numbers_by_step, strict=True)}
     if not all(_is_straight(three_batches, numbers) for numbers in distinct_kernels):
         return None
-    blocks = block_lines_through(three_batches, [step.allocations for step in steps])
-    if blocks is None:
+    block_lines = block_lines_through(three_batches, [step.allocations for step in steps])
+    if block_lines is None:
         return None
-    memory = list(zip(first.living_bytes, last.living_bytes, strict=True))
-    return Lines(low, high, first.lowered, last.lowered, memory, blocks)
+    return StepLines(
+        low_batch=low,
+        high_batch=high,
+        low_step=low_step.lowered,
+        high_step=high_step.lowered,
+        memory_lines=list(zip(low_step.living_bytes, high_step.living_bytes, strict=True)),
+        block_lines=block_lines,
+    )
 
 
-def merging_batches(lines: Lines) -> set[int]:
+def merging_batches(lines: StepLines) -> set[int]:
     """Return batches at which two kernels are equal that differ at others.
 
     Equal kernels have a common error, so that the interval lies on no line there.
     """
-    kernels = Kernels(lines.first.kernels, lines.last.kernels)
-    length = lines.high - lines.low
-    return {lines.low + round(share * length) for share in kernels.merging_shares()}
+    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
+    length = lines.high_batch - lines.low_batch
+    return {lines.low_batch + round(share * length) for share in kernels.merging_shares()}
 
 
-def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
+def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
     """Return the times of a network at each batch on the device of each model.
 
     Equal kernels are priced once. All models are of one method and type.
     """
-    kernels = Kernels(lines.first.kernels, lines.last.kernels)
+    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
     counts = _count_kernels(lines, kernels, models[0].settings.pipelined)
     chunk_length = max(1, CHUNK // len(kernels.distinct))
     has_several_chunks = chunk_length < len(batches)
     chunks = []
     for start in range(0, len(batches), chunk_length):
         chunk_batches = batches[start : start + chunk_length]
-        chunk_kernels = kernels.interpolate(lines.share(chunk_batches))
+        chunk_kernels = kernels.interpolate(lines.share_between_ends(chunk_batches))
         chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
         if has_several_chunks:  # the caller reports the progress of a single chunk
             tell("batches", start, len(batches))
@@ -172,24 +182,24 @@ def _make_span(rows: Floats) -> Span:
     return Span([forward_s, backward_s, update_s], is_extrapolated, *ends)
 
 
-def _count_kernels(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
+def _count_kernels(lines: StepLines, kernels: Kernels, pipelined: bool) -> Floats:
     """Count the distinct kernels of each pass; of each pass of each row if `pipelined`.
 
     In the latter case, arithmetic and traffic overlap within a row.
     """
-    passes = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.first.kernels])
-    cells = passes  # of each kernel the sum that it belongs to: `3 * row + pass`
+    pass_of_kernel = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.low_step.kernels])
+    sum_of_kernel = pass_of_kernel  # the sum that it belongs to: `3 * row + pass`
     if pipelined:
-        row_cells = lines.first.cells
-        extra_row_cells = 3 * len(lines.first.rows) + passes
-        cells = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
-    last_row = int(cells.max()) // 3
+        row_cells = lines.low_step.cell_of_kernel  # `NO_CELL` without a row: they get one more
+        extra_row_cells = 3 * len(lines.low_step.rows) + pass_of_kernel
+        sum_of_kernel = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
+    last_row = int(sum_of_kernel.max()) // 3
     counts: Floats = np.zeros((3 * (last_row + 1), len(kernels.distinct)))
-    np.add.at(counts, (cells, kernels.index), 1.0)
+    np.add.at(counts, (sum_of_kernel, kernels.distinct_of_kernel), 1.0)
     return counts
 
 
-def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepModel) -> Floats:
+def _price_batches(lines: StepLines, kernels: Kernels, counts: Floats, model: StepModel) -> Floats:
     """Return rows of numbers, a column a batch.
 
     The rows are the three passes, the number of extrapolated kernels, and the bounds of the step if
@@ -205,22 +215,24 @@ def _price_batches(lines: Lines, kernels: Kernels, counts: Floats, model: StepMo
     step = parts.sum_all().to_prices()
     low_share = None if np.isnan(step.low).any() else step.low / step.value
     high_share = None if np.isnan(step.high).any() else step.high / step.value
-    bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.first))
+    bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.low_step))
     low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
     extrapolated_counts = parts.is_extrapolated.sum(axis=0)
     bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
     return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
 
 
-def _is_straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
+def _is_straight(batches: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
     """Return whether each number lies on a line through its values at the three points."""
-    low, middle, high = points
+    low, middle, high = batches
     middle_share = (middle - low) / (high - low)
-    first, between, last = values
-    if not len(first) == len(between) == len(last):
+    low_values, middle_values, high_values = values
+    if not len(low_values) == len(middle_values) == len(high_values):
         return False
-    for start, middle_value, end in zip(first, between, last, strict=True):
-        interpolated = start + (end - start) * middle_share
+    for low_value, middle_value, high_value in zip(
+        low_values, middle_values, high_values, strict=True
+    ):
+        interpolated = low_value + (high_value - low_value) * middle_share
         if not abs(interpolated - middle_value) <= 1e-12 * abs(middle_value):
             return False
     return True

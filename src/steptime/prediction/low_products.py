@@ -70,7 +70,7 @@ def make_cast(kernel: Kernel, size: int, dtype: str, low: str) -> Kernel:
     """Return the kernel that scales so many numbers of an operand and casts them to a type."""
     reads = 1 + SCALE_READS[low]
     moved_bytes = (reads * SIZE_BYTES[dtype] + OPERAND_BYTES[low]) * size
-    return Kernel(kernel.op, "cast", kernel.pass_, dtype, "vector", 0, moved_bytes)
+    return Kernel(kernel.op, "cast", kernel.pass_, dtype, "vector", flop=0, bytes=moved_bytes)
 
 
 def lower_kernel(kernel: Kernel, dtype: str, low: str) -> Kernel:

@@ -82,7 +82,7 @@ class Lowered:
         return Kernels(self.kernels)
 
     @cached_property
-    def cells(self) -> Ints:
+    def cell_of_kernel(self) -> Ints:
         """For each kernel, the index of its (row, pass) cell: `3 * row + pass`.
 
         Kernels that belong to no row (the update of all weights) use one extra row, `len(rows)`.
@@ -149,15 +149,15 @@ def _lower_launches(
 def _list_rows(graph: Graph) -> Iterator[Row]:
     """Yield a row for each forward op."""
     parameters = parameters_of(graph)
-    maker = dict.fromkeys(graph.inputs, "")
+    row_of_tensor = dict.fromkeys(graph.inputs, "")
     for op in graph.ops:
         if op.part != "forward":
             continue
-        parents = tuple([maker[name] for name in op.inputs if name in maker])
+        parents = tuple([row_of_tensor[name] for name in op.inputs if name in row_of_tensor])
         output_bytes = graph.tensors[op.outputs[0]].size_bytes
         yield Row(op.name, op.kind, parameters.get(op.name, 0), parents, output_bytes)
         for name in op.outputs:
-            maker[name] = op.name
+            row_of_tensor[name] = op.name
 
 
 class _Lowering(NamedTuple):
@@ -169,7 +169,7 @@ class _Lowering(NamedTuple):
         stack: the software stack; None for a lower bound.
         is_channels_last: whether images lie channels last.
         fresh_bytes: bytes of new pages that ops write, by name.
-        awaited: the collective that makes a tensor, by the tensor's name.
+        collective_of_tensor: the collective that makes a tensor, by the tensor's name.
     """
 
     graph: Graph
@@ -177,7 +177,7 @@ class _Lowering(NamedTuple):
     stack: Stack | None
     is_channels_last: bool
     fresh_bytes: Mapping[str, float]
-    awaited: Mapping[str, str]
+    collective_of_tensor: Mapping[str, str]
 
     @classmethod
     def prepare(
@@ -186,7 +186,7 @@ class _Lowering(NamedTuple):
         """Return the lowering of a graph under a stack."""
         is_channels_last = settings.channels_last
         if is_channels_last is None:
-            is_channels_last = stack is not None and _lays_last(graph, stack)
+            is_channels_last = stack is not None and _lays_channels_last(graph, stack)
         return cls(
             graph,
             precision(dtype).compute,
@@ -212,20 +212,20 @@ class _Lowering(NamedTuple):
             if self.stack is not None:
                 kernel = self._add_calls(launch.ops[0], self.stack, kernel)
                 kernel = self._add_layout(launch, self.stack, kernel)
-            if self.awaited:
-                kernel = _with_exchanges(kernel, self.graph, launch.ops, self.awaited)
+            if self.collective_of_tensor:
+                kernel = _add_exchange(kernel, self.graph, launch.ops, self.collective_of_tensor)
             yield kernel
 
     def _lower_launch(self, launch: Launch, views: int) -> Kernel:
         """Return the kernel of a launch without what its stack adds."""
-        head = launch.ops[0]
-        head_case = self.graph.cases[head.name][:3]
-        output_dtype = self.graph.tensors[head.outputs[0]].dtype  # several in a mixed step
+        first_op = launch.ops[0]
+        first_case = self.graph.cases[first_op.name][:3]
+        output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # several in a mixed step
         is_part_of_op = bool(launch.runs_as)
         return Kernel(
-            op=head.of or head.name,
-            kind=launch.runs_as if is_part_of_op else head.kind,
-            pass_=head.part,
+            op=first_op.of or first_op.name,
+            kind=launch.runs_as if is_part_of_op else first_op.kind,
+            pass_=first_op.part,
             dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,
             unit="matrix" if launch.products else "vector",
             flop=launch.flop,
@@ -233,8 +233,8 @@ class _Lowering(NamedTuple):
             products=launch.products,
             serial=launch.serial,
             launches=launch.kernels * launch.serial,
-            window=window_of(*head_case),
-            row=launch.row if is_part_of_op else row_of(*head_case),
+            window=window_of(*first_case),
+            row=launch.row if is_part_of_op else row_of(*first_case),
             views=views,
             fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in launch.ops]),
         )
@@ -261,9 +261,9 @@ class _Lowering(NamedTuple):
 
     def _add_layout(self, launch: Launch, stack: Stack, kernel: Kernel) -> Kernel:
         """Return the kernel of a convolution or product with its layout under the stack."""
-        head = launch.ops[0]
-        if OPS[head.kind].work == "convolution":
-            dilation = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
+        first_op = launch.ops[0]
+        if OPS[first_op.kind].work == "convolution":
+            dilation = max(cast("tuple[int, ...]", first_op.attrs.get("dilation", ())), default=1)
             return kernel._replace(
                 channels_last=self.is_channels_last,
                 tf32=stack.conv_tf32,
@@ -271,12 +271,12 @@ class _Lowering(NamedTuple):
             )
         if not launch.products:
             return kernel
-        is_transposed = bool(head.attrs.get("transpose_a"))
+        is_transposed = bool(first_op.attrs.get("transpose_a"))
         kernel = kernel._replace(tf32=stack.matmul_tf32, transposed=is_transposed)
         if stack.pads and kernel.dtype in HALVES:
             products = tuple([_pad_product(shape) for shape in launch.products])
             kernel = kernel._replace(products=products)
-        execution = stack.kinds.get(head.kind)
+        execution = stack.kinds.get(first_op.kind)
         if execution is not None and execution.register_width is not None:
             widths = (float(execution.register_width), float(execution.register_width_half))
             kernel = kernel._replace(figures=widths)
@@ -300,7 +300,7 @@ def _pad_side(size: int) -> int:
     return -(-size // NUMBERS_IN_PIECE) * NUMBERS_IN_PIECE
 
 
-def _lays_last(graph: Graph, stack: Stack) -> bool:
+def _lays_channels_last(graph: Graph, stack: Stack) -> bool:
     """Return whether a stack lays the images of a network channels last.
 
     Inductor decides by all convolutions (PyTorch 2.13, torch/_inductor/graph.py,
@@ -337,19 +337,23 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     return has_wide_layer and grouped_flop == 0 and not has_narrowing_layer
 
 
-def _with_exchanges(
-    kernel: Kernel, graph: Graph, ops: Sequence[Op], awaited: Mapping[str, str]
+def _add_exchange(
+    kernel: Kernel, graph: Graph, ops: Sequence[Op], collective_of_tensor: Mapping[str, str]
 ) -> Kernel:
     """Return a kernel with the collectives that it awaits, and its group if it is one itself."""
-    after = tuple({awaited[name]: 0 for op in ops for name in op.inputs if name in awaited})
-    head = ops[0]
-    specs = tuple([graph.tensors[name] for name in head.inputs])
-    link_bytes = exchanged_of(head.kind, specs, head.settings)
+    input_names = [name for op in ops for name in op.inputs]
+    collectives = [
+        collective_of_tensor[name] for name in input_names if name in collective_of_tensor
+    ]
+    after = tuple(dict.fromkeys(collectives))
+    first_op = ops[0]
+    specs = tuple([graph.tensors[name] for name in first_op.inputs])
+    link_bytes = exchanged_of(first_op.kind, specs, first_op.settings)
     if link_bytes is None:
         return kernel._replace(after=after)
-    ranks = cast("int", head.attrs.get("ranks", 2))
-    stride = cast("int", head.attrs.get("stride", 1))
-    group = Exchange(head.name, ranks, stride)
+    ranks = cast("int", first_op.attrs.get("ranks", 2))
+    stride = cast("int", first_op.attrs.get("stride", 1))
+    group = Exchange(first_op.name, ranks, stride)
     return kernel._replace(flop=0, bytes=link_bytes, launches=0, exchange=group, after=after)
 
 

@@ -21,8 +21,9 @@ from steptime.network.ops.gradient_tape import FORMER
 MIB = 2**20
 # c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
 # share segments of 2 MiB, those below 10 MiB segments of 20 MiB, larger ones are multiples of 2 MiB
-ROUNDED, SMALL, SHARED, LARGE = 512, MIB, 10 * MIB, 2 * MIB
-SEGMENTS = (2 * MIB, 20 * MIB)
+BLOCK_MULTIPLE, MAX_SMALL_BYTES, MAX_SHARED_BYTES, LARGE_MULTIPLE = 512, MIB, 10 * MIB, 2 * MIB
+SEGMENT_BYTES = (2 * MIB, 20 * MIB)
+SMALL_POOL, MIDDLE_POOL, LARGE_POOL = range(3)  # blocks of the last one are segments themselves
 HANDLES = {"train": 2, "infer": 1}  # of cuBLAS: one a thread, and autograd has its own
 UNSHARDED_BYTES = 25 * MIB  # of weights that FSDP gathers at once, at least
 PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
@@ -158,28 +159,29 @@ def blocks_bytes(
     pools = [0, 0, 0]
     highest_bytes = 0
     for allocation in list_allocations(graph, stack, sizes):
-        _update_pools(pools, allocation.allocated, 1)
-        _update_pools(pools, allocation.scratch, 1)
+        _update_pools(pools, allocation.allocated, sign=1)
+        _update_pools(pools, allocation.scratch, sign=1)
         highest_bytes = max(highest_bytes, _segment_bytes(pools))
-        _update_pools(pools, allocation.scratch, -1)
-        _update_pools(pools, allocation.freed, -1)
+        _update_pools(pools, allocation.scratch, sign=-1)
+        _update_pools(pools, allocation.freed, sign=-1)
     return highest_bytes - peak_bytes
 
 
 def _update_pools(pools: list[int], sizes: Iterable[int], sign: int) -> None:
     """Add the bytes of tensors to the pools of small, middle and large ones, or subtract them."""
     for size_bytes in sizes:
-        if size_bytes > SHARED:
-            pools[2] += sign * -(-size_bytes // LARGE) * LARGE
+        if size_bytes > MAX_SHARED_BYTES:
+            pools[LARGE_POOL] += sign * -(-size_bytes // LARGE_MULTIPLE) * LARGE_MULTIPLE
         else:
-            pools[size_bytes > SMALL] += sign * -(-size_bytes // ROUNDED) * ROUNDED
+            pool = SMALL_POOL if size_bytes <= MAX_SMALL_BYTES else MIDDLE_POOL
+            pools[pool] += sign * -(-size_bytes // BLOCK_MULTIPLE) * BLOCK_MULTIPLE
 
 
 def _segment_bytes(pools: list[int]) -> int:
     """Return the bytes of the segments that hold the pools."""
-    shared_pools = zip(pools, SEGMENTS, strict=False)
+    shared_pools = zip(pools, SEGMENT_BYTES, strict=False)
     shared_bytes = sum(-(-pool // segment) * segment for pool, segment in shared_pools)
-    return pools[2] + shared_bytes
+    return pools[LARGE_POOL] + shared_bytes
 
 
 def stack_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
@@ -222,14 +224,14 @@ class Moment(NamedTuple):
 
     Attributes:
         name: when it is: `in the forward pass, at conv1`.
-        parts: bytes by purpose, which add up to those of all tensors. `weights`, `state` (of an
+        bytes_by_purpose: they add up to the bytes of all tensors. `weights`, `state` (of an
             optimizer and of norms) and `inputs` always live; `gradients` are those of weights;
             `copies` are weights in another type; `activations` are outputs of the forward pass;
             `temporaries` live for a moment in the backward pass and inside ops.
     """
 
     name: str
-    parts: Mapping[str, int]
+    bytes_by_purpose: Mapping[str, int]
 
 
 def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = None) -> Moment:

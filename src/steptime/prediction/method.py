@@ -111,7 +111,7 @@ class Method:
             Interval(0.0) if kernel.exchange else as_interval(self.price(kernel, device))
             for kernel in kernels.distinct
         ]
-        return Prices.of(times)
+        return Prices.from_intervals(times)
 
     def price_on(self, device: Device) -> Callable[..., Interval | float]:
         """Return a function that prices `Rows` (or a kernel, without `arrays`) on a device."""
@@ -169,7 +169,7 @@ def method_of_price(name: str, price: Price) -> Method:
     return Method(name, "1", price=checked_price, options=options, derate=derate)
 
 
-def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
+def choice_option(meaning: str, setting: str, values: Mapping[str, Any], default: str) -> Option:
     """Return an option whose texts stand for values of one setting."""
 
     def read(method: Method, text: str) -> Method:
@@ -181,7 +181,7 @@ def choice(meaning: str, setting: str, values: Mapping[str, Any], default: str) 
     return Option(meaning, default, read)
 
 
-def share(meaning: str, setting: str) -> Option:
+def share_option(meaning: str, setting: str) -> Option:
     """Return an option that is a share of a peak: above 0, at most 1."""
 
     def read(method: Method, text: str) -> Method:
@@ -207,10 +207,10 @@ def stack_option(name: str) -> dict[str, str]:
 
 def share_fabric(fabric: Fabric, devices: int) -> Fabric:
     """Return the fabric of devices that are all that its links join (`effective_link`)."""
-    near, nodes = fabric.near_and_nodes(devices)
-    parts = nodes if nodes > 1 else near
+    node_devices, nodes = fabric.node_size_and_count(devices)
+    parts = nodes if nodes > 1 else node_devices
     inner = fabric.inside
-    inside = effective_link(inner, near, near) if isinstance(inner, Link) else inner
+    inside = effective_link(inner, node_devices, node_devices) if isinstance(inner, Link) else inner
     return replace(fabric, between=effective_link(fabric.between, parts, parts), inside=inside)
 
 
@@ -234,19 +234,19 @@ STACK = Option(
 )
 YES_NO = {"yes": True, "no": False}
 EFFICIENCIES = {  # Paleo's names for them
-    "ppp_comp": share("share of the device's peaks that is reached", "compute_efficiency"),
-    "ppp_comm": share("share of a link's rate that is reached", "link_efficiency"),
+    "ppp_comp": share_option("share of the device's peaks that is reached", "compute_efficiency"),
+    "ppp_comm": share_option("share of a link's rate that is reached", "link_efficiency"),
 }
-TF32 = choice(
+TF32 = choice_option(
     "products in float32 as TF32: on, off, or auto as the stack runs them",
     "tf32",
     {"auto": "auto", "on": "on", "off": "off", "yes": "on", "no": "off"},
     "auto",
 )
-CHANNELS_LAST = choice(
+CHANNELS_LAST = choice_option(
     "images lie with their channels last, or auto as the stack lays them",
     "channels_last",
     {"auto": None, **YES_NO},
     "auto",
 )
-FUSE = choice("elementwise ops run in the kernel before them", "fuse", YES_NO, "no")
+FUSE = choice_option("elementwise ops run in the kernel before them", "fuse", YES_NO, "no")

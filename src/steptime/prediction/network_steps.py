@@ -121,7 +121,7 @@ class NetworkSteps:
             stack_step = lower_products(step, graph, precision(dtype).products)
         return merge_updates(stack_step, graph, self.workload.tuning)
 
-    def counted(self, batch: int | None = None) -> RowFlop:
+    def flop_by_row(self, batch: int | None = None) -> RowFlop:
         """Return the FLOP of each row by pass, by the counting convention.
 
         No software stack changes them. Layers of a file count by its rules. FLOP of no row are

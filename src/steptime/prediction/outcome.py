@@ -13,7 +13,7 @@ from steptime.prediction.schedule import Timeline
 class Prediction:
     """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
 
-    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
+    `counted` are the FLOP of each row by pass (`StepModel.flop_by_row`). `fits` is False where the
     device is known to have less memory than the step `needs`.
     """
 
@@ -32,7 +32,7 @@ class Prediction:
     @property
     def flop(self) -> float:
         """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
-        return sum(sum(parts.values()) for parts in self.counted.values())
+        return sum(sum(parts.values()) for parts in self.flop_by_row.values())
 
     @property
     def status(self) -> str:

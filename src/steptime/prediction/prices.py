@@ -30,7 +30,7 @@ class Prices(NamedTuple):
     shared: Floats
 
     @classmethod
-    def of(cls, times: Sequence[Interval]) -> Prices:
+    def from_intervals(cls, times: Sequence[Interval]) -> Prices:
         """Return the seconds of kernels, one after the other."""
         return cls._make(np.array(times, dtype=float).reshape(-1, len(cls._fields)).T)
 
@@ -62,20 +62,20 @@ class Prices(NamedTuple):
         )
         return [*map(Interval._make, columns)]
 
-    def sum_correlated(self, index: Ints, count: int) -> Prices:
-        """Return sums by index of kernels that have one common error, such as repeats of one.
+    def sum_correlated(self, sum_of_row: Ints, sum_count: int) -> Prices:
+        """Return sums of kernels that have one common error, such as repeats of one.
 
         The share of the error that all kernels of a device have in common is that of the first
         kernel of each sum.
         """
-        sums = Prices._make(sum_rows(column, index, count) for column in self)
+        sums = Prices._make(sum_rows(column, sum_of_row, sum_count) for column in self)
         # Assigned from the last kernel to the first, so that the first one of each sum remains.
-        first_kernel = np.zeros(count, dtype=np.intp)
-        first_kernel[index[::-1]] = np.arange(len(index))[::-1]
+        first_kernel = np.zeros(sum_count, dtype=np.intp)
+        first_kernel[sum_of_row[::-1]] = np.arange(len(sum_of_row))[::-1]
         return sums._replace(shared=self.shared[first_kernel])
 
-    def sum_groups(self, index: Ints, count: int) -> Prices:
-        """Return sums by index of different kernels, with a bound where all of them have one.
+    def sum_groups(self, sum_of_row: Ints, sum_count: int) -> Prices:
+        """Return sums of different kernels, with a bound where all of them have one.
 
         Errors that kernels share add up; the others are independent, and add as squares. Two
         kernels of 1 s, each off by 0.5 s shared and 0.1 s of its own, are off by 1 s shared and
@@ -83,7 +83,7 @@ class Prices(NamedTuple):
         """
 
         def add(column: Floats) -> Floats:
-            return sum_rows(column, index, count)
+            return sum_rows(column, sum_of_row, sum_count)
 
         return self.sum_parts(add, add).to_prices()
 
@@ -114,7 +114,7 @@ class Prices(NamedTuple):
 
     def total(self) -> Interval:
         """Return the sum of all kernels, as `sum_groups` adds them."""
-        return self.sum_groups(np.zeros(len(self.value), dtype=np.intp), 1).intervals()[0]
+        return self.sum_groups(np.zeros(len(self.value), dtype=np.intp), sum_count=1).intervals()[0]
 
 
 def _unknown_as_none(bounds: Floats) -> list[float | None]:
@@ -180,14 +180,14 @@ class SumParts(NamedTuple):
         )
 
 
-def sum_rows(column: Floats, index: Ints, count: int) -> Floats:
-    """Return the sums of a column's rows by index, in their order."""
+def sum_rows(column: Floats, sum_of_row: Ints, sum_count: int) -> Floats:
+    """Return the sums of a column's rows, each added to the sum that it belongs to."""
     if column.ndim == 1:
-        sums: Floats = np.bincount(index, column, count).astype(float)
+        sums: Floats = np.bincount(sum_of_row, column, sum_count).astype(float)
         return sums
-    sums = np.zeros((count, *column.shape[1:]))
-    if len(index):
-        order = np.argsort(index, kind="stable")
-        places, starts = np.unique(index[order], return_index=True)
-        sums[places] = np.add.reduceat(column[order], starts)
+    sums = np.zeros((sum_count, *column.shape[1:]))
+    if len(sum_of_row):
+        order = np.argsort(sum_of_row, kind="stable")
+        filled_sums, starts = np.unique(sum_of_row[order], return_index=True)
+        sums[filled_sums] = np.add.reduceat(column[order], starts)
     return sums

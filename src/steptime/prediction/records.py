@@ -59,7 +59,7 @@ def _row_quantities(
     row_time: RowTime, prediction: Prediction, traffic_bytes: float
 ) -> dict[str, Quantity]:
     """Return the quantities of a row's record."""
-    flop = prediction.counted[row_time.row.name]
+    flop = prediction.flop_by_row[row_time.row.name]
     return {
         "forward_s": Quantity(row_time.forward.value),
         "backward_s": Quantity(row_time.backward.value),
@@ -83,7 +83,7 @@ def _traffic_by_row(prediction: Prediction) -> dict[str, float]:
 
 def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
     """Return the FLOP of a step, those of its forward pass, and its memory traffic."""
-    row_flop = model.counted(batch).values()
+    row_flop = model.flop_by_row(batch).values()
     by_pass = {name: sum(passes[name] for passes in row_flop) for name in PASSES}
     return {
         "flop": sum(by_pass.values()),

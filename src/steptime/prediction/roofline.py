@@ -6,7 +6,7 @@ the dtype computed in, for every op of the step.
 
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower_minimal
-from steptime.prediction.method import TF32, Method, choice
+from steptime.prediction.method import TF32, Method, choice_option
 
 METHOD = Method(
     "roofline",
@@ -15,7 +15,7 @@ METHOD = Method(
     lower=lower_minimal,
     settings=Settings(host="added"),
     options={
-        "dispatch": choice(
+        "dispatch": choice_option(
             "add the device's time to issue an op, where it is known",
             "host",
             {"yes": "added", "no": "no"},

@@ -45,7 +45,11 @@ def expected_parts(
 
 
 def dispatch_s(
-    size_bytes: float, devices: int, fabric: Fabric, spread: Callable[[int], float], above: int = 1
+    size_bytes: float,
+    devices: int,
+    fabric: Fabric,
+    expected_part_count: Callable[[int], float],
+    fabric_count: int = 1,
 ) -> float:
     """Return the seconds in which each device sends its tokens, once to every part they reach.
 
@@ -57,26 +61,29 @@ def dispatch_s(
         size_bytes: bytes that each device sends.
         devices: number of devices.
         fabric: the fabric that joins them.
-        spread: the expected number of parts that a token reaches, by the number of parts.
-        above: number of such fabrics, of a larger one.
+        expected_part_count: the expected number of parts that a token reaches, by their number.
+        fabric_count: number of such fabrics, of a larger one.
     """
-    near, nodes = fabric.near_and_nodes(devices)
-    all_nodes = above * nodes
-    all_devices = all_nodes * near
+    node_devices, nodes = fabric.node_size_and_count(devices)
+    all_nodes = fabric_count * nodes
+    all_devices = all_nodes * node_devices
 
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
-        return size_bytes * spread(all_parts) / parts
+        return size_bytes * expected_part_count(all_parts) / parts
 
     between_s = 0.0
     if nodes > 1:
         node_bytes = crossing_bytes(nodes, all_nodes) * fabric.between.hops
-        between_s = (nodes - 1) * fabric.message_s(node_bytes, near)
+        between_s = (nodes - 1) * fabric.message_s(node_bytes, node_devices)
     if isinstance(fabric.inside, Fabric):
         inner = replace(fabric.inside, efficiency=fabric.efficiency)
-        return max(between_s, dispatch_s(size_bytes, near, inner, spread, all_nodes))
+        inside_s = dispatch_s(size_bytes, node_devices, inner, expected_part_count, all_nodes)
+        return max(between_s, inside_s)
     inside_s = 0.0
-    if near > 1:
-        device_bytes = crossing_bytes(near, all_devices) * (fabric.inside or fabric.between).hops
-        inside_s = (near - 1) * fabric.inside_message_s(device_bytes)
+    if node_devices > 1:
+        device_bytes = (
+            crossing_bytes(node_devices, all_devices) * (fabric.inside or fabric.between).hops
+        )
+        inside_s = (node_devices - 1) * fabric.inside_message_s(device_bytes)
     return max(between_s, inside_s)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.graph import PASS_INDEX
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
@@ -135,45 +135,45 @@ def schedule(
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
     kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
-    parts_s = passes.value.tolist()
-    bounded = bound_step(parts_s, kernels.shares, host)
+    device_passes_s = passes.value.tolist()
+    bounded = bound_step(device_passes_s, kernels.shares, host)
     forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
     low_s, high_s = (
         None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
     )
     communication = _Communication(StepEnds(low_s, high_s))
-    if (lowered.cells == NO_CELL).any():
+    if (lowered.cell_of_kernel == NO_CELL).any():
         passes_s = (forward_s, backward_s, update_s)
-        seconds = prices.value[lowered.columns.index].tolist()
-        queue = _Queue(lowered.kernels, seconds, _ratios(passes_s, parts_s), overlap)
+        seconds = prices.value[lowered.columns.distinct_of_kernel].tolist()
+        queue = _Queue(lowered.kernels, seconds, _ratios(passes_s, device_passes_s), overlap)
         communication = _add_communication(
             queue, sum(passes_s), StepEnds(low_s, high_s), link_slowdown
         )
     return Timeline(
-        _time_rows(lowered, row_cells),
-        forward_s,
-        backward_s,
-        update_s,
-        None if host is None else host.issued_s[-1],
-        communication.ends.low_s,
-        communication.ends.high_s,
-        kernels.is_extrapolated,
-        communication.exchange_s,
-        communication.exposed_s,
+        rows=_time_rows(lowered, row_cells),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        update_s=update_s,
+        host_s=None if host is None else host.issued_s[-1],
+        low_s=communication.ends.low_s,
+        high_s=communication.ends.high_s,
+        is_extrapolated=kernels.is_extrapolated,
+        exchange_s=communication.exchange_s,
+        exposed_s=communication.exposed_s,
     )
 
 
 def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Prices, Prices]:
-    """Return the prices of the three passes, and those of each cell of a row (`Lowered.cells`).
+    """Return the prices of the three passes, and of the cells (`Lowered.cell_of_kernel`).
 
     The update of all weights is shared among the rows by their parameters.
     """
     row_count = len(lowered.rows)
     cell_count = 3 * row_count  # of the rows: `3 * row + pass`
     update_cell = cell_count + 2  # the update of all weights: the last pass of one more row
-    has_cell = lowered.cells != NO_CELL
-    cells = lowered.cells[has_cell]
-    kernel_prices = prices.take(lowered.columns.index[has_cell])
+    has_cell = lowered.cell_of_kernel != NO_CELL
+    cells = lowered.cell_of_kernel[has_cell]
+    kernel_prices = prices.take(lowered.columns.distinct_of_kernel[has_cell])
     all_cells = kernel_prices.sum_groups(cells, update_cell + 1)
     if pipelined:
         value = overlap_traffic(all_cells)
@@ -221,7 +221,7 @@ def _add_communication(
     usual_s = exposed_s(1.0)
     slow_s = passes_s + exposed_s(link_slowdown)
     quick_s = passes_s + exposed_s(1 / link_slowdown)
-    ends = with_links(passes_s + usual_s, ends.later(usual_s), quick_s, slow_s)
+    ends = widen_by_links(passes_s + usual_s, ends.delay(usual_s), quick_s, slow_s)
     return _Communication(ends, queue.exchange_s, usual_s)
 
 
@@ -265,9 +265,11 @@ def _time_rows(lowered: Lowered, row_cells: Prices) -> tuple[RowTime, ...]:
     """Return the times of each row in its three passes."""
     row_count = len(lowered.rows)
     cell_count = 3 * (row_count + 1)  # the update of all weights has one more row
-    has_cell = lowered.cells != NO_CELL
+    has_cell = lowered.cell_of_kernel != NO_CELL
     kernel_launches = np.array([kernel.launches for kernel in lowered.kernels], dtype=float)
-    launch_sums = np.bincount(lowered.cells[has_cell], kernel_launches[has_cell], cell_count)
+    launch_sums = np.bincount(
+        lowered.cell_of_kernel[has_cell], kernel_launches[has_cell], cell_count
+    )
     launches = launch_sums.astype(int).reshape(-1, 3).tolist()
     row_of_cell = np.arange(3 * row_count) // 3
     steps = row_cells.sum_groups(row_of_cell, row_count).intervals()
@@ -335,7 +337,7 @@ def place_kernels(
 
 def total(times: Sequence[Interval]) -> Interval:
     """Return the sum of times, as `Prices.sum_groups` adds them."""
-    return Prices.of(times).total()
+    return Prices.from_intervals(times).total()
 
 
 def overlap_traffic(times: Any) -> Any:

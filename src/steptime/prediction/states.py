@@ -52,12 +52,12 @@ class HostUpdate(NamedTuple):
 
     Attributes:
         update_s: the update.
-        moved_s: gradients and weights on their way there and back.
-        exposed_s: the part of `moved_s` for which the step waits.
+        transfers_s: gradients and weights on their way there and back.
+        exposed_s: the part of `transfers_s` for which the step waits.
     """
 
     update_s: float
-    moved_s: float
+    transfers_s: float
     exposed_s: float
 
 
@@ -66,7 +66,7 @@ def time_host_update(
     weight_bytes: float,
     update_s: float,
     backward_s: float,
-    move_s: Callable[[float], float],
+    transfer_s: Callable[[float], float],
 ) -> HostUpdate:
     """Return the times of an update on the host.
 
@@ -78,10 +78,10 @@ def time_host_update(
         weight_bytes: bytes that come back.
         update_s: seconds of the update.
         backward_s: seconds of the backward pass in which gradients can move.
-        move_s: seconds of a transfer of so many bytes.
+        transfer_s: seconds of a transfer of so many bytes.
     """
-    out_s = move_s(gradient_bytes)
-    back_s = move_s(weight_bytes)
+    out_s = transfer_s(gradient_bytes)
+    back_s = transfer_s(weight_bytes)
     exposed_s = max(0.0, out_s - backward_s) + max(0.0, back_s - update_s)
     return HostUpdate(update_s, out_s + back_s, exposed_s)
 
@@ -122,7 +122,7 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
 
 def sizes_on_host(graph: Graph, tuning: Tuning) -> dict[str, int]:
     """Return 0 bytes, by name, for states that may lie in the host's memory, and inside updates."""
-    states = states_of(graph) if may_leave(tuning) else []
+    states = states_of(graph) if may_leave_device(tuning) else []
     updates = [op.name for op in _updates(graph)] if tuning.states else []
     return dict.fromkeys((*states, *updates), 0)
 
@@ -134,7 +134,7 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
     the host.
     """
     tuning = step.workload.tuning
-    if not may_leave(tuning):
+    if not may_leave_device(tuning):
         return times
     link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
     if StateMode.OFFLOADED not in tuning.states:
@@ -166,7 +166,7 @@ def _paged_bytes(step: PredictedStep, batch: int) -> float:
     return min(state_bytes, max(0.0, excess_bytes))
 
 
-def may_leave(tuning: Tuning) -> bool:
+def may_leave_device(tuning: Tuning) -> bool:
     """Return whether optimizer states may lie in the host's memory: paged or offloaded."""
     return StateMode.PAGED in tuning.states or StateMode.OFFLOADED in tuning.states
 

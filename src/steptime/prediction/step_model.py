@@ -31,7 +31,7 @@ from steptime.prediction.prices import Prices
 from steptime.prediction.remarks import list_remarks
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import add_host_states
-from steptime.prediction.step_setup import Joint, MethodChoice, StepSetup, resolve_link
+from steptime.prediction.step_setup import MethodChoice, ReplicaLink, StepSetup, resolve_link
 
 
 class StepModel:
@@ -121,7 +121,7 @@ class StepModel:
         other_setup = replace(setup, device=other_device.in_phase(setup.phase), _fabrics={})
         return self._from_parts(self._steps.for_setup(other_setup), other_setup)
 
-    def of(self, graph: Graph, batch: int) -> StepModel:
+    def with_graph(self, graph: Graph, batch: int) -> StepModel:
         """Return the model of another graph, of a step on `batch` examples, on the same device."""
         workload = replace(self.workload, batch_per_replica=batch)
         steps = NetworkSteps(workload, self._setup, BatchGraph(batch, graph))
@@ -225,9 +225,9 @@ class StepModel:
         """Return the kernels of a step on `batch` examples."""
         return self._steps.lowered(batch)
 
-    def counted(self, batch: int | None = None) -> RowFlop:
+    def flop_by_row(self, batch: int | None = None) -> RowFlop:
         """Return the FLOP of each row by pass, by the counting convention."""
-        return self._steps.counted(batch)
+        return self._steps.flop_by_row(batch)
 
     def sizes(self, batch: int | None = None) -> Mapping[str, int]:
         """Return the bytes of tensors and ops that the stack holds unlike the graph, by name."""
@@ -284,7 +284,7 @@ class StepModel:
             self.host(lowered),
             self.settings.pipelined,
             self.overlap,
-            1.0 if self.fabric is None else self.fabric.slowest,
+            1.0 if self.fabric is None else self.fabric.link_slowdown,
         )
         low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
         return add_host_states(replace(times, low_s=low_s, high_s=high_s), self, batch)
@@ -308,7 +308,7 @@ class StepModel:
         remarks = self.remarks(batch)
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
-        lowered, counted = self.lowered(batch), self.counted(batch)
+        lowered, counted = self.lowered(batch), self.flop_by_row(batch)
         return Prediction(self.timeline(batch), lowered, counted, needs, fits, remarks)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
@@ -356,7 +356,7 @@ class StepModel:
 def _make_setup(
     network: Workload,
     device: Device,
-    link: Joint | None,
+    link: ReplicaLink | None,
     choice: MethodChoice,
     overlap: bool,
     low_dtype: str,
@@ -366,15 +366,15 @@ def _make_setup(
     workload = settle_dtype(network, device_in_phase)
     options = choice.options_for(workload, device_in_phase)
     setup = StepSetup(
-        device_in_phase,
-        workload.dtype,
-        workload.phase,
-        choice,
-        options,
-        choice.method.under(options),
-        link,
-        overlap,
-        low_dtype or precision(workload.dtype).products,
+        device=device_in_phase,
+        dtype=workload.dtype,
+        phase=workload.phase,
+        choice=choice,
+        options=options,
+        method=choice.method.under(options),
+        link=link,
+        overlap=overlap,
+        low_dtype=low_dtype or precision(workload.dtype).products,
     )
     return workload, setup
 

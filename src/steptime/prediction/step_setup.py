@@ -28,7 +28,7 @@ from steptime.prediction.prices import Prices
 from steptime.prediction.remarks import no_link
 from steptime.prediction.training import LOW_BYTES, in_training
 
-Joint = Link | Fabric | Cluster  # of replicas
+ReplicaLink = Link | Fabric | Cluster  # of replicas
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class StepSetup:
     choice: MethodChoice
     options: Mapping[str, str]
     method: Method
-    link: Joint | None = None
+    link: ReplicaLink | None = None
     overlap: bool = True
     low_dtype: str = ""
     _fabrics: dict[int, Fabric | None] = field(default_factory=dict, repr=False)
@@ -197,7 +197,7 @@ class StepSetup:
         if fabric is None:
             raise no_link(group.ranks, self.device)
         collective = EXCHANGES.get(kind) or self.method.collectives[self.method.collective]
-        return self.startup.after(collective(size_bytes, group.ranks, fabric), fabric)
+        return self.startup.add_to(collective(size_bytes, group.ranks, fabric), fabric)
 
     def find_host(self, lowered: Lowered) -> Host | None:
         """Return the host that issues a step, None where it plays no part.
@@ -210,9 +210,9 @@ class StepSetup:
             return host_of_launches(lowered.launches, self.issue_s)
         is_training = self.phase == "train"
         return host._replace(
-            ends=host_bounds(constants),
-            steps=self.device.calibration.steps,
-            after_s=value_of("training.step_s", constants) if is_training else 0.0,
+            end_factors=host_bounds(constants),
+            measured_steps=self.device.calibration.steps,
+            after_kernels_s=value_of("training.step_s", constants) if is_training else 0.0,
         )
 
     def collective_name(self, name: str | None = None) -> str:
@@ -242,11 +242,11 @@ class StepSetup:
                 raise no_link(replicas, self.device)
             return 0.0
         if end:
-            fabric = fabric.link_end(end)
+            fabric = fabric.with_link_rates(end)
         collective = self.method.collectives[name]
-        return self.startup.after(collective(size_bytes, replicas, fabric), fabric)
+        return self.startup.add_to(collective(size_bytes, replicas, fabric), fabric)
 
 
-def resolve_link(link: str | Path | Joint | None) -> Joint | None:
+def resolve_link(link: str | Path | ReplicaLink | None) -> ReplicaLink | None:
     """Return a link by its name or path; what is no text is returned as it is."""
     return catalog.link(link) if isinstance(link, str | Path) else link

@@ -24,14 +24,16 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     times = model.timeline()
     lowered = model.lowered()
     host = model.host(lowered)
-    yield from names(process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS)
+    yield from name_tracks(
+        process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS
+    )
     issued_s = () if host is None else host.issued_s
     start_s = 0.0
     for pass_, end_s in zip(PASSES, issued_s, strict=False):
         if end_s > start_s:
-            yield event(process, HOST, f"issue {pass_}", "host", start_s, end_s - start_s, {})
+            yield make_event(process, HOST, f"issue {pass_}", "host", start_s, end_s - start_s, {})
         start_s = end_s
-    seconds = model.prices().value[lowered.columns.index].tolist()
+    seconds = model.prices().value[lowered.columns.distinct_of_kernel].tolist()
     slowdowns = times.host_slowdowns
     for kernel, start_s, kernel_s in place_kernels(
         lowered.kernels, seconds, slowdowns, model.overlap
@@ -41,10 +43,10 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE
         name = kernel.op or kernel.pass_
-        yield event(process, track, name, kernel.kind, start_s, visible_s, arguments)
+        yield make_event(process, track, name, kernel.kind, start_s, visible_s, arguments)
 
 
-def names(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]:
+def name_tracks(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]:
     """Yield the metadata that names a process and its tracks."""
     yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
     for track, text in tracks.items():
@@ -52,7 +54,7 @@ def names(process: int, name: str, tracks: Mapping[int, str]) -> Iterator[Event]
         yield {**metadata, "args": {"name": text}}
 
 
-def event(
+def make_event(
     process: int,
     track: int,
     name: str,
@@ -74,6 +76,6 @@ def event(
     }
 
 
-def document(events: Iterable[Event]) -> Event:
+def make_document(events: Iterable[Event]) -> Event:
     """Return the events as the document of a trace."""
     return {"displayTimeUnit": "ms", "traceEvents": list(events)}

@@ -93,7 +93,7 @@ def _attention_clock_factor(device: Device) -> float:
     if limit is None:
         return 0.0
     peak_share = catalog.constants_of("gpu")["attention.published"].value
-    power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.alone_w
+    power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
     return float(power_ratio ** (1 / (1 + limit.clock_power)))
 
 
@@ -145,7 +145,15 @@ def lower_training(
 def fused_update(moved_bytes: float, parameters: float) -> Kernel:
     """Return the kernel of a fused Adam that moves so many bytes for so many parameters."""
     flop = OPTIMIZER_FLOP * parameters
-    return Kernel("", "adam", "update", "float32", "vector", flop, moved_bytes)
+    return Kernel(
+        op="",
+        kind="adam",
+        pass_="update",  # noqa: S106  # a pass of a step
+        dtype="float32",
+        unit="vector",
+        flop=flop,
+        bytes=moved_bytes,
+    )
 
 
 def _change_dtype(
@@ -191,7 +199,7 @@ def _logit_casts(graph: Graph) -> Iterator[Kernel]:
             continue
         cast_bytes = LOGIT_CAST_BYTES * logits.size
         for pass_ in passes:
-            yield Kernel(op.name, "cast", pass_, "float32", "vector", 0, cast_bytes)
+            yield Kernel(op.name, "cast", pass_, "float32", "vector", flop=0, bytes=cast_bytes)
 
 
 def _operand_casts(

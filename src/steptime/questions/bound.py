@@ -52,7 +52,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
     idle_kernels = Kernels([_idle_kernel(kernel) for kernel in distinct_kernels])
-    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.index].tolist()
+    launches_s = model.price_kernels(idle_kernels).value[idle_kernels.distinct_of_kernel].tolist()
     bounds = []
     for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
@@ -61,7 +61,7 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
             bounds.append("host")
         else:
             bounds.append("compute" if compute_s >= memory_s else "memory")
-    distinct_index_of_kernel = lowered.columns.index.tolist()
+    distinct_index_of_kernel = lowered.columns.distinct_of_kernel.tolist()
     return [
         Binding(kernel, times[distinct_index], bounds[distinct_index])
         for kernel, distinct_index in zip(lowered.kernels, distinct_index_of_kernel, strict=True)

@@ -180,7 +180,7 @@ def over_replicas(
         InputError: if the launcher started another number of processes.
     """
     from steptime.measure import ranks
-    from steptime.measure.contract import meaningful
+    from steptime.measure.contract import reset_unused_options
 
     process_count = ranks.find_rank().size
     replica_count = process_count if replicas is None else replicas
@@ -191,7 +191,9 @@ def over_replicas(
         typed_values = {"--strategy": strategy, "--no-overlap": no_overlap}
         refuse(typed_values, "{} goes with --replicas of 2 or more")
     replicated = replace(worker, strategy=strategy or "allreduce", overlap=not no_overlap)
-    return replace(workload, plan=Plan(data=replica_count)), meaningful(replicated, replica_count)
+    return replace(workload, plan=Plan(data=replica_count)), reset_unused_options(
+        replicated, replica_count
+    )
 
 
 def options_of(
@@ -230,7 +232,7 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
         stack = registry.stack(name)
         return stack.backend, stack.compile
     registry.backend(backend)
-    if not registry.compiles(backend, compiled):
+    if not registry.accepts_compile(backend, compiled):
         raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
     return backend, compiled
 

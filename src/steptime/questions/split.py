@@ -228,7 +228,7 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
         InputError: as a prediction does.
     """
     lowered = first.lowered()
-    counted = first.counted()
+    counted = first.flop_by_row()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)
     transfer = first.method.join_devices(link)

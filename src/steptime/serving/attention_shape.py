@@ -20,33 +20,33 @@ class AttentionShape(NamedTuple):
     Attributes:
         heads: heads of queries; of a state, heads of values.
         kv_heads: heads of keys.
-        width: width of a key.
-        values: width of a value.
+        head_width: width of a key.
+        value_width: width of a value.
         window: places seen, 0 for all.
         kind: the kind of the op; `delta_rule` keeps a state instead of keys and values.
-        latent: numbers of a token that all heads share in the cache, 0 if each head has its own.
+        latent_width: numbers of a token that all heads share in the cache, 0 if each has its own.
         keeps_all: the cache keeps tokens outside of the window, too, as an indexer may choose them.
         is_cached: the layer has a cache of its own.
         rule: how tokens change a state.
-        decays: numbers of a token by which a state decays.
-        ratio: tokens that lie in the cache as one.
-        selected: keys that a token attends to at most, 0 for no limit.
+        decay_width: numbers of a token by which a state decays.
+        compression_ratio: tokens that lie in the cache as one.
+        selected_keys: keys that a token attends to at most, 0 for no limit.
         values_are_keys: the cache keeps one vector for key and value.
     """
 
     heads: int
     kv_heads: int
-    width: int
-    values: int
+    head_width: int
+    value_width: int
     window: int
     kind: str = "attention"
-    latent: int = 0
+    latent_width: int = 0
     keeps_all: bool = False
     is_cached: bool = True
     rule: str = "delta"
-    decays: int = 0
-    ratio: int = 1
-    selected: int = 0
+    decay_width: int = 0
+    compression_ratio: int = 1
+    selected_keys: int = 0
     values_are_keys: bool = False
 
     @property
@@ -54,25 +54,25 @@ class AttentionShape(NamedTuple):
         """Bytes of the state of a sequence, which do not depend on its length."""
         if self.kind not in STATEFUL:
             return 0.0
-        return float(STATE_BYTES * self.heads * self.width * self.values)
+        return float(STATE_BYTES * self.heads * self.head_width * self.value_width)
 
     @property
     def passing_numbers(self) -> int:
         """Numbers of a token that pass through it: queries, keys and values."""
         if self.kind in STATEFUL:
-            return 2 * self.kv_heads * self.width + self.heads * self.values
-        return self.heads * self.width + self.kv_heads * (self.width + self.values)
+            return 2 * self.kv_heads * self.head_width + self.heads * self.value_width
+        return self.heads * self.head_width + self.kv_heads * (self.head_width + self.value_width)
 
     @property
     def token_numbers(self) -> float:
         """Numbers of a token in the cache."""
         if self.kind in STATEFUL or not self.is_cached:
             return 0
-        if self.latent:  # one vector stands for the keys and values of all heads
-            return self.latent
-        has_no_values = self.values_are_keys or self.values == INDEX_VALUES
-        value_width = 0 if has_no_values else self.values
-        return self.kv_heads * (self.width + value_width) / self.ratio
+        if self.latent_width:  # one vector stands for the keys and values of all heads
+            return self.latent_width
+        has_no_values = self.values_are_keys or self.value_width == INDEX_VALUES
+        cached_value_width = 0 if has_no_values else self.value_width
+        return self.kv_heads * (self.head_width + cached_value_width) / self.compression_ratio
 
     def cached_tokens(self, tokens: int) -> int:
         """Return the tokens of a sequence that stay in the cache: a window drops old ones."""
@@ -90,9 +90,9 @@ def find_attention_shapes(
         piece: the name of the piece, such as `block1`.
         parameters: the hyperparameters of the network.
     """
-    latent = parameters["latent_kv"]
-    if latent:
-        latent += parameters["rotary_width"]
+    latent_width = parameters["latent_kv"]
+    if latent_width:
+        latent_width += parameters["rotary_width"]
     mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
     ops = [op for op in graph.ops if piece_of(op.name) == piece]
     has_indexer = any("/indexer/" in op.name for op in ops)
@@ -103,10 +103,12 @@ def find_attention_shapes(
         shape = read_attention_shape(graph, op)
         if isinstance(mixer, CompressedAttention):
             shape = _compress_attention(shape, mixer, op.name)
-        elif shape.kind not in STATEFUL and shape.values != INDEX_VALUES:
+        elif shape.kind not in STATEFUL and shape.value_width != INDEX_VALUES:
             _, keys, *_ = op.inputs
             is_cached = piece_of(keys) == piece  # else it reads the keys of another layer
-            shape = shape._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached)
+            shape = shape._replace(
+                latent_width=latent_width, keeps_all=has_indexer, is_cached=is_cached
+            )
         shapes.append(shape)
     return tuple(shapes)
 
@@ -117,15 +119,15 @@ def _compress_attention(
     """Return a part of DeepSeek-V4's attention: the window, the scores or the compressed part."""
     if op_name.endswith("/window"):
         return shape._replace(values_are_keys=True)
-    shape = shape._replace(ratio=mixer.ratio, values_are_keys=True)
+    shape = shape._replace(compression_ratio=mixer.ratio, values_are_keys=True)
     if mixer.indexer and op_name.endswith("/compressed"):
-        return shape._replace(selected=mixer.indexer.selected)
+        return shape._replace(selected_keys=mixer.indexer.selected)
     return shape
 
 
 def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
     """Return the shape of an attention op of a rank's graph."""
-    query_width, _, value_width, *extra_widths = (
+    queries_width, _, values_width, *extra_widths = (  # of all heads
         graph.tensors[name].shape[-1] for name in op.inputs
     )
     heads = _read_int(op, "heads")
@@ -135,8 +137,8 @@ def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
         return AttentionShape(
             heads,
             kv_heads,
-            width=query_width // heads,
-            values=value_width // kv_heads,
+            head_width=queries_width // heads,
+            value_width=values_width // kv_heads,
             window=window,
             kind=op.kind,
         )
@@ -145,12 +147,12 @@ def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
     return AttentionShape(
         heads,
         key_heads,
-        width=query_width // key_heads,
-        values=value_width // heads,
+        head_width=queries_width // key_heads,
+        value_width=values_width // heads,
         window=window,
         kind=op.kind,
         rule=str(op.attrs.get("rule", "delta")),
-        decays=decay_width,
+        decay_width=decay_width,
     )
 
 

@@ -132,7 +132,7 @@ def read_calibration(path: Path) -> ServingCalibration:
         if name not in CONSTANTS:
             raise unknown("constant", name, CONSTANTS, f"{place}: serving")
     seconds = {
-        name: _number(value, f"{place}: serving.{name}", 0, MAX_CONSTANT_S)
+        name: _check_number(value, f"{place}: serving.{name}", 0, MAX_CONSTANT_S)
         for name, value in constants.items()
     }
     network_tables = table.get("networks", [])
@@ -141,13 +141,13 @@ def read_calibration(path: Path) -> ServingCalibration:
         for i, network_table in enumerate(network_tables)
     ]
     return ServingCalibration(
-        stack=_text(table["stack"], f"{place}: stack"),
+        stack=_check_text(table["stack"], f"{place}: stack"),
         source=str(table.get("source", "")),
-        run_count=int(_number(table["runs"], f"{place}: runs", 1, 1e6)),
+        run_count=int(_check_number(table["runs"], f"{place}: runs", 1, 1e6)),
         constants=seconds,
         factors=tuple(factors),
-        request_error=_error(table, "request_error", place),
-        ttft_error=_error(table, "ttft_error", place),
+        request_error=_read_error(table, "request_error", place),
+        ttft_error=_read_error(table, "ttft_error", place),
     )
 
 
@@ -155,24 +155,24 @@ def _read_factor(row: Any, place: str) -> NetworkFactor:
     if not isinstance(row, Mapping):
         raise InputError(f"{place}: must be a table")
     return NetworkFactor(
-        model=_text(row.get("model"), f"{place}.model"),
-        network=_text(row.get("network"), f"{place}.network"),
-        device=_text(row.get("device"), f"{place}.device"),
-        factor=_number(row.get("factor"), f"{place}.factor", 1 / MAX_FACTOR, MAX_FACTOR),
+        model=_check_text(row.get("model"), f"{place}.model"),
+        network=_check_text(row.get("network"), f"{place}.network"),
+        device=_check_text(row.get("device"), f"{place}.device"),
+        factor=_check_number(row.get("factor"), f"{place}.factor", 1 / MAX_FACTOR, MAX_FACTOR),
     )
 
 
-def _error(table: Mapping[str, Any], name: str, place: str) -> float | None:
-    return _number(table[name], f"{place}: {name}", 0, 1e9) if name in table else None
+def _read_error(table: Mapping[str, Any], name: str, place: str) -> float | None:
+    return _check_number(table[name], f"{place}: {name}", 0, 1e9) if name in table else None
 
 
-def _text(value: object, place: str) -> str:
+def _check_text(value: object, place: str) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(f"{place}: must be a text")
     return value
 
 
-def _number(value: object, place: str, at_least: float, at_most: float) -> float:
+def _check_number(value: object, place: str, at_least: float, at_most: float) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not at_least <= float(value) <= at_most:  # type: ignore[arg-type]  # a number
         raise InputError(f"{place}: must be a number from {at_least:g} to {at_most:g}")

@@ -50,14 +50,14 @@ def kernel_seconds(
         grouped_factor: how many times as long grouped products take beside that.
     """
     times = rank.kernel_seconds(kernels, device)
-    places = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
-    if places and grouped_share != 1:
+    grouped_indices = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
+    if grouped_indices and grouped_share != 1:
         peaks = {**device.datasheet.peak_flop_per_s}
         peaks[rank.compute_dtype] *= grouped_share
         grouped_device = device.with_figures(peak_flop_per_s=peaks)
-        grouped_s = rank.kernel_seconds([kernels[i] for i in places], grouped_device)
-        for i, seconds in zip(places, grouped_s, strict=True):
+        grouped_s = rank.kernel_seconds([kernels[i] for i in grouped_indices], grouped_device)
+        for i, seconds in zip(grouped_indices, grouped_s, strict=True):
             times[i] = seconds
-    for i in places:
+    for i in grouped_indices:
         times[i] *= grouped_factor
     return times

@@ -38,16 +38,16 @@ def stored_bytes(spec: TensorSpec, weight_format: str) -> float:
     return BYTES_BY_FORMAT[weight_format] * size
 
 
-class Group(NamedTuple):
-    """Equal sequences of a step: each has so many new tokens, after `past` ones in the cache."""
+class SequenceGroup(NamedTuple):
+    """Equal sequences of a step: the new tokens of each, after `cached_tokens` in the cache."""
 
     sequences: int
     tokens: int
-    past: float
+    cached_tokens: float
 
 
 def attention_kernels(
-    problem: PlanProblem, attention: AttentionShape, group: Group, cache_format: str
+    problem: PlanProblem, attention: AttentionShape, group: SequenceGroup, cache_format: str
 ) -> list[Kernel]:
     """Return the kernels of a layer's attention for a group.
 
@@ -56,17 +56,19 @@ def attention_kernels(
     """
     if attention.kind in STATEFUL:
         return _delta_rule_kernels(problem, attention, group)
-    is_latent_shared = bool(attention.latent) and group.tokens == 1
+    is_latent_shared = bool(attention.latent_width) and group.tokens == 1
     if is_latent_shared:
-        latent_width = int(problem.shape.kind_settings["latent_kv"])
-        attention = attention._replace(kv_heads=1, width=attention.latent, values=latent_width)
+        latent_value_width = int(problem.shape.kind_settings["latent_kv"])
+        attention = attention._replace(
+            kv_heads=1, head_width=attention.latent_width, value_width=latent_value_width
+        )
     keys = _count_keys(attention, group)
-    is_causal = group.tokens > 1 and attention.ratio == 1
+    is_causal = group.tokens > 1 and attention.compression_ratio == 1
     builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
     batch = group.sequences
-    q = builder.input("q", (batch, group.tokens, attention.heads * attention.width))
-    k = builder.input("k", (batch, keys, attention.kv_heads * attention.width))
-    v = builder.input("v", (batch, keys, attention.kv_heads * attention.values))
+    q = builder.input("q", (batch, group.tokens, attention.heads * attention.head_width))
+    k = builder.input("k", (batch, keys, attention.kv_heads * attention.head_width))
+    v = builder.input("v", (batch, keys, attention.kv_heads * attention.value_width))
     output = builder.op(
         "attention",
         q,
@@ -85,7 +87,7 @@ def attention_kernels(
     cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
     saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
     graph = builder.graph(output)
-    kernel, *further = problem.rank.step_model.of(graph, batch).lowered().kernels
+    kernel, *further = problem.rank.step_model.with_graph(graph, batch).lowered().kernels
     flop = kernel.flop
     runs = problem.rank.stack.kinds.get("attention", PLAIN)
     is_window_skipped = attention.window and runs.skips_window
@@ -96,26 +98,26 @@ def attention_kernels(
     return [kernel._replace(bytes=kernel.bytes - saved_bytes, flop=flop), *further]
 
 
-def _count_keys(attention: AttentionShape, group: Group) -> int:
+def _count_keys(attention: AttentionShape, group: SequenceGroup) -> int:
     """Return the keys of a sequence that a step reads."""
-    past = round(group.past)
+    cached_tokens = round(group.cached_tokens)
     if attention.window:
-        past = min(past, attention.window)
-    keys = -(-(past + group.tokens) // attention.ratio)
-    return min(keys, attention.selected) if attention.selected else keys
+        cached_tokens = min(cached_tokens, attention.window)
+    keys = -(-(cached_tokens + group.tokens) // attention.compression_ratio)
+    return min(keys, attention.selected_keys) if attention.selected_keys else keys
 
 
 def _delta_rule_kernels(
-    problem: PlanProblem, attention: AttentionShape, group: Group
+    problem: PlanProblem, attention: AttentionShape, group: SequenceGroup
 ) -> list[Kernel]:
     """Return the kernels of a layer that reads and changes a state of each sequence."""
     builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
-    key_width = attention.kv_heads * attention.width
+    key_width = attention.kv_heads * attention.head_width
     widths = {
         "q": key_width,
         "k": key_width,
-        "v": attention.heads * attention.values,
-        "decay": attention.decays,
+        "v": attention.heads * attention.value_width,
+        "decay": attention.decay_width,
         "share": attention.heads,
     }
     inputs = [
@@ -123,7 +125,7 @@ def _delta_rule_kernels(
         for name, width in widths.items()
     ]
     if attention.rule == "scan":
-        inputs.append(builder.weight("rates", (attention.heads, attention.width)))
+        inputs.append(builder.weight("rates", (attention.heads, attention.head_width)))
     output = builder.op(
         attention.kind,
         *inputs,
@@ -133,7 +135,7 @@ def _delta_rule_kernels(
         rule=attention.rule,
     )
     graph = builder.graph(output)
-    return [*problem.rank.step_model.of(graph, group.sequences).lowered().kernels]
+    return [*problem.rank.step_model.with_graph(graph, group.sequences).lowered().kernels]
 
 
 def concatenate_cache(attention: Kernel, cached_bytes: float) -> Kernel:

@@ -127,7 +127,7 @@ def make_pool(
     rank_step_tokens = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
     mean_tokens = round(fmean(load.inputs))
     uncached_tokens = mean_tokens - count_cached_tokens(mean_tokens, prefix)
-    has_rule = phases.problem.rank.flag
+    has_flag = phases.problem.rank.flag
     return Pool(
         pace=ServerPace(phases, exact_lengths, phases.guesses, ranks),
         max_running=max_running,
@@ -136,8 +136,8 @@ def make_pool(
         block_tokens=BLOCK_TOKENS,
         step_tokens=ranks * rank_step_tokens,
         mixes_prefill=phases.mixes_prefill,
-        schedules_ahead=has_rule("ahead"),
-        reserves_blocks=has_rule("reserves"),
+        schedules_ahead=has_flag("ahead"),
+        reserves_blocks=has_flag("reserves"),
         prefix_share=prefix,
         rank_count=ranks,
         prompt_overhead_s=phases.prompt_overhead_s(uncached_tokens),
@@ -187,8 +187,8 @@ def run_with_highest_rate(
     run = run_requests(demand, load, pools, transfer_s)
     arrivals_s = load.arrivals_s or poisson_arrivals(1.0, len(load.inputs), demand.seed)
     load_rate = demand.rate or len(arrivals_s) / (arrivals_s[-1] or 1.0)
-    low = 0.0  # the highest rate that met the targets
-    high = inf  # the lowest rate that missed them
+    met_rate = 0.0  # the highest rate that met the targets
+    missed_rate = inf  # the lowest rate that missed them
     rate = run.requests_per_s
     trial_count = RATE_TRIALS if demand.has_targets else 0
     for _ in range(trial_count):
@@ -199,11 +199,11 @@ def run_with_highest_rate(
         trial = run_requests(demand, trial_load, pools, transfer_s)
         meets_targets = trial.in_time_share >= ATTAINED_SHARE
         if meets_targets and not trial.queue_grows:
-            low = rate
+            met_rate = rate
         else:
-            high = rate
-        rate = 2 * rate if high == inf else (low + high) / 2
-    return replace(run, highest_rate_per_s=low or None)
+            missed_rate = rate
+        rate = 2 * rate if missed_rate == inf else (met_rate + missed_rate) / 2
+    return replace(run, highest_rate_per_s=met_rate or None)
 
 
 def run_requests(
@@ -221,8 +221,8 @@ def run_requests(
     run = simulate(load, pools, transfer_s)
     count = len(load.inputs)
     # With open arrivals the first and last requests, which find few others, are not counted.
-    edge = 0 if load.concurrency else int(EDGE_SHARE * count)
-    counted_requests = range(edge, count - edge)
+    edge_count = 0 if load.concurrency else int(EDGE_SHARE * count)
+    counted_requests = range(edge_count, count - edge_count)
     overhead_s = sum(pool.prompt_overhead_s for pool in pools)
     ttft_s = []
     decode_s = []
@@ -236,8 +236,8 @@ def run_requests(
     request_s = list(map(add, ttft_s, decode_s))
     ends_s = sorted(run.ends_s)
     duration_s = ends_s[-1]
-    begin_s = ends_s[edge - 1] if edge else 0.0
-    counted_s = ends_s[count - edge - 1] - begin_s
+    begin_s = ends_s[edge_count - 1] if edge_count else 0.0
+    counted_s = ends_s[count - edge_count - 1] - begin_s
     rate = len(counted_requests) / (counted_s or duration_s)
     servers = run.pools[-1]
     return LoadRun(

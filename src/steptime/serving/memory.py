@@ -5,7 +5,7 @@ from math import inf
 
 from steptime.serving.phases import Phases
 
-BLOCK = 16  # tokens of a page of the cache
+PAGE_TOKENS = 16  # tokens of a page of the cache
 MAX_TOKENS = 2**40  # of a cache, finite where a token takes next to no memory
 MAX_SEQUENCES = 1e9  # finite where a sequence takes next to no memory
 
@@ -55,9 +55,9 @@ class ServerMemory:
         )
 
 
-def paged(tokens: int) -> int:
+def round_up_to_pages(tokens: int) -> int:
     """Return the tokens that the pages of a sequence's cache have room for."""
-    return -(-tokens // BLOCK) * BLOCK
+    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
 
 
 def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
@@ -65,9 +65,9 @@ def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
 
     Where a step has no budget of tokens, all prompts are read at once.
     """
-    is_fixed = phases.fixed_bytes["activations_bytes"]
-    activation_bytes = 0 if is_fixed else phases.activation_bytes(prompt)
-    sequence_bytes = phases.kv_bytes(paged(length)) + activation_bytes
+    fixed_activations_bytes = phases.fixed_bytes["activations_bytes"]
+    activation_bytes = 0 if fixed_activations_bytes else phases.activation_bytes(prompt)
+    sequence_bytes = phases.kv_bytes(round_up_to_pages(length)) + activation_bytes
     room_bytes = phases.room_bytes
     if room_bytes < sequence_bytes:
         return 0
@@ -79,12 +79,14 @@ def cache_tokens(phases: Phases, length: int) -> int:
 
     Layers with a window and states keep a part of a sequence, so the number depends on the length.
     """
-    sequence_bytes = phases.kv_bytes(paged(length))
+    sequence_bytes = phases.kv_bytes(round_up_to_pages(length))
     if phases.room_bytes <= 0:
         return 0
-    tokens = phases.room_bytes / sequence_bytes * paged(length) if sequence_bytes else inf
-    pages = int(min(tokens, MAX_TOKENS)) // BLOCK
-    return phases.plan.data * pages * BLOCK
+    tokens = (
+        phases.room_bytes / sequence_bytes * round_up_to_pages(length) if sequence_bytes else inf
+    )
+    pages = int(min(tokens, MAX_TOKENS)) // PAGE_TOKENS
+    return phases.plan.data * pages * PAGE_TOKENS
 
 
 def longest_context(phases: Phases, running_sequences: int) -> int:
@@ -94,19 +96,26 @@ def longest_context(phases: Phases, running_sequences: int) -> int:
     engine counts, the length that the network was trained for does not.
     """
     sequences = max(1, -(-running_sequences // phases.plan.data))
-    is_fixed = phases.fixed_bytes["activations_bytes"]
+    fixed_activations_bytes = phases.fixed_bytes["activations_bytes"]
 
     def fits(pages: int) -> bool:
-        tokens = pages * BLOCK
-        prompts_bytes = 0 if is_fixed else phases.activation_bytes(sequences * tokens)
+        tokens = pages * PAGE_TOKENS
+        prompts_bytes = (
+            0 if fixed_activations_bytes else phases.activation_bytes(sequences * tokens)
+        )
         return sequences * phases.kv_bytes(tokens) + prompts_bytes <= phases.room_bytes
 
-    low, high = 0, MAX_TOKENS // BLOCK
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+    fitting_pages = 0
+    excessive_pages = MAX_TOKENS // PAGE_TOKENS
+    while excessive_pages - fitting_pages > 1:
+        middle = (fitting_pages + excessive_pages) // 2
+        if fits(middle):
+            fitting_pages = middle
+        else:
+            excessive_pages = middle
     limit = phases.engine.max_model_len
-    return low * BLOCK if limit is None else min(low * BLOCK, limit)
+    tokens = fitting_pages * PAGE_TOKENS
+    return tokens if limit is None else min(tokens, limit)
 
 
 def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) -> ServerMemory:
@@ -123,7 +132,7 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
     prompts_bytes = phases.activation_bytes(sequences * prompt)
     memory = ServerMemory(
         weights_bytes=fixed_bytes["weights_bytes"],
-        cache_bytes=sequences * phases.kv_bytes(paged(length)),
+        cache_bytes=sequences * phases.kv_bytes(round_up_to_pages(length)),
         activations_bytes=fixed_bytes["activations_bytes"] or prompts_bytes,
         buffers_bytes=fixed_bytes["buffers_bytes"],
         context_bytes=fixed_bytes["context_bytes"],

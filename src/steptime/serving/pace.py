@@ -11,11 +11,13 @@ CONTEXTS = (1, 512, 2048, 4096, 8192, 16384)  # at which prefill beside decoding
 _KNOTS = {0, 1, *(factor << power for power in range(40) for factor in (2, 3))}
 
 
-class _Surface:
-    """A function of two numbers, bilinear between knots; `exact` adds knots of the first one."""
+class _BilinearSurface:
+    """A function of two numbers, bilinear between knots, to which `exact_knots` add first ones."""
 
-    def __init__(self, function: Callable[[int, int], float], exact: Sequence[int] = ()) -> None:
-        self._knots = sorted({*_KNOTS, *exact})
+    def __init__(
+        self, function: Callable[[int, int], float], exact_knots: Sequence[int] = ()
+    ) -> None:
+        self._knots = sorted({*_KNOTS, *exact_knots})
         self._knot_value = lru_cache(maxsize=None)(function)
         self._edge = lru_cache(maxsize=100_000)(self._interpolate_edge)
 
@@ -67,14 +69,14 @@ class ServerPace:
         def decode_s(sequences: int, context: float) -> float:
             return price_token(phases, guesses, sequences, context).seconds
 
-        def prefill_s(sequences: int, tokens: int, past: int = 0) -> float:
-            prompts_s = phases.price_prefill(sequences, tokens, past).seconds
+        def prefill_s(sequences: int, tokens: int, cached_tokens: int = 0) -> float:
+            prompts_s = phases.price_prefill(sequences, tokens, cached_tokens).seconds
             if guesses is None:
                 return prompts_s
-            return prompts_s + guesses.price_prefill(sequences, tokens, past).seconds
+            return prompts_s + guesses.price_prefill(sequences, tokens, cached_tokens).seconds
 
-        def past_s(tokens: int, past: int) -> float:
-            return prefill_s(1, tokens, past) - prefill_s(1, tokens)
+        def past_s(tokens: int, cached_tokens: int) -> float:
+            return prefill_s(1, tokens, cached_tokens) - prefill_s(1, tokens)
 
         def mixing_s(context: int, sequences: int, tokens: int) -> float:
             decoding_s = phases.price_decode(sequences, context).seconds
@@ -83,11 +85,13 @@ class ServerPace:
             return mixed.seconds - (decoding_s + prompt_s)
 
         self._ranks = ranks
-        self._decode_s = _Surface(decode_s)
-        self._prefill_s = _Surface(prefill_s, lengths)
-        self._past_s = _Surface(past_s, lengths)  # extra for the tokens before a chunk
+        self._decode_s = _BilinearSurface(decode_s)
+        self._prefill_s = _BilinearSurface(prefill_s, lengths)
+        self._past_s = _BilinearSurface(past_s, lengths)  # extra for the tokens before a chunk
         # one step less two of prefill and decoding alone, by context: negative
-        self._mixing_s = [_Surface(partial(mixing_s, context), lengths) for context in CONTEXTS]
+        self._mixing_s = [
+            _BilinearSurface(partial(mixing_s, context), lengths) for context in CONTEXTS
+        ]
 
     def decode_steps(self, sequences: int, tokens: int) -> tuple[float, float, int]:
         """Return the seconds of a decode step, the growth per step, and the steps that it holds.
@@ -110,7 +114,11 @@ class ServerPace:
         """
         chunk_tokens = sum(size for size, _ in chunks)
         step_s = self._prefill_s.value(len(chunks), chunk_tokens / len(chunks))
-        past_s = sum(self._past_s.value(size, past) for size, past in chunks if past)
+        past_s = sum(
+            self._past_s.value(size, cached_tokens)
+            for size, cached_tokens in chunks
+            if cached_tokens
+        )
         step_s += past_s / self._ranks
         if sequences:
             context = tokens / sequences

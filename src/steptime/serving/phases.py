@@ -18,7 +18,7 @@ from steptime.planning.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import kernels_j
-from steptime.prediction.collectives import StepEnds, with_links
+from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels
@@ -31,7 +31,7 @@ from steptime.serving.experts import kernel_seconds, routed_traffic_s
 from steptime.serving.kernels import (
     BYTES_BY_FORMAT,
     HALF_BYTES,
-    Group,
+    SequenceGroup,
     attention_kernels,
     concatenate_cache,
     merge_products,
@@ -62,19 +62,12 @@ class Phases(Replica):
         quantised_part: str = STORED_ALL,
     ) -> None:
         super().__init__(
-            problem,
-            plan,
-            weight_format,
-            cache_format,
-            engine,
-            guesses,
-            calibration,
-            quantised_part,
+            problem, plan, weight_format, cache_format, engine, guesses, calibration, quantised_part
         )
         has_experts = bool(problem.shape.experts)
-        self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
+        self.interval_kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
-        self._attention_costs: dict[tuple[str, Group], StepCost] = {}
+        self._attention_costs: dict[tuple[str, SequenceGroup], StepCost] = {}
 
     def with_calibration(self, calibration: ServingCalibration | None) -> Phases:
         """Return the same phases under another calibration; both share the prices of kernels."""
@@ -90,7 +83,7 @@ class Phases(Replica):
         return self.engine.chunked_prefill
 
     @property
-    def form(self) -> str:
+    def interval_form(self) -> str:
         """The name of the interval of its times: mixtures of experts have their own."""
         return "serve_experts" if self.problem.shape.experts else "serve"
 
@@ -107,16 +100,17 @@ class Phases(Replica):
         """
         if self.problem.method.name != "calibrated":
             return Interval(value)
-        if f"interval.{self.form}_low" in self.device.constants:
-            low, high, _ = bounds(self.form, self.device.constants)
+        if f"interval.{self.interval_form}_low" in self.device.constants:
+            low, high, _ = bounds(self.interval_form, self.device.constants)
             interval = Interval(value, value * low, value * high)
         else:
-            interval = conformal.find_ends(kind or self.kind, self.device).of(value)
+            ends_of_kind = conformal.find_ends(kind or self.interval_kind, self.device)
+            interval = ends_of_kind.interval_around(value)
         slowdown = self.problem.link_slowdown
         exchange_s = value * exchange_share
         quick_s = value - exchange_s * (1 - 1 / slowdown)
         slow_s = value + exchange_s * (slowdown - 1)
-        ends = with_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
+        ends = widen_by_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
         return Interval(value, ends.low_s, ends.high_s)
 
     def price_mixed_step(
@@ -125,22 +119,24 @@ class Phases(Replica):
         """Return the cost of a step that decodes sequences and reads prompts of so many tokens."""
         groups = []
         if tokens:
-            groups.append(Group(self._rank_sequences(prompts), tokens, past=0))
+            groups.append(SequenceGroup(self._rank_sequences(prompts), tokens, cached_tokens=0))
         if sequences:
-            groups.append(Group(self._rank_sequences(sequences), tokens=1, past=context))
+            groups.append(
+                SequenceGroup(self._rank_sequences(sequences), tokens=1, cached_tokens=context)
+            )
         return self.price_step(groups)
 
-    def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
+    def price_prefill(self, sequences: int, tokens: int, cached_tokens: int = 0) -> StepCost:
         """Return the cost until new sequences have their first token.
 
         Args:
             sequences: sequences of all ranks.
             tokens: new tokens of each.
-            past: tokens of each that lie in the cache already.
+            cached_tokens: tokens of each that lie in the cache already.
         """
-        microbatch, count = self._price_microbatch(sequences, tokens, past)
+        microbatch, microbatch_count = self._price_microbatch(sequences, tokens, cached_tokens)
         # The first microbatch passes all stages; each further one ends a stage's time later.
-        repeats = 1 + (count - 1) / self.plan.pipeline
+        repeats = 1 + (microbatch_count - 1) / self.plan.pipeline
         return StepCost().plus(microbatch, repeats)._replace(joules=microbatch.joules)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
@@ -149,16 +145,20 @@ class Phases(Replica):
         Each stage of a pipeline works on a microbatch of the sequences, so a step takes the time
         of one microbatch through all stages.
         """
-        return self._price_microbatch(sequences, 1, context)[0]
+        microbatch, _count = self._price_microbatch(sequences, tokens=1, cached_tokens=context)
+        return microbatch
 
-    def _price_microbatch(self, sequences: int, tokens: int, past: float) -> tuple[StepCost, int]:
+    def _price_microbatch(
+        self, sequences: int, tokens: int, cached_tokens: float
+    ) -> tuple[StepCost, int]:
         """Return the cost of a microbatch, with the joules of all, and the number of them."""
         rank_sequences = self._rank_sequences(sequences)
-        count = min(self.plan.pipeline, rank_sequences)
-        cost = self.price_step([Group(-(-rank_sequences // count), tokens, past)])
-        return cost._replace(joules=count * cost.joules), count
+        microbatch_count = min(self.plan.pipeline, rank_sequences)
+        microbatch_sequences = -(-rank_sequences // microbatch_count)
+        cost = self.price_step([SequenceGroup(microbatch_sequences, tokens, cached_tokens)])
+        return cost._replace(joules=microbatch_count * cost.joules), microbatch_count
 
-    def price_step(self, groups: Sequence[Group]) -> StepCost:
+    def price_step(self, groups: Sequence[SequenceGroup]) -> StepCost:
         """Return the cost of a step: products of all tokens together, attention by group."""
         tokens = sum(group.sequences * group.tokens for group in groups)
         sequences = sum(group.sequences for group in groups)
@@ -184,7 +184,7 @@ class Phases(Replica):
         link_time = self.problem.collective_time("send", size_bytes, neighbours)
         return (stages - 1) * link_time.seconds
 
-    def _is_replayed(self, groups: Sequence[Group]) -> bool:
+    def _is_replayed(self, groups: Sequence[SequenceGroup]) -> bool:
         """Return whether a CUDA graph replays a step.
 
         Graphs hold every step of up to `graph_tokens` tokens where a stack has that limit, else
@@ -218,9 +218,9 @@ class Phases(Replica):
         host = find_host(count_calls(kernels), self.device.constants)
         return 0.0 if host is None else host.issued_s[0]
 
-    def _price_attention(self, name: str, group: Group) -> StepCost:
+    def _price_attention(self, name: str, group: SequenceGroup) -> StepCost:
         """Return the cost of a layer's attention for a group."""
-        group = group._replace(past=round(group.past))
+        group = group._replace(cached_tokens=round(group.cached_tokens))
         key = name, group
         if key not in self._attention_costs:
             kernels = self._attention_kernels(name, group)
@@ -232,13 +232,13 @@ class Phases(Replica):
             self._attention_costs[key] = StepCost(attention_s=attention_s, joules=joules)
         return self._attention_costs[key]
 
-    def _attention_kernels(self, name: str, group: Group) -> list[Kernel]:
+    def _attention_kernels(self, name: str, group: SequenceGroup) -> list[Kernel]:
         """Return the kernels of a layer's attention for a group; the cache's copy comes last."""
         kernels: list[Kernel] = []
         for attention in self.attention[name]:
             kernels += attention_kernels(self.problem, attention, group, self.cache_format)
         if self.problem.rank.flag("concatenates"):
-            tokens = group.sequences * (group.past + group.tokens)
+            tokens = group.sequences * (group.cached_tokens + group.tokens)
             token_numbers = sum(attention.token_numbers for attention in self.attention[name])
             cached_bytes = BYTES_BY_FORMAT[self.cache_format] * (token_numbers * tokens)
             kernels.append(concatenate_cache(kernels[0], cached_bytes))
@@ -273,14 +273,14 @@ class Phases(Replica):
     def lower(self, tokens: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
         graph = self.build_graph(tokens)
-        return graph, self.problem.rank.step_model.of(graph, tokens).lowered().kernels
+        return graph, self.problem.rank.step_model.with_graph(graph, tokens).lowered().kernels
 
     def _price_kernels(self, graph: Graph, kernels: Sequence[Kernel]) -> StepCost:
         """Return the cost of the kernels of a piece, but for attention."""
         ops = {op.name: op for op in graph.ops}
         exchange_s = other_s = 0.0
-        computing: list[Kernel] = []
-        casts: list[Kernel] = []
+        computing_kernels: list[Kernel] = []
+        cast_kernels: list[Kernel] = []
         for kernel in kernels:
             op = ops[kernel.op]
             if op.kind in ATTENDING:
@@ -288,29 +288,30 @@ class Phases(Replica):
             if kernel.exchange is not None:
                 exchange_s += self._exchange_s(kernel, kernel.exchange)
                 continue
-            computing.append(kernel)
+            computing_kernels.append(kernel)
             input_size = float(graph.tensors[op.inputs[0]].size)
             if op.kind == "experts":
                 other_s += self.constant("routed_s")
                 other_s += routed_traffic_s(self.problem.rank, graph, op)
             if self.problem.rank.low_dtype and kernel.dtype == self.problem.rank.low_dtype:
-                casts.append(_quantise_input(kernel, input_size))
+                cast_kernels.append(_quantise_input(kernel, input_size))
         # the share of casts and vector kernels that runs while products in 4 bit do
         is_float4 = self.problem.rank.low_dtype == "float4"
         exposed_share = 1 - (self.constant("four_hidden") if is_float4 else 0.0)
         has_new_units = has_trait(self.problem.device, "tensor_memory")
         kernels_s = kernel_seconds(
             self.problem.rank,
-            [*computing, *casts],
+            [*computing_kernels, *cast_kernels],
             self.device,
             self.constant("grouped_share"),
             self.constant("grouped_new") if has_new_units else 1.0,
         )
-        computing_s, casts_s = kernels_s[: len(computing)], kernels_s[len(computing) :]
+        cast_start = len(computing_kernels)
+        computing_s, casts_s = kernels_s[:cast_start], kernels_s[cast_start:]
         other_s += sum(casts_s) * exposed_share
         vector_factor = self.constant("vectors") * exposed_share
         products_s = 0.0
-        for kernel, kernel_s in zip(computing, computing_s, strict=True):
+        for kernel, kernel_s in zip(computing_kernels, computing_s, strict=True):
             gaps_s = self.constant("kernel_s") * kernel.launches
             if kernel.unit == "matrix":
                 products_s += kernel_s + gaps_s
@@ -320,7 +321,7 @@ class Phases(Replica):
             products_s=products_s,
             other_s=other_s,
             exchange_s=exchange_s,
-            joules=kernels_j(Kernels(computing), self.device),
+            joules=kernels_j(Kernels(computing_kernels), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
 

@@ -19,19 +19,21 @@ def explain_predict_difference(phases: Phases, tokens: int) -> dict[str, float]:
     devices run it, with the format of the cache; the head for the last token alone; rows sorted by
     expert, casts and gaps between kernels; waiting for the host; and the server's own time.
     """
-    graph, plain = phases.lower(tokens)
-    stored = phases.store_weights(graph, plain)
-    merged = phases.merge_products(graph, stored)
+    graph, plain_kernels = phases.lower(tokens)
+    stored_kernels = phases.store_weights(graph, plain_kernels)  # read in their stored format
+    merged_kernels = phases.merge_products(graph, stored_kernels)
     attention_ops = {op.name for op in graph.ops if op.kind in ATTENDING}
-    attention = [kernel for kernel in merged if kernel.op in attention_ops]
-    plain_s, stored_s = _price_network(phases, plain), _price_network(phases, stored)
-    merged_s, attention_s = _price_network(phases, merged), _price_network(phases, attention)
+    attention_kernels = [kernel for kernel in merged_kernels if kernel.op in attention_ops]
+    plain_s = _price_network(phases, plain_kernels)
+    stored_s = _price_network(phases, stored_kernels)
+    merged_s = _price_network(phases, merged_kernels)
+    attention_s = _price_network(phases, attention_kernels)
     prefill = phases.price_prefill(1, tokens)
     last_token_s = phases.price_pieces(1)[LAST].seconds
     head_s = phases.price_pieces(tokens)[LAST].seconds
     rows_s = prefill.products_s + prefill.other_s - last_token_s + head_s
     rows_s += attention_s - merged_s
-    exposed_issue_s = max(0.0, _issue_network_s(phases, plain) - plain_s)
+    exposed_issue_s = max(0.0, _issue_network_s(phases, plain_kernels) - plain_s)
     return {
         "weights_s": stored_s - plain_s,
         "merged_s": merged_s - stored_s,

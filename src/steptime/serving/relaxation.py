@@ -93,7 +93,7 @@ class _Trial:
 
     def run_load(self, load: Load, replicas: int) -> LoadRun:
         """Return the run of a load on so many replicas."""
-        self.search.runs += 1
+        self.search.run_count += 1
         pool = self.kind.pool._replace(replicas=replicas)
         return run_requests(self.search.demand, load, [pool])
 
@@ -126,7 +126,7 @@ def _relax_tpot(trial: _Trial) -> Relaxation | None:
 def _relax_rate(trial: _Trial) -> Relaxation | None:
     """Return the rate at which a server holds the targets; None where at none."""
     demand = trial.search.demand
-    if not demand.rate or not _holds_alone(trial):
+    if not demand.rate or not _holds_targets_unloaded(trial):
         return None
     rate = _find_rate(trial, demand.ttft, demand.tpot)
     return trial.relax("rate", round_down(rate)) if rate else None
@@ -177,13 +177,13 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
     search, kind = trial.search, trial.kind
     max_devices = min(MAX_SEARCHED_DEVICES, DEVICE_FACTOR * search.max_device_count)
     max_replicas = max_devices // kind.device_count
-    if not _holds_alone(trial) or max_replicas <= trial.replicas:
+    if not _holds_targets_unloaded(trial) or max_replicas <= trial.replicas:
         return None
 
     def run_replicas(count: int) -> LoadRun:
         return trial.run_load(search.load, count)
 
-    fewest = search.find_fewest(trial.replicas + 1, max_replicas, run_replicas)
+    fewest = search.find_fewest_replicas(trial.replicas + 1, max_replicas, run_replicas)
     if fewest is None:
         return None
     wide_search = ServerSearch(search.service, search.sites, max_devices)
@@ -225,7 +225,7 @@ def _excess(trial: _Trial) -> tuple[bool, float]:
     return False, max(run.ttft.p90_s / demand.ttft, trial.tpot_p90_s / demand.tpot)
 
 
-def _holds_alone(trial: _Trial) -> bool:
+def _holds_targets_unloaded(trial: _Trial) -> bool:
     """Return whether a request alone holds the targets."""
     demand = trial.search.demand
     return trial.kind.ttft_s <= demand.ttft and trial.kind.tpot_s <= demand.tpot

@@ -51,7 +51,7 @@ class ServiceKind(NamedTuple):
     service: Service
     phases: Phases
     pool: Pool
-    mean: Service
+    mean_service: Service
     ttft_s: float
     tpot_s: float
     prompt_s: float
@@ -119,22 +119,22 @@ class ServerSearch:
         service: the service; the search chooses its split.
         sites: devices and their links.
         max_device_count: devices of a candidate at most.
-        refused: how often a device was refused, by its name and the reason.
-        alone: the lowest TTFT and TPOT of a request alone, by device.
-        candidates: services that the search is over.
-        runs: runs of the event loop.
+        refusal_counts: how often a device was refused, by its name and the reason.
+        isolated_times_s: the lowest TTFT and TPOT of a request alone, by device.
+        candidate_count: services that the search is over.
+        run_count: runs of the event loop.
     """
 
     service: Service
     sites: Sequence[Site]
     max_device_count: int = DEFAULT_MAX_DEVICES
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    alone: dict[str, tuple[float, float]] = field(default_factory=dict)
-    candidates: int = 0
-    runs: int = 0
+    refusal_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    isolated_times_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+    candidate_count: int = 0
+    run_count: int = 0
 
     @cached_property
-    def placed(self) -> list[Site]:
+    def resolved_sites(self) -> list[Site]:
         """The sites with their devices, read once; raises `InputError` for an unknown one."""
         return [site._replace(device=catalog.device(site.device)) for site in self.sites]
 
@@ -177,7 +177,7 @@ class ServerSearch:
         """The cheapest offers by device."""
         return cheapest(offers(self.service.prices))
 
-    def kinds(self, site: Site) -> list[ServiceKind]:
+    def list_kinds(self, site: Site) -> list[ServiceKind]:
         """Return the servers of a site in which a request fits, one of every possible split."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
@@ -202,49 +202,54 @@ class ServerSearch:
         try:
             phases = service.phases()
         except InputError as error:
-            self.refused[name, str(error)] += 1
+            self.refusal_counts[name, str(error)] += 1
             return None
         pool = make_pool(phases, self.demand, self.load, replicas=1, prefix=service.prefix)
-        self.candidates += self.max_device_count // service.device_count
+        self.candidate_count += self.max_device_count // service.device_count
         if phases.room_bytes <= 0 or pool.cache_tokens < service.length:
-            self.refused[name, DOES_NOT_FIT] += 1
+            self.refusal_counts[name, DOES_NOT_FIT] += 1
             return None
-        mean = replace(
+        mean_service = replace(
             service,
             input=max(1, round(fmean(self.load.inputs))),
             output=max(1, round(fmean(self.load.outputs))),
         )
-        shortest = replace(service, input=min(self.load.inputs))
-        overhead_s = phases.prompt_overhead_s(shortest.uncached_tokens)
-        ttft_s = shortest.price_prompts(phases, 1).seconds + overhead_s
-        tpot_s = phases.price_decode(1, shortest.input).seconds
-        best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
-        self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
-        prompt_s = mean.price_prompts(phases, service.data).seconds / service.data
-        return ServiceKind(service, phases, pool, mean, ttft_s, tpot_s, prompt_s)
+        shortest_service = replace(service, input=min(self.load.inputs))
+        overhead_s = phases.prompt_overhead_s(shortest_service.uncached_tokens)
+        ttft_s = shortest_service.price_prompts(phases, 1).seconds + overhead_s
+        tpot_s = phases.price_decode(1, shortest_service.input).seconds
+        best_ttft_s, best_tpot_s = self.isolated_times_s.get(name, (inf, inf))
+        self.isolated_times_s[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
+        prompt_s = mean_service.price_prompts(phases, service.data).seconds / service.data
+        return ServiceKind(service, phases, pool, mean_service, ttft_s, tpot_s, prompt_s)
 
     def estimate_replicas(self, kind: ServiceKind, reads: bool, decodes: bool) -> int:
         """Estimate the replicas of a kind for requests that come evenly.
 
         A server reads prompts, and decodes as many sequences at once as its rate makes of them.
         """
-        mean, pool = kind.mean, kind.pool
-        room = min(pool.max_running, pool.cache_tokens // mean.length)
+        mean_service = kind.mean_service
+        pool = kind.pool
+        max_sequences = min(pool.max_running, pool.cache_tokens // mean_service.length)
 
         def holds(replicas: int) -> bool:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
             if decodes:  # as many sequences at once as tokens arrive within a target of a token
-                sequences = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
-                tokens = round(sequences * (mean.input + mean.output / 2))
+                sequences = max(
+                    1, int(min(max_sequences, rate * mean_service.output * self.demand.tpot))
+                )
+                tokens = round(sequences * (mean_service.input + mean_service.output / 2))
                 step_s, *_ = pool.pace.decode_steps(sequences, tokens)
-                busy_share += rate * mean.output / sequences * step_s
+                busy_share += rate * mean_service.output / sequences * step_s
             return busy_share <= 1
 
         largest = int(MAX_EXCESS * self.max_device_count)
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
-    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> FewestReplicas | None:
+    def find_fewest_replicas(
+        self, first: int, largest: int, run: RunReplicas
+    ) -> FewestReplicas | None:
         """Find the fewest replicas that hold the targets; None if the largest number does not.
 
         A larger number holds all that a smaller one does, so the search doubles its step from
@@ -253,7 +258,7 @@ class ServerSearch:
         runs: dict[int, LoadRun] = {}
 
         def holds(replicas: int) -> bool:
-            self.runs += 1
+            self.run_count += 1
             runs[replicas] = run(replicas)
             return not self.missed_target(runs[replicas])
 
@@ -306,7 +311,7 @@ class ServerSearch:
 
         return sorted(estimates, key=count_devices)
 
-    def find_together(self, kinds: Sequence[ServiceKind]) -> Iterator[Candidate]:
+    def find_colocated(self, kinds: Sequence[ServiceKind]) -> Iterator[Candidate]:
         """Yield servers that read prompts and decode, each kind with the fewest replicas."""
         fewest_devices = self.max_device_count
         for estimate, kind in self.order_kinds(kinds, reads=True, decodes=True):
@@ -314,7 +319,9 @@ class ServerSearch:
             if not is_promising:
                 continue
             max_replicas = self.max_device_count // kind.device_count
-            fewest = self.find_fewest(estimate, max_replicas, self._runner(kind, self.load))
+            fewest = self.find_fewest_replicas(
+                estimate, max_replicas, self._runner(kind, self.load)
+            )
             if fewest:
                 candidate = Candidate(kind, *fewest)
                 yield candidate
@@ -335,12 +342,12 @@ class ServerSearch:
                 continue
             free_devices = self.max_device_count - readers.device_count
             max_replicas = free_devices // kind.device_count
-            self.candidates += max(0, max_replicas) * readers.replicas
+            self.candidate_count += max(0, max_replicas) * readers.replicas
             is_promising = estimate * kind.device_count <= MAX_EXCESS * fewest_devices
             if max_replicas < 1 or not is_promising:
                 continue
             run_servers = self._runner(kind, self.load, readers)
-            fewest = self.find_fewest(estimate, max_replicas, run_servers)
+            fewest = self.find_fewest_replicas(estimate, max_replicas, run_servers)
             if fewest:
                 candidate = Candidate(kind, *fewest, readers)
                 yield candidate
@@ -363,7 +370,7 @@ class ServerSearch:
             pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
             run_readers = self._runner(kind._replace(pool=pool), prompts)
             max_replicas = self.max_device_count // kind.device_count
-            fewest = self.find_fewest(estimate, max_replicas, run_readers)
+            fewest = self.find_fewest_replicas(estimate, max_replicas, run_readers)
             if fewest is None:
                 continue
             if best is None or kind.device_count * fewest.replicas < best_devices:
@@ -372,15 +379,15 @@ class ServerSearch:
 
     def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:
         """Return the function that runs so many replicas of a kind, behind the readers."""
-        reading: list[Pool] = []
+        reader_pools: list[Pool] = []
         transfer_s: Callable[[int], float] = transfer_free
         if readers is not None:
             reader = readers.kind
-            reading = [reader.pool._replace(replicas=readers.replicas)]
+            reader_pools = [reader.pool._replace(replicas=readers.replicas)]
             transfer_s = cache(transfer_time(reader.phases, reader.service.site))
 
         def run(replicas: int) -> LoadRun:
-            pools = [*reading, kind.pool._replace(replicas=replicas)]
+            pools = [*reader_pools, kind.pool._replace(replicas=replicas)]
             return run_requests(self.demand, load, pools, transfer_s)
 
         return run

@@ -221,18 +221,21 @@ class Service:
     def _make_problem(self, shape: Shape, plan: Plan) -> PlanProblem:
         """Return the problem of the devices of a replica; raises `InputError`."""
         method, options = cost_model(self.method), dict(self.options)
-        usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
+        default_software = defaults_for(catalog.device(self.site.device), plan, use="serving")
         if "stack" in method.options:
-            options = {"stack": usual.stack if self.stack is None else self.stack, **options}
+            options = {
+                "stack": default_software.stack if self.stack is None else self.stack,
+                **options,
+            }
         cluster = build_cluster(self.site, self.device_count)
         dtype = None if self.weights_only_type else self.dtype
         problem = make_problem(shape, cluster, dtype, method, options, use="serving")
         stack = problem.method.settings.stack
         if not catalog.stack(stack).serving:
-            nearest = f"nearest: --stack {usual.stack}"
+            nearest = f"nearest: --stack {default_software.stack}"
             raise InputError(f"serve: stack {stack} has no constants of serving; {nearest}")
-        if stack == usual.stack and self.stack is None:
-            return replace(problem, software=usual)
+        if stack == default_software.stack and self.stack is None:
+            return replace(problem, software=default_software)
         return problem
 
 
@@ -292,9 +295,14 @@ class FittingChange:
 
 def find_fitting_change(service: Service) -> FittingChange | None:
     """Return the first change, from the least to the largest, with which a service fits."""
-    for option, other in _smaller_services(service):
+    for option, smaller_service in _smaller_services(service):
         try:
-            memory = memory_of(other.phases(), other.running_sequences, other.length, other.input)
+            memory = memory_of(
+                smaller_service.phases(),
+                smaller_service.running_sequences,
+                smaller_service.length,
+                smaller_service.input,
+            )
         except InputError:
             continue
         if not memory.over_bytes:

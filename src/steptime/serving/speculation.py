@@ -19,14 +19,14 @@ from steptime.serving.step_cost import StepCost
 MAX_GUESSED = 64  # tokens of a step
 PROMPT_LOOKUP = "ngram"
 LAYER_METHODS = ("mtp", "eagle", "eagle3")  # one layer that reads the model's hidden state
-ACCEPTED: Mapping[str, float] = {
+ACCEPTED_SHARES: Mapping[str, float] = {
     "mtp": 0.85,  # DeepSeek-V3 (2024), section 5.4.3: 85 to 90 % of second tokens
     "eagle": 0.7,  # Li et al. 2024, EAGLE, table 2: 0.66 to 0.79 for Vicuna and LLaMA2-Chat
     "eagle3": 0.75,  # Li et al. 2025, EAGLE-3, figure 7: 0.7 to 0.8, alike at each place
     PROMPT_LOOKUP: 0.4,  # judged: of texts that repeat their prompt
 }
 ACCEPTED_OF_NETWORK = 0.7  # judged: Leviathan et al. 2023, table 3, have 0.5 to 0.9
-GUESSED: Mapping[str, int] = {"mtp": 1}
+GUESSED_TOKENS: Mapping[str, int] = {"mtp": 1}
 DEFAULT_GUESSED = 3
 
 
@@ -62,15 +62,15 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
         InputError: for no tokens, or too many, and for a chance that is none.
     """
     method = draft.lower()
-    name = method if method in ACCEPTED else draft
+    name = method if method in ACCEPTED_SHARES else draft
     if tokens is not None and tokens > MAX_GUESSED:
         raise InputError(f"serve: --speculate: at most {MAX_GUESSED} tokens, not {tokens:,}")
     if accept is not None and not 0 < accept <= 1:
         raise InputError(f"serve: --accept: is a share above 0, such as 0.7, not {accept:g}")
     values = {"speculate": tokens, "accept": accept}
     assumed_options = tuple(option for option, value in values.items() if value is None)
-    usual_tokens = GUESSED.get(name, DEFAULT_GUESSED)
-    usual_share = ACCEPTED.get(name, ACCEPTED_OF_NETWORK)
+    usual_tokens = GUESSED_TOKENS.get(name, DEFAULT_GUESSED)
+    usual_share = ACCEPTED_SHARES.get(name, ACCEPTED_OF_NETWORK)
     return Speculation(
         name,
         usual_tokens if tokens is None else tokens,
@@ -123,11 +123,11 @@ class Guesses:
         """Return the bytes of who guesses in the cache of a sequence, on a device."""
         return 0.0 if self.drafter is None else self.drafter.kv_bytes(tokens)
 
-    def price_prefill(self, sequences: int, tokens: int, past: int = 0) -> StepCost:
+    def price_prefill(self, sequences: int, tokens: int, cached_tokens: int = 0) -> StepCost:
         """Return the time in which who guesses reads prompts."""
         if self.drafter is None:
             return StepCost()
-        return self.drafter.price_prefill(sequences, tokens, past)
+        return self.drafter.price_prefill(sequences, tokens, cached_tokens)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
         """Return the time of one guess, without the server's, which is that of the whole step."""

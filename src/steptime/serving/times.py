@@ -114,13 +114,13 @@ def _mix_times(times_of_stacks: Sequence[RequestTimes]) -> RequestTimes:
     if len(times_of_stacks) == 1 or not likeliest.has_intervals:
         return likeliest
     return RequestTimes(
-        _mix([times.ttft for times in times_of_stacks]),
-        _mix([times.tpot for times in times_of_stacks]),
-        _mix([times.request for times in times_of_stacks]),
+        _mix_equally([times.ttft for times in times_of_stacks]),
+        _mix_equally([times.tpot for times in times_of_stacks]),
+        _mix_equally([times.request for times in times_of_stacks]),
     )
 
 
-def _mix(intervals: Sequence[Interval]) -> Interval:
+def _mix_equally(intervals: Sequence[Interval]) -> Interval:
     low, high = mix_intervals([(1.0, interval) for interval in intervals])
     return Interval(intervals[0].value, low, high)
 
@@ -230,12 +230,12 @@ def predict_energy(
     """
     energy_j = duration_s = 0.0
     for step, count in ((prefill, 1), (decode, service.output - 1)):
-        step_s = (step.seconds,) * 3
+        step_s = (step.seconds,) * 3  # without an interval
         running_j = running_w(phases.device) * (step.seconds - step.host_s)
-        power = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)
-        if power is None:
+        step_energy = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)
+        if step_energy is None:
             return None
-        energy_j += count * power[0]
+        energy_j += count * step_energy.value
         duration_s += count * step.seconds
     tokens = service.running_sequences * service.output
     return ServerEnergy(energy_j * service.device_count / tokens, energy_j / duration_s)

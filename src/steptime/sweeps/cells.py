@@ -23,7 +23,7 @@ from steptime.hardware import catalog
 from steptime.hardware.defaults import settle_place
 from steptime.hardware.stack import label_of
 from steptime.measure import registry
-from steptime.measure.contract import Options, meaningful, method
+from steptime.measure.contract import Options, make_record_method, reset_unused_options
 from steptime.network.count import count, peak_bytes
 from steptime.network.families.family import resolve
 from steptime.records import stacks
@@ -63,7 +63,7 @@ class Cell:
     @property
     def process(self) -> Processes:
         """The processes of its workers, which may measure many cells."""
-        return self.backend, self.options.of_process, self.workload.plan.data
+        return self.backend, self.options.process_options, self.workload.plan.data
 
     @property
     def is_run(self) -> bool:
@@ -85,7 +85,7 @@ class Cell:
             "round": round_,
             "device": device,
             "seed": self.options.seed,
-            "options": method(self.backend, "", self.options, runs).options,
+            "options": make_record_method(self.backend, "", self.options, runs).options,
         }
         if self.request and self.request.node:
             table["node"] = self.request.node
@@ -302,7 +302,7 @@ def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
         stack = software.name if software.source else ""
     else:
         backend = settings["backend"]
-        is_compiled = registry.compiles(backend, settings["compile"]) and settings["compile"]
+        is_compiled = registry.accepts_compile(backend, settings["compile"]) and settings["compile"]
         stack = stacks.measured_labels().get(label_of(backend, is_compiled), "")
     options = Options(
         **{name: settings[name] for name in _OPTION_AXES},
@@ -312,7 +312,9 @@ def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
         gpu=request.gpu[0] if request else "",
         allocation=request.name if request else "",
     )
-    return Cell(workload, backend, meaningful(options, workload.plan.data), request, stack)
+    return Cell(
+        workload, backend, reset_unused_options(options, workload.plan.data), request, stack
+    )
 
 
 def _find_threads(settings: Settings, request: ResourceRequest | None, place: str) -> int | None:

@@ -19,7 +19,7 @@ from steptime.grids.replicas import predict_replicas
 from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
-from steptime.measure.contract import is_cuda, method
+from steptime.measure.contract import is_cuda, make_record_method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
@@ -116,7 +116,7 @@ def _record_facts(trial: Trial, means: Means) -> dict[str, object]:
 def _make_method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
     """Return the method that records of a cell carry where workers have this key."""
     options = replace(cell.options, threads=key.threads)
-    return method(cell.backend, key.version, options, runs)
+    return make_record_method(cell.backend, key.version, options, runs)
 
 
 def _fail(trial: Trial, key: WorkerKey, means: Means, failure: Failure) -> Record:

@@ -63,7 +63,7 @@ class Workers:
 
         Raises `InputError` where a launcher started another number of processes.
         """
-        processes = backend, options.of_process, replicas
+        processes = backend, options.process_options, replicas
         has_changed = self._processes != processes
         if fresh or has_changed or self._worker is None:
             self.close()

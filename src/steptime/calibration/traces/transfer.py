@@ -157,7 +157,7 @@ def price_ops(
     columns = Kernels([kernel for op_kernels in kernels_of_ops for kernel in op_kernels])
     main_dtype = dtype or _main_dtype(keys)
     prices = method.prices(columns, method.derate(device, main_dtype, settings))
-    kernel_s = iter(prices.value[columns.index].tolist())
+    kernel_s = iter(prices.value[columns.distinct_of_kernel].tolist())
     return [sum(next(kernel_s) for _ in op_kernels) for op_kernels in kernels_of_ops]
 
 

@@ -29,10 +29,10 @@ from steptime.formats.export.onnx_nodes import (
     ExportNode,
     Nodes,
     NoOnnxError,
-    raw_tensor,
-    tensor,
+    encode_raw_tensor,
+    encode_tensor,
 )
-from steptime.formats.export.protobuf import Value, message
+from steptime.formats.export.protobuf import Value, encode_message
 from steptime.network.ops.execution import dequantised, merge_biases
 
 OPSET = 23  # the first with Attention, RMSNormalization and RotaryEmbedding
@@ -62,22 +62,25 @@ def export_onnx(
         spec = graph.tensors[name]
         if weights or external_values:
             content = weights(name, spec) if weights else None
-            initializers.append(raw_tensor(name, spec, content))
+            initializers.append(encode_raw_tensor(name, spec, content))
         else:
             _append_constant(nodes, name, spec)
     _append_ops(graph, nodes)
     initializers += nodes.constants.values()
     graph_fields: Fields = [
-        *_node_fields(nodes.nodes),
+        *_encode_nodes(nodes.node_list),
         (GraphField.NAME, graph.name),
         *[(GraphField.INITIALIZER, initializer) for initializer in initializers],
-        *_tensor_fields(graph, nodes.nodes),
+        *_encode_tensor_types(graph, nodes.node_list),
     ]
-    return message(
+    return encode_message(
         (ModelField.IR_VERSION, IR_VERSION),
         (ModelField.PRODUCER_NAME, "steptime"),
-        (ModelField.OPSET_IMPORT, message((OpsetField.DOMAIN, ""), (OpsetField.VERSION, OPSET))),
-        (ModelField.GRAPH, message(*graph_fields)),
+        (
+            ModelField.OPSET_IMPORT,
+            encode_message((OpsetField.DOMAIN, ""), (OpsetField.VERSION, OPSET)),
+        ),
+        (ModelField.GRAPH, encode_message(*graph_fields)),
     )
 
 
@@ -87,11 +90,11 @@ def _append_ops(graph: Graph, nodes: Nodes) -> None:
         kind = fused_op.kind
         if kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
-        nodes.op = replace(fused_op, outputs=op.outputs)
-        first_node = len(nodes.nodes)
+        nodes.current_op = replace(fused_op, outputs=op.outputs)
+        first_node_index = len(nodes.node_list)
         write_op = KINDS[kind]
         results = write_op(nodes, *fused_op.inputs, **fused_op.attrs)
-        nodes.finish(first_node, results)
+        nodes.name_results(first_node_index, results)
 
 
 def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
@@ -101,12 +104,12 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
     """
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
     element = 1 / spec.shape[-1] if is_matrix else 1.0
-    value = tensor("", TensorSpec((1,), spec.dtype), (element,))
-    shape = nodes.ints(*spec.shape)
-    nodes.nodes.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
+    value = encode_tensor("", TensorSpec((1,), spec.dtype), (element,))
+    shape = nodes.constant_ints(*spec.shape)
+    nodes.node_list.append(ExportNode(name, "ConstantOfShape", (shape,), (name,), {"value": value}))
 
 
-def _node_fields(nodes: Iterable[ExportNode]) -> Fields:
+def _encode_nodes(nodes: Iterable[ExportNode]) -> Fields:
     """Return the fields of a GraphProto that hold its nodes."""
     return [(GraphField.NODE, _encode_node(node)) for node in nodes]
 
@@ -114,7 +117,7 @@ def _node_fields(nodes: Iterable[ExportNode]) -> Fields:
 def _encode_node(node: ExportNode) -> bytes:
     """Return a NodeProto."""
     attributes = [_encode_attribute(name, value) for name, value in node.attrs.items()]
-    return message(
+    return encode_message(
         *[(NodeField.INPUT, name) for name in node.inputs],
         *[(NodeField.OUTPUT, name) for name in node.outputs],
         (NodeField.NAME, node.name),
@@ -142,10 +145,10 @@ def _encode_attribute(name: str, value: Any) -> bytes:
         case _:
             attribute_type = AttributeType.INTS
             fields += [(AttributeField.INTS, int(number)) for number in value]
-    return message(*fields, (AttributeField.TYPE, attribute_type))
+    return encode_message(*fields, (AttributeField.TYPE, attribute_type))
 
 
-def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
+def _encode_tensor_types(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
     """Return the fields of a GraphProto that state types and shapes of its tensors.
 
     They are the inputs, the outputs, and the tensors of the graph that lie between.
@@ -166,10 +169,10 @@ def _tensor_fields(graph: Graph, nodes: Iterable[ExportNode]) -> Fields:
 
 def _encode_value_info(name: str, spec: TensorSpec) -> bytes:
     """Return a ValueInfoProto."""
-    dimensions = [message((DimensionField.SIZE, size)) for size in spec.shape]
-    shape = message(*[(ShapeField.DIMENSION, dimension) for dimension in dimensions])
-    tensor_type = message(
+    dimensions = [encode_message((DimensionField.SIZE, size)) for size in spec.shape]
+    shape = encode_message(*[(ShapeField.DIMENSION, dimension) for dimension in dimensions])
+    tensor_type = encode_message(
         (TensorTypeField.ELEMENT_TYPE, TYPES[spec.dtype]), (TensorTypeField.SHAPE, shape)
     )
-    type_message = message((TypeField.TENSOR_TYPE, tensor_type))
-    return message((ValueInfoField.NAME, name), (ValueInfoField.TYPE, type_message))
+    type_message = encode_message((TypeField.TENSOR_TYPE, tensor_type))
+    return encode_message((ValueInfoField.NAME, name), (ValueInfoField.TYPE, type_message))

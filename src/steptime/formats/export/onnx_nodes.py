@@ -8,7 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.formats.export.onnx_fields import EntryField, TensorField
-from steptime.formats.export.protobuf import Value, message
+from steptime.formats.export.protobuf import Value, encode_message
 
 TYPES = {  # our name of a type -> TensorProto.DataType
     "float32": 1,
@@ -69,20 +69,20 @@ class Nodes:
     Attributes:
         tensors: the tensors of the graph that is written.
         constants: by name, each a TensorProto.
-        nodes: the nodes, in order.
-        op: the op that is written.
+        node_list: the nodes, in order.
+        current_op: the op that is written.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.tensors = graph.tensors
         self.constants: dict[str, bytes] = {}
-        self.nodes: list[ExportNode] = []
-        self.op = Op("", "", (), ())
+        self.node_list: list[ExportNode] = []
+        self.current_op = Op(name="", kind="", inputs=(), outputs=())
 
     @property
-    def output(self) -> TensorSpec:
+    def output_spec(self) -> TensorSpec:
         """The spec of the op's first output."""
-        return self.tensors[self.op.outputs[0]]
+        return self.tensors[self.current_op.outputs[0]]
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor of the graph."""
@@ -90,60 +90,66 @@ class Nodes:
 
     def add(self, kind: str, *inputs: str, **attrs: Any) -> str:
         """Append a node, and return the name of its output."""
-        return self.add_several(kind, 1, *inputs, **attrs)[0]
+        (output,) = self.add_with_outputs(kind, *inputs, output_count=1, **attrs)
+        return output
 
-    def add_several(self, kind: str, count: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
-        """Append a node of `count` outputs, and return their names."""
-        name = f"{self.op.name}#{len(self.nodes) + 1}"
-        outputs = (name, *(f"{name}.{i}" for i in range(1, count)))
-        self.nodes.append(ExportNode(name, kind, inputs, outputs, attrs))
+    def add_with_outputs(
+        self, kind: str, *inputs: str, output_count: int, **attrs: Any
+    ) -> tuple[str, ...]:
+        """Append a node of several outputs, and return their names."""
+        name = f"{self.current_op.name}#{len(self.node_list) + 1}"
+        outputs = (name, *(f"{name}.{i}" for i in range(1, output_count)))
+        self.node_list.append(ExportNode(name, kind, inputs, outputs, attrs))
         return outputs
 
-    def ints(self, *values: int) -> str:
+    def constant_ints(self, *values: int) -> str:
         """Return the name of a constant vector of integers: a shape, axes."""
         name = f"#{','.join(map(str, values))}"
-        self.constants[name] = tensor(name, TensorSpec((len(values),), "int64"), values)
+        self.constants[name] = encode_tensor(name, TensorSpec((len(values),), "int64"), values)
         return name
 
-    def number(self, value: float, dtype: str) -> str:
+    def constant_number(self, value: float, dtype: str) -> str:
         """Return the name of a constant scalar of a type."""
         name = f"#{dtype} {value!r}"
-        self.constants[name] = tensor(name, TensorSpec((), dtype), (value,))
+        self.constants[name] = encode_tensor(name, TensorSpec((), dtype), (value,))
         return name
 
-    def finish(self, first_node: int, results: Results) -> None:
-        """Name the results of an op's nodes, the last from `first_node` on, as the op's outputs.
+    def name_results(self, first_node_index: int, results: Results) -> None:
+        """Name the results of an op's nodes as the op's outputs, and its last node as the op.
 
-        The last node gets the name of the op.
+        Its nodes are those from `first_node_index` on.
         """
         result_names = results if isinstance(results, tuple) else (results,)
-        output_of_result = dict(zip(result_names, self.op.outputs, strict=False))
-        nodes_of_op = self.nodes[first_node:]
+        output_of_result = dict(zip(result_names, self.current_op.outputs, strict=False))
+        nodes_of_op = self.node_list[first_node_index:]
         for node in nodes_of_op:
             node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)
             node.outputs = tuple(output_of_result.get(name, name) for name in node.outputs)
-        last_node = self.nodes[-1]
-        last_node.name = self.op.name
+        last_node = self.node_list[-1]
+        last_node.name = self.current_op.name
 
 
-def node(kind: str, **attrs: Any) -> Function:
+def single_node_writer(kind: str, **attrs: Any) -> Function:
     """Return a function that writes an op as one node with the same inputs."""
-    return lambda b, *inputs, **_: b.add(kind, *inputs, **attrs)
+    return lambda nodes, *inputs, **_: nodes.add(kind, *inputs, **attrs)
 
 
-def tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
+def encode_tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
     """Return a TensorProto of a few values."""
-    return raw_tensor(name, spec, b"".join(pack(value, spec.dtype) for value in values))
+    return encode_raw_tensor(
+        name, spec, b"".join(pack_number(value, spec.dtype) for value in values)
+    )
 
 
-def pack(value: float, dtype: str) -> bytes:
+def pack_number(value: float, dtype: str) -> bytes:
     """Return a number in a type; bfloat16 is the upper half of a float32."""
     if dtype == "bfloat16":
-        return struct.pack("<f", value)[2:]
+        float32_bytes = struct.pack("<f", value)
+        return float32_bytes[2:]
     return struct.pack(_PACK_FORMATS[dtype], value if "float" in dtype else int(value))
 
 
-def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
+def encode_raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
     """Return a TensorProto of these bytes.
 
     None stands for values that a runtime gets by name. The file then says that they lie in another
@@ -152,10 +158,11 @@ def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:
     header: list[tuple[int, Value]] = [(TensorField.DIMS, size) for size in spec.shape]
     header += [(TensorField.DATA_TYPE, TYPES[spec.dtype]), (TensorField.NAME, name)]
     if content is not None:
-        return message(*header, (TensorField.RAW_DATA, content))
+        return encode_message(*header, (TensorField.RAW_DATA, content))
     location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
     entries = [
-        message((EntryField.KEY, key), (EntryField.VALUE, value)) for key, value in location.items()
+        encode_message((EntryField.KEY, key), (EntryField.VALUE, value))
+        for key, value in location.items()
     ]
     external_data = [(TensorField.EXTERNAL_DATA, entry) for entry in entries]
-    return message(*header, *external_data, (TensorField.DATA_LOCATION, EXTERNAL))
+    return encode_message(*header, *external_data, (TensorField.DATA_LOCATION, EXTERNAL))

@@ -9,7 +9,7 @@ CONTINUES = 0x80  # the bit of a varint's byte that says that another byte follo
 VARINT, LENGTH_DELIMITED, FIXED_32_BIT = 0, 2, 5  # wire types, the low three bits of a field's key
 
 
-def varint(number: int) -> bytes:
+def encode_varint(number: int) -> bytes:
     """Return an integer in 7 bits a byte, the lowest first; below 0 as its 64-bit complement."""
     bits_left = number & LOW_64_BITS
     encoded = bytearray()
@@ -20,16 +20,16 @@ def varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def field(number: int, value: Value) -> bytes:
+def encode_field(number: int, value: Value) -> bytes:
     """Return one field: an integer, a float of 32 bits, or a text, bytes or message."""
     if isinstance(value, int):
-        return varint(number << 3 | VARINT) + varint(value)
+        return encode_varint(number << 3 | VARINT) + encode_varint(value)
     if isinstance(value, float):
-        return varint(number << 3 | FIXED_32_BIT) + struct.pack("<f", value)
+        return encode_varint(number << 3 | FIXED_32_BIT) + struct.pack("<f", value)
     content = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | LENGTH_DELIMITED) + varint(len(content)) + content
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
 
 
-def message(*fields: tuple[int, Value]) -> bytes:
+def encode_message(*fields: tuple[int, Value]) -> bytes:
     """Return a message of fields, each a number and a value."""
-    return b"".join([field(number, value) for number, value in fields])
+    return b"".join([encode_field(number, value) for number, value in fields])

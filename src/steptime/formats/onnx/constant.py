@@ -33,10 +33,10 @@ class FileConstant:
 
     Attributes:
         name: the name of the constant that it is a view of.
-        shape: its shape, after `steps`.
+        shape: its shape, after `view_steps`.
         dtype: the type of its elements.
         values: its numbers, None where they are many or not read.
-        steps: the views between the constant of the file and this one.
+        view_steps: the views between the constant of the file and this one.
         derived: whether exporters work it out of sizes, positions and truth values: it is a table,
             which is not trained.
     """
@@ -45,7 +45,7 @@ class FileConstant:
     shape: Shape
     dtype: str
     values: NDArray[Any] | None = None
-    steps: tuple[ViewStep, ...] = ()
+    view_steps: tuple[ViewStep, ...] = ()
     derived: bool = False
 
     @property
@@ -65,7 +65,9 @@ class FileConstant:
             repeated_values = self.values.take(range(size), axis, mode="wrap")
         shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
         step = ViewStep("repeat", (axis,), self.shape)
-        return replace(self, shape=shape, values=repeated_values, steps=(*self.steps, step))
+        return replace(
+            self, shape=shape, values=repeated_values, view_steps=(*self.view_steps, step)
+        )
 
     def transposed(self, order: Sequence[int]) -> "FileConstant":
         """Return the constant with its axes in `order`."""
@@ -73,18 +75,18 @@ class FileConstant:
         is_order = sorted(order) == list(range(rank))
         require(is_order, f"transpose {self.shape} by {tuple(order)}")
         shape = tuple(self.shape[i] for i in order)
-        return self._viewed(ViewStep("transpose", tuple(order), self.shape), shape)
+        return self._with_view_step(ViewStep("transpose", tuple(order), self.shape), shape)
 
     def reshaped(self, shape: Sequence[int]) -> "FileConstant":
         """Return the constant with another shape of as many elements."""
         new_shape = tuple(shape)
         keeps_size = math.prod(new_shape) == math.prod(self.shape)
         require(keeps_size, f"reshape {self.shape} to {new_shape}")
-        return self._viewed(ViewStep("reshape", new_shape, self.shape), new_shape)
+        return self._with_view_step(ViewStep("reshape", new_shape, self.shape), new_shape)
 
-    def _viewed(self, step: ViewStep, shape: Shape) -> "FileConstant":
+    def _with_view_step(self, step: ViewStep, shape: Shape) -> "FileConstant":
         values = self.values
         if values is not None:
             is_transpose = step.kind == "transpose"
             values = values.transpose(step.argument) if is_transpose else values.reshape(shape)
-        return replace(self, shape=shape, values=values, steps=(*self.steps, step))
+        return replace(self, shape=shape, values=values, view_steps=(*self.view_steps, step))

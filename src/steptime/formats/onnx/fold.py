@@ -20,24 +20,25 @@ from steptime.formats.onnx.weightless import MAX_VALUES, element_type
 from steptime.network.ops.table import ShapeError, require
 
 MAX_NAME_LENGTH = 200
-WEIGHTS_MOVED = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
-REPEATS = ("Gather", "Expand", "Tile")  # the rows of a weight stay those of that weight
-TABLES = ("Range", "NonZero", "Trilu", "ScatterND", "ScatterElements", "Scatter")
+FALLBACK_DTYPE = "int8"  # stands in ONNX's inference for types that `TYPES` lacks
+WEIGHT_MOVING_OPS = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
+ROW_TAKING_OPS = ("Gather", "Expand", "Tile")  # the rows of a weight stay those of that weight
+TABLE_MAKING_OPS = ("Range", "NonZero", "Trilu", "ScatterND", "ScatterElements", "Scatter")
 _NAMES = packaged("onnx.toml")
-_POINTWISE = {
+_POINTWISE_OPS = {
     *_NAMES["functions"].values(),
     *_NAMES["kinds"].values(),
     *_NAMES["read"],
     *("Cast", "CastLike", "Clip", "Sum", "Mean"),
 }
-_COMPUTED = {  # operators whose numbers are worked out, where they are few
-    *_POINTWISE,
+_COMPUTABLE_OPS = {  # operators whose numbers are worked out, where they are few
+    *_POINTWISE_OPS,
     *_NAMES["reductions"],
-    *WEIGHTS_MOVED,
+    *WEIGHT_MOVING_OPS,
     *("Range", "NonZero", "Trilu"),
     *("ConstantOfShape", "GatherElements", "CumSum", "TopK", "ArgMax", "ArgMin", "Constant"),
 }
-_GROWING = ("ConstantOfShape", "Expand", "Tile", "Pad", "Range")  # may make more than they read
+_GROWING_OPS = ("ConstantOfShape", "Expand", "Tile", "Pad", "Range")  # may make more than they read
 _REFUSALS = (RuntimeError, InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError)
 
 
@@ -92,7 +93,8 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
         if value is None:
             continue
         dtype, shape = spec_of(value)
-        onnx_dtype = TYPES["float32"] if "float" in dtype else TYPES.get(dtype, TYPES["int8"])
+        stated_dtype = "float32" if "float" in dtype else dtype
+        onnx_dtype = TYPES.get(stated_dtype, TYPES[FALLBACK_DTYPE])
         type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
         if isinstance(value, FileConstant) and value.values is not None:
             numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)
@@ -104,12 +106,12 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
         )
     except (*READ_ERRORS, *_REFUSALS) as error:
         raise ShapeError(_first_line(error)) from None
-    return [_read_spec(type_by_output.get(name)) for name in node.proto.output]
+    return [_spec_of_type(type_by_output.get(name)) for name in node.proto.output]
 
 
-def _read_spec(proto: onnx.TypeProto | None) -> Spec:
+def _spec_of_type(type_proto: onnx.TypeProto | None) -> Spec:
     """Return our form of a type of ONNX; it may leave a size open."""
-    tensor = (proto or onnx.TypeProto()).tensor_type
+    tensor = (type_proto or onnx.TypeProto()).tensor_type
     dtype = element_type(tensor.elem_type).name
     sizes = tensor.shape.dim
     states_shape = tensor.HasField("shape")
@@ -126,22 +128,23 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
     ONNX refuses, and where a shape is not known.
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
-    arrays = _compute(node, values) if _is_cheap_to_compute(node, values, spec_of) else []
+    arrays = _compute_outputs(node, values) if _is_cheap_to_compute(node, values, spec_of) else []
     if arrays:
-        output_specs: list[Spec] = [(_dtype(array), array.shape) for array in arrays]
+        output_specs: list[Spec] = [(_dtype_of_array(array), array.shape) for array in arrays]
     else:
         output_specs = infer_outputs(node, values, spec_of)
-    no_numbers: list[NDArray[Any] | None] = [None] * len(output_specs)
-    numbers = arrays or no_numbers
-    is_derived = node.op in TABLES or any(constant.derived for constant in constants)
+    unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
+    output_arrays = arrays or unknown_arrays
+    is_derived = node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants)
     reads_integers = any(constant.shape and not constant.is_float for constant in constants)
-    is_table_of_integers = reads_integers and node.op in _POINTWISE  # floats made of positions
+    computes_with_positions = reads_integers and node.op in _POINTWISE_OPS
     folded: list[FileConstant] = []
-    for name, (dtype, shape), array in zip(node.outputs, output_specs, numbers, strict=False):
+    for name, (dtype, shape), array in zip(node.outputs, output_specs, output_arrays, strict=False):
         if shape is None:
             raise ShapeError("a size follows from numbers that are not known")
-        is_derived_table = "float" in dtype and is_table_of_integers
-        constant = FileConstant(name, shape, dtype, array, derived=is_derived or is_derived_table)
+        is_table_of_positions = "float" in dtype and computes_with_positions
+        derived = is_derived or is_table_of_positions
+        constant = FileConstant(name, shape, dtype, array, derived=derived)
         folded.append(constant)
     return folded
 
@@ -150,11 +153,11 @@ def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecO
     """Return whether the numbers of a node of constants can be worked out, and are few."""
     constants = [value for value in values if isinstance(value, FileConstant)]
     have_values = all(constant.values is not None for constant in constants)
-    if node.op not in _COMPUTED or not have_values:
+    if node.op not in _COMPUTABLE_OPS or not have_values:
         return False
     input_sizes = [math.prod(constant.shape) for constant in constants]
     broadcast_bound = math.prod(input_sizes)
-    may_grow = node.op in _GROWING
+    may_grow = node.op in _GROWING_OPS
     if not may_grow and broadcast_bound <= MAX_VALUES:
         return True
     shapes = [shape for _, shape in infer_outputs(node, values, spec_of)]
@@ -163,11 +166,11 @@ def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecO
     return have_shapes and math.prod(output_sizes) <= MAX_VALUES
 
 
-def _dtype(array: NDArray[Any]) -> str:
+def _dtype_of_array(array: NDArray[Any]) -> str:
     return element_type(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)).name
 
 
-def _compute(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
+def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
     """Return the outputs of a node by ONNX's reference; [] for an opset that this lacks."""
     from onnx.reference.ops import load_op  # a tenth of a second, and few files need it
 

@@ -90,22 +90,22 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
     lacks_head_axis = len(walk.shape(q)) == 3
     heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0) or heads
-    places = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
-    bias = optional_input(places.bias)
+    input_places = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
+    bias = optional_input(input_places.bias)
     if bias is not None:
-        q, k, v = _add_bias(walk, (q, k, v), bias)
+        q, k, v = _add_packed_bias(walk, (q, k, v), bias)
     queries = _with_head_axis(walk, q, heads)
     keys = _with_head_axis(walk, k, kv_heads)
     values = _with_head_axis(walk, v, kv_heads)
-    past_keys = optional_input(places.past_keys)
+    past_keys = optional_input(input_places.past_keys)
     if past_keys is not None:
         keys = walk.lower(elements.concat, [past_keys, keys], LENGTH_AXIS, suffix="/past1")
-        past_values = optional_input(places.past_values)
+        past_values = optional_input(input_places.past_values)
         if past_values is not None:
             all_values = [past_values, values]
             values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
     is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
-    mask = optional_input(places.mask)
+    mask = optional_input(input_places.mask)
     learnt_bias = ""
     if mask is not None:
         head_count = walk.shape(queries)[1]
@@ -117,13 +117,13 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
     return [result, keys, values]
 
 
-def _add_bias(
+def _add_packed_bias(
     walk: OnnxWalk, tensors: tuple[Value, Value, Value], bias: Value
 ) -> tuple[Value, Value, Value]:
     """Return queries, keys and values with their part of one bias vector added."""
     q, k, v = tensors
     widths = [walk.shape(x)[-1] for x in tensors]
-    q_bias, k_bias, v_bias = walk.lower(elements.split, bias, widths, 0, suffix="/bias")
+    q_bias, k_bias, v_bias = walk.lower(elements.split, bias, widths, axis=0, suffix="/bias")
     return (
         walk.pointwise("add", q, q_bias),
         walk.pointwise("add", k, k_bias),
@@ -138,9 +138,10 @@ def _lower_packed_attention(
     packed = matmul(walk, x, w)
     if bias is not None:
         packed = walk.pointwise("add", packed, bias)
-    width = walk.shape(packed)[-1] // 3
-    q, k, v = walk.lower(elements.split, packed, [width] * 3, -1)
-    return _lower_attention(walk, q, k, v)[:1]
+    width = walk.shape(packed)[-1] // 3  # of queries, keys and values each
+    q, k, v = walk.lower(elements.split, packed, [width] * 3, axis=-1)
+    result, *_ = _lower_attention(walk, q, k, v)
+    return [result]
 
 
 def _lower_grouped_query_attention(
@@ -153,7 +154,8 @@ def _lower_grouped_query_attention(
     if is_packed:
         head_width = walk.shape(q)[-1] // max(1, heads + 2 * kv_heads)
         kv_width = kv_heads * head_width
-        q, k, v = walk.lower(elements.split, q, [heads * head_width, kv_width, kv_width], -1)
+        widths = [heads * head_width, kv_width, kv_width]
+        q, k, v = walk.lower(elements.split, q, widths, axis=-1)
     if walk.attr("do_rotary", 0):
         cosines_shape = walk.shape(optional[COSINES_PLACE])
         q = _rotate(walk, q, heads, cosines_shape)
@@ -187,22 +189,32 @@ def _lower_quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) 
     if not isinstance(w, FileConstant):
         raise ShapeError("a packed weight that is computed")
     scales_and_zero_points = scales[:2]
-    _note_quantised(walk, w, f"int{walk.attr('bits', 4)}", *scales_and_zero_points)
+    _record_quantised(walk, w, f"int{walk.attr('bits', 4)}", *scales_and_zero_points)
     unpacked_shape = (walk.attr("N", 0), walk.attr("K", 0))
     return walk.lower(lowering.linear, x, FileConstant(w.name, unpacked_shape, "float32"))
 
 
 def _lower_recurrent(
-    cell: str, walk: OnnxWalk, x: Value, w: Value, u: Value, bias: Value = None, *optional: Value
+    cell: str,
+    walk: OnnxWalk,
+    x: Value,
+    input_weights: Value,
+    state_weights: Value,
+    bias: Value = None,
+    *optional: Value,
 ) -> Values:
     """Lower a recurrent layer; its outputs are all states, and the last one (twice for an LSTM).
 
     The optional inputs are lengths, the first hidden and cell state, and peepholes.
     """
-    _, *first_states, peepholes = (*optional, None, None, None, None)[:4]
+    padded_inputs = (*optional, None, None, None, None)  # inputs at the end may be left out
+    _lengths, first_hidden, first_cell, peepholes = padded_inputs[:4]
     require(peepholes is None, "peepholes of an LSTM")
-    differentiated_states = [_find_differentiated_state(walk, state) for state in first_states]
-    direction_count, rows, width = walk.shape(w)
+    differentiated_states = [
+        _find_differentiated_state(walk, first_hidden),
+        _find_differentiated_state(walk, first_cell),
+    ]
+    direction_count, rows, width = walk.shape(input_weights)
     has_transposed_weights = walk.node.op.startswith("com.")  # those of 8 bits
     if has_transposed_weights:
         rows, width = width, rows
@@ -210,8 +222,8 @@ def _lower_recurrent(
     weights_by_direction: list[list[str]] = []
     for direction in range(direction_count):
         weights = [
-            _take_direction(walk, w, direction, (rows, width)),
-            _take_direction(walk, u, direction, (rows, hidden)),
+            _take_direction(walk, input_weights, direction, (rows, width)),
+            _take_direction(walk, state_weights, direction, (rows, hidden)),
         ]
         if bias is not None:
             weights += [
@@ -233,6 +245,7 @@ def _lower_recurrent(
     if is_batch_first:
         batch_first_state = walk.transpose(state, SWAP_FIRST_AXES)
         return [by_direction, batch_first_state, batch_first_state]
+    # [time, n, directions, hidden] -> [time, directions, n, hidden]
     direction_before_batch = walk.transpose(by_direction, (0, 2, 1, 3))
     return [direction_before_batch, state, state]
 
@@ -261,16 +274,19 @@ def _take_direction(
             suffix = "/w" if half == INPUT_HALF else "/r"  # as ONNX calls them
         name = f"{stacked.name}/{direction}{suffix}"
         return walk.tensor(FileConstant(name, shape, stacked.dtype))
-    weight = walk.lower(elements.select, stacked, 0, direction, suffix="/way")
+    weight = walk.lower(elements.select, stacked, axis=0, index=direction, suffix="/way")
     row_count = shape[0]
     first_row = row_count if half == STATE_HALF else 0
-    return walk.lower(elements.slice_, weight, 0, first_row, first_row + row_count, suffix="/half")
+    end_row = first_row + row_count
+    return walk.lower(
+        elements.slice_, weight, axis=0, start=first_row, stop=end_row, suffix="/half"
+    )
 
 
-def _note_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: Value) -> None:
+def _record_quantised(walk: OnnxWalk, weight: FileConstant, dtype: str, *scales: Value) -> None:
     """Note that the file stores a weight in a type of few bits."""
     constants = tuple(scale for scale in scales if isinstance(scale, FileConstant))
-    walk.quantised[weight.name] = Quantised(dtype, constants)
+    walk.quantised_by_weight[weight.name] = Quantised(dtype, constants)
 
 
 def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
@@ -292,7 +308,7 @@ def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
 
 def _lower_dequantise(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     if isinstance(x, FileConstant):
-        _note_quantised(walk, x, x.dtype, *scales)
+        _record_quantised(walk, x, x.dtype, *scales)
         return replace(x, dtype="float32", values=None, derived=False)
     return walk.lower(elements.pointwise, "mul", _as_floats(walk, x), ANY_SCALE)
 
@@ -305,24 +321,26 @@ def _as_floats(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
     return walk.lower(elements.cast, x, walk.b.precision.weights, suffix="/cast")
 
 
-def _with_floats(product: Function, *places: int, scale_count: int = 0) -> Function:
+def _lower_as_floats(
+    lower_product: Function, *factor_places: int, scale_count: int = 0
+) -> Function:
     """Return a function that lowers a product of 8-bit numbers in the run's own type.
 
     Args:
-        product: it lowers the product of floats.
-        *places: the inputs that are factors, or a bias.
+        lower_product: it lowers the product of floats.
+        *factor_places: the inputs that are factors, or a bias.
         scale_count: the number of inputs after each of those that are its scales.
     """
 
-    def lower_product(walk: OnnxWalk, *values: Value) -> Value | Values:
+    def lower_operator(walk: OnnxWalk, *values: Value) -> Value | Values:
         factors: list[Value] = []
-        for place in places:
+        for place in factor_places:
             factor_and_scales = values[place : place + 1 + scale_count]
             if factor_and_scales:
                 factors.append(_as_floats(walk, *factor_and_scales))
-        return product(walk, *factors)
+        return lower_product(walk, *factors)
 
-    return lower_product
+    return lower_operator
 
 
 def _lower_bias_gelu(walk: OnnxWalk, x: Value, bias: Value) -> Value:
@@ -342,8 +360,8 @@ FUSED: Mapping[str, Function] = {
     "com.microsoft.DynamicQuantizeLSTM": partial(_lower_recurrent, "lstm"),
     **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), _lower_quantise),
     "DequantizeLinear": _lower_dequantise,
-    "MatMulInteger": _with_floats(matmul, 0, 1),
-    "ConvInteger": _with_floats(convolution, 0, 1),
-    "QLinearMatMul": _with_floats(matmul, 0, 3, scale_count=2),
-    "QLinearConv": _with_floats(convolution, 0, 3, 8, scale_count=2),
+    "MatMulInteger": _lower_as_floats(matmul, 0, 1),
+    "ConvInteger": _lower_as_floats(convolution, 0, 1),
+    "QLinearMatMul": _lower_as_floats(matmul, 0, 3, scale_count=2),
+    "QLinearConv": _lower_as_floats(convolution, 0, 3, 8, scale_count=2),
 }

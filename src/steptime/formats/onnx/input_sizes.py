@@ -19,22 +19,23 @@ class InputSizes:
     """The sizes of a file's inputs.
 
     Attributes:
-        shapes: by input, its sizes: a number, `BATCH`, or the hyperparameter of a free size.
+        shape_by_input: the sizes of each input: a number, `BATCH`, or the hyperparameter of a free
+            size.
         batch: the batch of the file, 1 where it is left open.
-        fixed: whether the file fixes its batch.
-        free: the hyperparameters of free sizes.
-        numbers: inputs that are one integer, which a user may give.
-        names: by the name that the file gives a size, its hyperparameter or `BATCH`.
+        is_fixed: whether the file fixes its batch.
+        free_parameters: the hyperparameters of free sizes.
+        number_inputs: inputs that are one integer, which a user may give.
+        parameter_by_name: by the name that the file gives a size, its hyperparameter or `BATCH`.
     """
 
-    shapes: Mapping[str, tuple[int | str, ...]]
+    shape_by_input: Mapping[str, tuple[int | str, ...]]
     batch: int
-    fixed: bool
-    free: tuple[str, ...]
-    numbers: tuple[str, ...]
-    names: Mapping[str, str]
+    is_fixed: bool
+    free_parameters: tuple[str, ...]
+    number_inputs: tuple[str, ...]
+    parameter_by_name: Mapping[str, str]
 
-    def by_name(self, hyperparameters: Mapping[str, Any], batch: int) -> dict[str, int]:
+    def bind_size_names(self, hyperparameters: Mapping[str, Any], batch: int) -> dict[str, int]:
         """Return each size that the file names.
 
         Args:
@@ -42,7 +43,7 @@ class InputSizes:
             batch: the batch that is built.
         """
         size_by_name: dict[str, int] = {}
-        for name, parameter in self.names.items():
+        for name, parameter in self.parameter_by_name.items():
             is_batch = parameter == BATCH
             size_by_name[name] = batch if is_batch else hyperparameters[parameter]
         return size_by_name
@@ -52,16 +53,16 @@ class InputSizes:
     ) -> tuple[int, ...]:
         """Return the shape of an input for hyperparameters and a batch."""
         shape: list[int] = []
-        for size in self.shapes[name]:
+        for size in self.shape_by_input[name]:
             if isinstance(size, int):
                 shape.append(size)
             else:
                 shape.append(batch if size == BATCH else hyperparameters[size])
         return tuple(shape)
 
-    def missing(self, hyperparameters: Mapping[str, Any]) -> str | None:
+    def describe_missing(self, hyperparameters: Mapping[str, Any]) -> str | None:
         """Return an error message if a free size is not given, else None."""
-        missing_names = [name for name in self.free if not hyperparameters[name]]
+        missing_names = [name for name in self.free_parameters if not hyperparameters[name]]
         if not missing_names:
             return None
         example = ",".join(f"{name}=128" for name in missing_names)
@@ -88,10 +89,10 @@ def read_input_sizes(model: Model) -> InputSizes:
         shape: list[int | str] = []
         for axis, size in enumerate(graph_input.sizes):
             has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
-            is_first = axis == 0
-            is_first_batch = is_first and size == batch
-            is_open_batch = size in batch_names and (is_first or has_name)
-            if is_first_batch or is_open_batch:
+            is_first_axis = axis == 0
+            starts_with_batch = is_first_axis and size == batch
+            is_open_batch = size in batch_names and (is_first_axis or has_name)
+            if starts_with_batch or is_open_batch:
                 shape.append(BATCH)
                 parameter_by_name[str(size)] = BATCH
             elif isinstance(size, int):
@@ -102,14 +103,13 @@ def read_input_sizes(model: Model) -> InputSizes:
                 shape.append(parameter)
                 parameter_by_name.setdefault(str(size), parameter)
         shape_by_input[graph_input.name] = tuple(shape)
-    is_fixed = isinstance(batch, int)
     return InputSizes(
-        shape_by_input,
-        batch if isinstance(batch, int) else 1,
-        is_fixed,
-        tuple(free_parameters),
-        _find_number_inputs(inputs),
-        parameter_by_name,
+        shape_by_input=shape_by_input,
+        batch=batch if isinstance(batch, int) else 1,
+        is_fixed=isinstance(batch, int),
+        free_parameters=tuple(free_parameters),
+        number_inputs=_find_number_inputs(inputs),
+        parameter_by_name=parameter_by_name,
     )
 
 

@@ -27,7 +27,7 @@ class _Window(NamedTuple):
 PADDING_WORDS = {"SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": "valid"}
 
 
-def _scale(walk: OnnxWalk, y: Value, factor: float) -> Value:
+def _multiply_by_number(walk: OnnxWalk, y: Value, factor: float) -> Value:
     """Return `y` times a number; a weight times a number is a weight, which costs nothing."""
     if factor == 1.0 or isinstance(y, FileConstant):
         return y
@@ -51,7 +51,7 @@ def _lower_fused_matmul(walk: OnnxWalk, x: Value, y: Value) -> Value:
         x = _swap_last_axes(walk, x)
     if walk.attr("transB", 0):
         y = _swap_last_axes(walk, y)
-    return _scale(walk, matmul(walk, x, y), float(walk.attr("alpha", 1.0)))
+    return _multiply_by_number(walk, matmul(walk, x, y), float(walk.attr("alpha", 1.0)))
 
 
 def _lower_gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
@@ -65,12 +65,12 @@ def _lower_gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
         w = walk.transpose(w, (1, 0))
     width = walk.shape(w)[0]
     if c is None or beta == 0.0:
-        return _scale(walk, walk.lower(lowering.linear, x, w), alpha)
+        return _multiply_by_number(walk, walk.lower(lowering.linear, x, w), alpha)
     is_bias = math.prod(walk.shape(c)) == width
     if is_bias and alpha == 1.0:
         return walk.lower(lowering.linear, x, w, bias=walk.reshape(c, (width,)))
-    product = _scale(walk, walk.lower(lowering.linear, x, w), alpha)
-    return walk.pointwise("add", product, _scale(walk, c, beta))
+    product = _multiply_by_number(walk, walk.lower(lowering.linear, x, w), alpha)
+    return walk.pointwise("add", product, _multiply_by_number(walk, c, beta))
 
 
 def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
@@ -85,7 +85,7 @@ def _read_window(walk: OnnxWalk, x: Value, kernel: Sequence[int]) -> _Window:
         padding = []  # before and after each axis
         for before, after in zip(pads[:rank], pads[rank:], strict=True):
             padding += [before, after]
-    image_sizes = walk.shape(x)[2:]
+    image_sizes = walk.shape(x)[2:]  # without batch and channels
     sides = windows.resolve_padding(padding, image_sizes, kernel, stride, dilation)
     return _Window(stride, dilation, sides)
 
@@ -191,7 +191,8 @@ def _lower_local_response_norm(walk: OnnxWalk, x: Value) -> Value:
 
 
 def _lower_lp_norm(walk: OnnxWalk, x: Value) -> Value:
-    function = "l1" if walk.attr("p", 2) == 1 else "l2"
+    order = walk.attr("p", 2)
+    function = "l1" if order == 1 else "l2"
     norm = walk.lower(elements.reduce, function, x, (walk.attr("axis", -1),), keep=True)
     return walk.pointwise("div", x, norm)
 

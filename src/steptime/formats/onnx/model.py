@@ -90,11 +90,11 @@ class Model:
     """
 
     def __init__(self, source: Source) -> None:
-        self.place = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]
         self._node_count = 0
         weightless = WeightlessCopy(source)
         try:
-            content = weightless.copy("model", 0, len(source.content))
+            content = weightless.copy_without_weights("model", offset=0, end=len(source.content))
             proto = onnx.load_model_from_string(content)
             if not proto.HasField("graph"):
                 raise NoModelError("it has no graph")
@@ -109,8 +109,8 @@ class Model:
         except (*READ_ERRORS, DecodeError) as error:
             reason = error if isinstance(error, NoModelError) else describe_error(error)
             fault = f"is not an ONNX file that can be read: {reason}"
-            raise InputError(f"{self.place}: {fault}") from None
-        weight_spans = weightless.unread
+            raise InputError(f"{self.file_label}: {fault}") from None
+        weight_spans = weightless.weight_spans
         self.identity = _cut_spans(source.content, weight_spans)
 
     def find_stated_input(self, name: str) -> OnnxInput | None:
@@ -135,7 +135,7 @@ class Model:
             return None
         opsets = _read_opsets(function) or {"": node.opset}
         attributes = _index_attributes(
-            _default_attributes(node), function.attribute_proto, node.proto.attribute
+            _list_default_attributes(node), function.attribute_proto, node.proto.attribute
         )
         nodes = self._read_nodes(
             function.node,
@@ -279,20 +279,20 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
         return function
     if not schema.has_context_dependent_function:
         return None
-    input_types = [_type_proto(spec).SerializeToString() for spec in specs]
+    input_types = [_make_type_proto(spec).SerializeToString() for spec in specs]
     node_bytes = node.proto.SerializeToString()
     function_bytes = schema.get_context_dependent_function(node_bytes, input_types)
     return FunctionProto.FromString(function_bytes) if function_bytes else None
 
 
-def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
+def _list_default_attributes(node: OnnxNode) -> list[AttributeProto]:
     """Return the attributes of an operator that have a default."""
     attributes = onnx.defs.get_schema(node.op, node.opset, "").attributes.values()
     defaults = [attribute.default_value for attribute in attributes]
     return [default for default in defaults if default.name]
 
 
-def _type_proto(spec: Spec | None) -> onnx.TypeProto:
+def _make_type_proto(spec: Spec | None) -> onnx.TypeProto:
     """Return ONNX's form of type and shape, an empty one for an input that is left out."""
     if spec is None:
         return onnx.TypeProto()

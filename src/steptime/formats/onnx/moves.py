@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from steptime.formats import elements, windows
 from steptime.formats.onnx.constant import FileConstant
-from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
+from steptime.formats.onnx.fold import TABLE_MAKING_OPS, Function, Value, axis_of
 from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.onnx.weightless import element_type
 from steptime.formats.tensors import free_name
@@ -22,14 +22,14 @@ OPEN_SIZE = -1  # in the shape of a Reshape: what is left of the elements
 def _lower_reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
     if "shape" not in walk.node.attrs:
-        return walk.reshape_as_before(x, walk.output_shape)
+        return walk.reshape_as_in_file(x, walk.output_shape)
     old_shape = walk.shape(x)
     stated_sizes = enumerate(walk.node.attrs["shape"])
     sizes = [old_shape[axis] if size == COPIED_SIZE else size for axis, size in stated_sizes]
     stated_element_count = math.prod(size for size in sizes if size != OPEN_SIZE)
     open_size = math.prod(old_shape) // max(1, stated_element_count)
     new_shape = tuple(open_size if size == OPEN_SIZE else size for size in sizes)
-    return walk.reshape_as_before(x, lambda: new_shape)
+    return walk.reshape_as_in_file(x, lambda: new_shape)
 
 
 def _lower_reshape_by_inference(walk: OnnxWalk, x: Value, *_: Value) -> Value:
@@ -43,8 +43,8 @@ def _lower_transpose(walk: OnnxWalk, x: Value) -> Value:
 
 def _lower_split(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     axis = walk.axis(x)
-    parts = [walk.output_shape(i)[axis] for i in range(len(walk.node.outputs))]
-    return walk.lower(elements.split, x, parts, axis)
+    part_sizes = [walk.output_shape(i)[axis] for i in range(len(walk.node.outputs))]
+    return walk.lower(elements.split, x, part_sizes, axis)
 
 
 def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
@@ -55,16 +55,17 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
 def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     """Lower Slice; before opset 10 its limits are attributes."""
     padded_limits = (*limits, None, None, None, None)  # inputs at the end may be left out
-    starts = walk.integers(padded_limits[0], "starts")
-    ends = walk.integers(padded_limits[1], "ends")
-    axes = walk.integers(padded_limits[2], "axes")
-    steps = walk.integers(padded_limits[3], "steps")
+    starts = walk.read_integers(padded_limits[0], "starts")
+    ends = walk.read_integers(padded_limits[1], "ends")
+    axes = walk.read_integers(padded_limits[2], "axes")
+    steps = walk.read_integers(padded_limits[3], "steps")
     if starts is None or ends is None:
         raise ShapeError("a slice without starts and ends")
     rank = len(walk.shape(x))
     part = x
     for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
-        axis = axis_of(axes[i] if axes else i, rank)
+        stated_axis = axes[i] if axes else i  # without axes the limits are of the first ones
+        axis = axis_of(stated_axis, rank)
         step = steps[i] if steps else 1
         require(step != 0, "a slice of step 0")
         size = walk.shape(part)[axis]
@@ -78,8 +79,8 @@ def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower Gather: a view, one part, or a look-up."""
     axis = walk.axis(x)
     if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
-        return walk.reshape_as_before(x, lambda: indices.shape)
-    single_index = walk.number(indices)
+        return walk.reshape_as_in_file(x, lambda: indices.shape)
+    single_index = walk.read_number(indices)
     if single_index is not None:
         shape = walk.shape(x)
         part = walk.lower(elements.select, x, axis, int(single_index))
@@ -121,19 +122,19 @@ def _lower_gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     ids = walk.b.buffer(ids_name, tuple(ids_shape), "int64")
     merged_size = math.prod(shape[:indexed_axis_count])
     merged = walk.reshape(x, (merged_size, *shape[indexed_axis_count:]))
-    return walk.lower(elements.gather, merged, ids, 0)
+    return walk.lower(elements.gather, merged, ids, axis=0)
 
 
 def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     """Lower Expand: the shape of the file, its batch replaced by the one that is built."""
     input_shape = walk.shape(x)
-    stated_shape = walk.integers(shape) or ()
+    stated_shape = walk.read_integers(shape) or ()
     file_output = walk.file_shape(walk.node.outputs[0])
     follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
     target_shape = stated_shape
     states_all_axes = len(stated_shape) >= len(input_shape)
     if states_all_axes:
-        target_shape = walk.repeated_shape(input_shape, stated_shape, follows_batch)
+        target_shape = walk.expanded_batch_shape(input_shape, stated_shape, follows_batch)
     new_shape = broadcast_shape(input_shape, target_shape)
     require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)
@@ -142,11 +143,11 @@ def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
 def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     """Lower Tile: an axis of size 1 repeats to the batch that is built."""
     shape = walk.shape(x)
-    file_times = walk.integers(times) or ()
+    file_times = walk.read_integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
     stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
     follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
-    new_shape = walk.repeated_shape(shape, stated_shape, follows_batch)
+    new_shape = walk.expanded_batch_shape(shape, stated_shape, follows_batch)
     axes = zip(shape, file_times, new_shape, strict=True)
     new_times = tuple(new_size if size == 1 else count for size, count, new_size in axes)
     repeats_nothing = all(count == 1 for count in new_times)
@@ -160,8 +161,8 @@ def _lower_pad(
 ) -> Value:
     """Lower Pad; its sizes are those before all axes, then those after, or old attributes."""
     rank = len(walk.shape(x))
-    sizes = walk.integers(pads, "pads") or walk.integers(None, "paddings") or ()
-    padded_axes = [axis_of(i, rank) for i in (walk.integers(axes) or range(rank))]
+    sizes = walk.read_integers(pads, "pads") or walk.read_integers(None, "paddings") or ()
+    padded_axes = [axis_of(i, rank) for i in (walk.read_integers(axes) or range(rank))]
     axis_count = len(padded_axes)
     require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
     sizes_before = sizes[:axis_count]
@@ -171,15 +172,16 @@ def _lower_pad(
         our_pads[2 * axis] = before
         our_pads[2 * axis + 1] = after
     mode = walk.attr("mode", "constant")
-    fill = float(walk.number(value) or 0.0) if mode == "constant" else 0.0
+    fill = float(walk.read_number(value) or 0.0) if mode == "constant" else 0.0
     our_mode = "circular" if mode == "wrap" else mode
     return walk.lower(elements.pad, x, our_pads, mode=our_mode, value=fill)
 
 
 def _lower_shape(walk: OnnxWalk, x: Value) -> Value:
     shape = walk.shape(x)
-    part = shape[slice(walk.attr("start", 0), walk.node.attrs.get("end"))]
-    return walk.constant(part, "int64", derived=True)
+    first_axis = walk.attr("start", 0)
+    end_axis = walk.node.attrs.get("end")
+    return walk.constant(shape[first_axis:end_axis], "int64", derived=True)
 
 
 def _lower_constant(walk: OnnxWalk) -> Value:
@@ -192,7 +194,7 @@ def _lower_constant(walk: OnnxWalk) -> Value:
 def _lower_cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
     """Lower Cast; a cast between floats is none, as all floats have the run's own types."""
     if like is None:
-        stated_dtype = _type_name(walk.node.attrs.get("to", TensorProto.FLOAT))
+        stated_dtype = _dtype_of_cast(walk.node.attrs.get("to", TensorProto.FLOAT))
     else:
         stated_dtype, _ = walk.spec(like)
     gives_floats = "float" in stated_dtype
@@ -206,7 +208,7 @@ def _lower_cast(walk: OnnxWalk, x: Value, like: Value = None) -> Value:
     return walk.lower(elements.cast, x, dtype)
 
 
-def _type_name(onnx_type: int | str) -> str:
+def _dtype_of_cast(onnx_type: int | str) -> str:
     """Return our name of a type, which before opset 6 is a word."""
     number = onnx_type
     if isinstance(onnx_type, str):
@@ -241,16 +243,20 @@ def _lower_depth_to_space(walk: OnnxWalk, x: Value) -> Value:
 
 
 def _lower_space_to_depth(walk: OnnxWalk, x: Value) -> Value:
-    n, c, h, w = walk.shape(x)
-    s = walk.attr("blocksize", 1)
-    blocks = walk.reshape(x, (n, c, h // s, s, w // s, s))
-    channels_first = walk.transpose(blocks, (0, 3, 5, 1, 2, 4))
-    return walk.reshape(channels_first, (n, c * s**2, h // s, w // s))
+    """Lower SpaceToDepth: squares of pixels become blocks of channels."""
+    n, channels, height, width = walk.shape(x)
+    side = walk.attr("blocksize", 1)
+    output_height = height // side
+    output_width = width // side
+    blocks = walk.reshape(x, (n, channels, output_height, side, output_width, side))
+    order = (0, 3, 5, 1, 2, 4)  # [n, c, h, row, w, column] -> [n, row, column, c, h, w]
+    block_first = walk.transpose(blocks, order)
+    return walk.reshape(block_first, (n, channels * side**2, output_height, output_width))
 
 
 def _lower_columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value) -> Value:
-    image_size = walk.integers(size) or ()
-    kernel_size = walk.integers(kernel) or ()
+    image_size = walk.read_integers(size) or ()
+    kernel_size = walk.read_integers(kernel) or ()
     strides = walk.attr("strides", (1,) * len(image_size))
     require(len(image_size) == 2, f"windows over {len(image_size)} axes: there are kinds for 2")
     return walk.lower(windows.fold, x, image_size, kernel_size, strides)
@@ -279,7 +285,7 @@ MOVES: Mapping[str, Function] = {
     "Col2Im": _lower_columns_to_image,
     "DepthToSpace": _lower_depth_to_space,
     "SpaceToDepth": _lower_space_to_depth,
-    **dict.fromkeys(("ConstantOfShape", *TABLES), _refuse_computed),
+    **dict.fromkeys(("ConstantOfShape", *TABLE_MAKING_OPS), _refuse_computed),
     "Trilu": _lower_trilu,
     **dict.fromkeys(("Cast", "CastLike"), _lower_cast),
 }

@@ -22,25 +22,27 @@ class RootTensor(NamedTuple):
     """The tensor of the graph that stands for a constant, seen through the first steps of views."""
 
     tensor: str
-    steps: tuple[ViewStep, ...]
+    view_steps: tuple[ViewStep, ...]
 
 
 class NodeValues(BatchWalk):
-    """A walk at one node: `env` holds the value of each name, a tensor of `b` or a constant.
+    """A walk at one node: `value_by_name` holds tensors of `b` and constants.
 
     Attributes:
         file_walk: a walk with the file's own batch, None where that is built.
         node: the node that is lowered.
-        values: the values that it reads.
-        roots: the tensors of constants, by their name in the file.
+        input_values: the values that it reads.
+        root_by_constant: the tensors of constants, by their name in the file.
     """
 
     def __init__(self, file_walk: "NodeValues | None") -> None:
         self.file_walk = file_walk
-        self.env: dict[str, Value] = {"": None}
-        self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
-        self.values: Sequence[Value] = ()
-        self.roots: dict[str, RootTensor] = {}
+        self.value_by_name: dict[str, Value] = {"": None}
+        self.node = OnnxNode(
+            name="", op="", inputs=(), outputs=(), attrs={}, opset=0, proto=NodeProto()
+        )
+        self.input_values: Sequence[Value] = ()
+        self.root_by_constant: dict[str, RootTensor] = {}
 
     @property
     def name(self) -> str:
@@ -70,46 +72,48 @@ class NodeValues(BatchWalk):
 
     def shape(self, value: Value) -> Shape:
         """Return a value's shape."""
-        return self.spec(value)[1] or ()
+        _, shape = self.spec(value)
+        return shape or ()
 
     def is_float(self, value: Value) -> bool:
         """Return whether a value is of floating-point numbers."""
-        return "float" in self.spec(value)[0]
+        dtype, _ = self.spec(value)
+        return "float" in dtype
 
-    def numbers(self, value: Value) -> list[Any]:
+    def list_numbers(self, value: Value) -> list[Any]:
         """Return the numbers of a constant, in one list; raises `ShapeError` if not known."""
         array = constant_values(value)
         require(array is not None, "a size follows from an array whose values are not known")
         numbers: list[Any] = [] if array is None else array.ravel().tolist()
         return numbers
 
-    def integers(self, value: Value, attr: str = "") -> tuple[int, ...] | None:
+    def read_integers(self, value: Value, attribute: str = "") -> tuple[int, ...] | None:
         """Return the integers of an input, or where it is left out of an attribute, None if none.
 
         Sizes that are inputs today were attributes in older opsets.
         """
-        is_attribute = value is None
-        if is_attribute:
-            stated = self.node.attrs.get(attr)
+        is_stated_by_attribute = value is None
+        if is_stated_by_attribute:
+            stated = self.node.attrs.get(attribute)
             if stated is None:
                 return None
             return (stated,) if isinstance(stated, int) else tuple(stated)
-        numbers = self.numbers(value)
+        numbers = self.list_numbers(value)
         are_finite = all(map(math.isfinite, numbers))
         require(are_finite, "a size is not a number")
         return tuple(map(int, numbers))
 
-    def number(self, value: Value) -> float | None:
+    def read_number(self, value: Value) -> float | None:
         """Return the number of a constant of one element, None for anything else."""
         array = constant_values(value)
         has_single_element = array is not None and array.size == 1
-        return self.numbers(value)[0] if has_single_element else None
+        return self.list_numbers(value)[0] if has_single_element else None
 
     def file_shape(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch, None if not known."""
         if self.file_walk is None:
             return None
-        value = self.file_walk.env.get(name)
+        value = self.file_walk.value_by_name.get(name)
         return None if value is None else self.file_walk.shape(value)
 
     def tensor(self, value: Value) -> str:
@@ -119,14 +123,14 @@ class NodeValues(BatchWalk):
         if value is None:
             raise ShapeError("an input is missing")
         require(value.dtype != "text", "reads text")
-        root = self.roots.get(value.name)
+        root = self.root_by_constant.get(value.name)
         if root is None:
             root = self._append_root(value)
-            self.roots[value.name] = root
+            self.root_by_constant[value.name] = root
             needs_no_view = self.b.shape(root.tensor) == value.shape
             if needs_no_view:
                 return root.tensor
-        return self._view_root(root, value.steps)
+        return self._view_root(root, value.view_steps)
 
     def _append_root(self, constant: FileConstant) -> RootTensor:
         """Append the weight or buffer of a constant, with the shape that its first reader sees.
@@ -135,7 +139,7 @@ class NodeValues(BatchWalk):
         """
         steps_before_repeat: list[ViewStep] = []
         shape = constant.shape
-        for step in constant.steps:
+        for step in constant.view_steps:
             if step.kind == "repeat":
                 shape = step.shape_before
                 break
@@ -151,7 +155,7 @@ class NodeValues(BatchWalk):
     def _view_root(self, root: RootTensor, steps: Sequence[ViewStep]) -> str:
         """Return the tensor of a constant: its root's views undone, then those of `steps` made."""
         tensor = root.tensor
-        for step in reversed(root.steps):
+        for step in reversed(root.view_steps):
             inverse_argument = step.shape_before
             if step.kind == "transpose":
                 order = step.argument

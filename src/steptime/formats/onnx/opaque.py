@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TABLE = opaque.opaque_table(packaged("onnx.toml")["opaque"])
 UNREAD_SPEC: Spec = ("float32", ())  # of an output without a name, which no node reads
-SOLVERS = {"Det": "det", "com.microsoft.Inverse": "inverse"}  # ATen ops by ONNX operators
+ATEN_SOLVER_BY_OPERATOR = {"Det": "det", "com.microsoft.Inverse": "inverse"}
 _CUSTOM_DOMAIN = "."  # names of operators outside of ONNX's own domain have one
 _RUNTIME_DOMAIN = "com.microsoft."
 _PRODUCTS = re.compile(
@@ -49,12 +49,14 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
     definition = walk.model.expand_operator(walk.node, input_specs)
     if definition is not None:
         walk.lower_graph(definition)
-        return [walk.env[name] for name in definition.outputs]
+        return [walk.value_by_name[name] for name in definition.outputs]
     specs = output_specs(walk, values)
     if specs is not None:
         return append_opaque(walk, values, specs)
     if not walk.allow_unknown:
-        error = unknown("operator", walk.node.op, walk.ops, walk.describe_node(walk.node))
+        error = unknown(
+            "operator", walk.node.op, walk.handler_by_operator, walk.describe_node(walk.node)
+        )
         reason = ""
         if _CUSTOM_DOMAIN in walk.node.op:
             reason = "the file does not state the shapes of its outputs (value_info); "
@@ -78,8 +80,8 @@ def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None
         inferred = []
     is_custom = _CUSTOM_DOMAIN in walk.node.op
     specs: list[Spec] = []
-    for place, name in enumerate(walk.node.outputs):
-        spec = inferred[place] if place < len(inferred) else None
+    for output_index, name in enumerate(walk.node.outputs):
+        spec = inferred[output_index] if output_index < len(inferred) else None
         if not _has_shape(spec):
             spec = walk.stated_spec(name) if is_custom else None
         is_read = name != ""
@@ -113,17 +115,17 @@ def append_opaque(
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
     require(all(constant.dtype != "text" for constant in constants), "reads text")
-    inputs = [walk.tensor(_as_setting(value)) for value in values if value is not None]
+    inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
-    places = [place for place, name in enumerate(walk.node.outputs) if name]
+    output_indices = [index for index, name in enumerate(walk.node.outputs) if name]
     outputs: list[TensorSpec] = []
-    for place in places:
-        dtype, shape = specs[place]
+    for index in output_indices:
+        dtype, shape = specs[index]
         require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
     input_specs = [walk.b.tensors[name] for name in inputs]
-    work = count_work(SOLVERS.get(op, ""), input_specs, outputs)
+    work = count_work(ATEN_SOLVER_BY_OPERATOR.get(op, ""), input_specs, outputs)
     if flop_count is not None:
         work = OpWork(flop_count)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
@@ -131,12 +133,12 @@ def append_opaque(
     if not is_priced:
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
     output_values: list[Value] = [None] * len(walk.node.outputs)
-    for place, tensor in zip(places, tensors, strict=True):
-        output_values[place] = tensor
+    for index, tensor in zip(output_indices, tensors, strict=True):
+        output_values[index] = tensor
     return output_values
 
 
-def _as_setting(value: Value) -> Value:
+def _as_untrained(value: Value) -> Value:
     """Return a constant whose few numbers the file holds, such as scales, as one not trained."""
     if isinstance(value, FileConstant) and value.values is not None:
         return replace(value, derived=True)
@@ -153,7 +155,7 @@ def append_stated(
         *values: what the node reads; sizes and the like may be left out.
         flop_per_element: FLOP of each element of the first output; None for those of the table.
     """
-    specs = output_specs(walk, walk.values)
+    specs = output_specs(walk, walk.input_values)
     if specs is None:
         raise ShapeError("a size follows from numbers that are not known")
     flop_count = None

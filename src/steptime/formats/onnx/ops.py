@@ -26,7 +26,8 @@ Values = Sequence[Value]
 FIRST_OPSET_OF_SINGLE_AXIS = 13  # of Softmax; before it the axes from `axis` on are one
 FIRST_OPSET_OF_SCAN = 9  # before it a Scan ran for a batch at once
 RESIZE_MODES = {"linear": "bilinear", "cubic": "bicubic"}
-TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}  # pixels that an output reads along an axis
+# pixels that an output reads along an axis
+PIXELS_READ_BY_MODE = {"nearest": 1, "bilinear": 2, "bicubic": 4}
 
 
 def _lower_pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
@@ -60,13 +61,13 @@ def _lower_mean(walk: OnnxWalk, *values: Value) -> Value:
     return walk.pointwise("mul", total, walk.constant(1 / len(values), "float32"))
 
 
-def _parametrised(function: str, attribute: str, default: float) -> Function:
+def _lower_with_attribute(function: str, attribute: str, default: float) -> Function:
     """Return a function that lowers an activation whose parameter is an attribute."""
     return lambda walk, x: walk.pointwise(function, x, parameter=walk.attr(attribute, default))
 
 
 def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> Value:
-    share = walk.node.attrs.get("ratio", 0.5) if ratio is None else walk.number(ratio)
+    share = walk.node.attrs.get("ratio", 0.5) if ratio is None else walk.read_number(ratio)
     is_constant = not isinstance(x, str)
     if is_constant or not share:
         return x
@@ -75,8 +76,8 @@ def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> 
 
 def _lower_clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
     """Lower Clip; before opset 11 its limits are attributes, and each may be left out."""
-    low_limit = walk.node.attrs.get("min") if low is None else walk.number(low)
-    high_limit = walk.node.attrs.get("max") if high is None else walk.number(high)
+    low_limit = walk.node.attrs.get("min") if low is None else walk.read_number(low)
+    high_limit = walk.node.attrs.get("max") if high is None else walk.read_number(high)
     limits: dict[str, float] = {}
     if low_limit is not None:
         limits["low"] = float(low_limit)
@@ -104,7 +105,7 @@ def _lower_gelu(walk: OnnxWalk, x: Value) -> Value:
 
 def _lower_reduce(function: str, walk: OnnxWalk, x: Value, axes: Value = None) -> Value:
     """Lower a reduction; without axes it is over all of them, or none by an attribute."""
-    stated_axes = walk.integers(axes, "axes")
+    stated_axes = walk.read_integers(axes, "axes")
     keeps_without_axes = walk.attr("noop_with_empty_axes", 0)
     if keeps_without_axes and not stated_axes:
         return x
@@ -130,12 +131,12 @@ def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     row_count = math.prod(shape[:axis])
     row_size = math.prod(shape[axis:])
     rows = walk.reshape(x, (row_count, row_size))
-    y = walk.lower(elements.softmax, rows, 1, log=is_log)
+    y = walk.lower(elements.softmax, rows, axis=1, log=is_log)
     return walk.reshape(y, shape)
 
 
 def _lower_cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
-    stated_axis = (walk.integers(axis) or (0,))[0]
+    stated_axis, *_ = walk.read_integers(axis) or (0,)
     summed_axis = axis_of(stated_axis, len(walk.shape(x)))
     is_reverse = bool(walk.attr("reverse", 0))
     return walk.lower(elements.op, "cumsum", x, axis=summed_axis, reverse=is_reverse)
@@ -159,8 +160,8 @@ def _lower_resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     resizes_channels = output_shape[:2] != shape[:2]  # or examples
     is_image_or_sequence = len(shape) in (3, 4)
     if resizes_channels or not is_image_or_sequence:
-        taps = TAPS[mode] ** (len(shape) - 2)
-        flop_per_element = 2.0 * taps if taps > 1 else 0.0
+        pixels_read = PIXELS_READ_BY_MODE[mode] ** (len(shape) - 2)
+        flop_per_element = 2.0 * pixels_read if pixels_read > 1 else 0.0
         return append_stated(walk, x, flop_per_element=flop_per_element)
     transformation = walk.attr("coordinate_transformation_mode", "half_pixel")
     aligns_corners = transformation == "align_corners"
@@ -193,8 +194,8 @@ def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
         results = walk.lower_branch(body, (*states, *parts))
         states = results[:state_count]
         outputs_by_turn.append(results[state_count:])
-    turns_by_output = zip(*outputs_by_turn, strict=True)
-    stacked_outputs = [_stack_turns(walk, turns) for turns in turns_by_output]
+    parts_by_output = zip(*outputs_by_turn, strict=True)  # of each output, one part a turn
+    stacked_outputs = [_stack_turns(walk, parts) for parts in parts_by_output]
     return [*states, *stacked_outputs]
 
 
@@ -206,7 +207,7 @@ def _check_turns(turn_count: int, body: Subgraph) -> None:
 
 
 def _lower_if(walk: OnnxWalk, condition: Value) -> Values:
-    truth = walk.number(condition)  # 1 or 0
+    truth = walk.read_number(condition)  # 1 or 0
     require(truth is not None, _UNKNOWN_BRANCH)
     branch = walk.node.attrs.get("then_branch" if truth else "else_branch")
     if not isinstance(branch, Subgraph):
@@ -224,7 +225,7 @@ def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
     if have_values:
         dtype, _ = walk.spec(rows[0])
         return walk.constant(np.concatenate(arrays), dtype, derived=True)
-    return walk.lower(elements.concat, rows, 0)
+    return walk.lower(elements.concat, rows, axis=0)
 
 
 def _lower_loop(
@@ -235,13 +236,14 @@ def _lower_loop(
     The body reads the number of the turn, the condition and the variables; it returns the next
     condition and variables, and outputs to stack.
     """
-    stated_limit = walk.number(turn_limit)
+    stated_limit = walk.read_number(turn_limit)
     if stated_limit is None:
         raise ShapeError(_UNKNOWN_TURNS)
     max_turns = int(stated_limit)
     body: Subgraph = walk.node.attrs["body"]
     _check_turns(max_turns, body)
-    first_stacked = 1 + len(variables)  # among the body's outputs: condition, variables, stacked
+    # the body's outputs: condition, variables, outputs to stack
+    first_stacked_index = 1 + len(variables)
     outputs_by_turn: list[Values] = []
     for turn in range(max_turns):
         ends_early = condition is not None and not _is_true(walk, condition)
@@ -251,17 +253,17 @@ def _lower_loop(
         condition, *results = walk.lower_branch(body, (turn_number, condition, *variables))
         variables = tuple(results[: len(variables)])
         outputs_by_turn.append(results[len(variables) :])
-    has_stacked_outputs = len(body.outputs) > first_stacked
+    has_stacked_outputs = len(body.outputs) > first_stacked_index
     is_empty = has_stacked_outputs and not outputs_by_turn
     require(not is_empty, "a loop of no turns, whose output is empty")
-    turns_by_output = zip(*outputs_by_turn, strict=True)
-    stacked_outputs = [_stack_turns(walk, turns) for turns in turns_by_output]
+    parts_by_output = zip(*outputs_by_turn, strict=True)  # of each output, one part a turn
+    stacked_outputs = [_stack_turns(walk, parts) for parts in parts_by_output]
     return [*variables, *stacked_outputs]
 
 
 def _is_true(walk: OnnxWalk, condition: Value) -> bool:
     """Return the truth of a loop's condition; raises `ShapeError` if it depends on data."""
-    truth = walk.number(condition)
+    truth = walk.read_number(condition)
     require(truth is not None, _UNKNOWN_TURNS)
     return bool(truth)
 
@@ -275,8 +277,9 @@ def _lower_spectrum(
     """
     is_complex = walk.shape(x)[2:] == (2,)
     part_count = 2 if is_complex else 1  # real and imaginary part
-    stride = (walk.integers(step) or (1,))[0]
-    frame_size = (walk.integers(length) or walk.shape(window))[0]
+    stride, *_ = walk.read_integers(step) or (1,)
+    frame_shape = walk.read_integers(length) or walk.shape(window)
+    frame_size = frame_shape[0]
     has_half_spectrum = walk.attr("onesided", 1)
     bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
     time_axis = 1
@@ -319,10 +322,10 @@ OPS: Mapping[str, Function] = {
     **MATRICES,
     **FUSED,
     **MOVES,
-    "LeakyRelu": _parametrised("leaky_relu", "alpha", 0.01),
-    "Elu": _parametrised("elu", "alpha", 1.0),
-    "Celu": _parametrised("elu", "alpha", 1.0),
-    "ThresholdedRelu": _parametrised("leaky_relu", "alpha", 1.0),
+    "LeakyRelu": _lower_with_attribute("leaky_relu", "alpha", 0.01),
+    "Elu": _lower_with_attribute("elu", "alpha", 1.0),
+    "Celu": _lower_with_attribute("elu", "alpha", 1.0),
+    "ThresholdedRelu": _lower_with_attribute("leaky_relu", "alpha", 1.0),
     "Identity": lambda walk, x: x,
     "Clip": _lower_clip,
     "PRelu": _lower_prelu,

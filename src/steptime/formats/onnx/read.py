@@ -29,10 +29,10 @@ def read(source: Source, allow_unknown: bool) -> Family:
     file = _OnnxFile(source, allow_unknown)
     sizes = file.sizes
     parameters = {
-        **{name: Parameter(0, "a size of an input", minimum=1) for name in sizes.free},
+        **{name: Parameter(0, "a size of an input", minimum=1) for name in sizes.free_parameters},
         **{
             hyperparameter_name(name): Parameter(0, "an input that is one number")
-            for name in sizes.numbers
+            for name in sizes.number_inputs
         },
         STRICT: Parameter(False, "refuse ops of unknown work"),
     }
@@ -41,9 +41,9 @@ def read(source: Source, allow_unknown: bool) -> Family:
         file.build,
         parameters,
         SOURCE,
-        sizes.batch,
+        batch=sizes.batch,
         is_preset=True,
-        check=sizes.missing,
+        check=sizes.describe_missing,
     )
 
 
@@ -66,10 +66,10 @@ class _OnnxFile:
     def build(self, b: Builder, hyperparameters: Mapping[str, Any], batch: int) -> str:
         """Append the network to a graph and return its main output, the loss in training."""
         file_walk = None
-        batches = Batches(self.sizes.batch, batch, self.sizes.fixed)
+        batches = Batches(self.sizes.batch, batch, self.sizes.is_fixed)
         if batches.differ:
-            file_walk, batches = self._follow_batch(b, hyperparameters, batches)
-        walk = self._walk(b, hyperparameters, batches, file_walk)
+            file_walk, batches = self._decide_batch_axes(b, hyperparameters, batches)
+        walk = self._build_walk(b, hyperparameters, batches, file_walk)
         outputs = _find_outputs(self.model, walk)
         ends = find_trained_outputs(b, outputs) if b.training else outputs
         loss = add_loss(b, ends)
@@ -80,33 +80,38 @@ class _OnnxFile:
         ]
         _remove_unread_weights(b)
         if hyperparameters[STRICT]:
-            walk.unpriced.refuse(b, self.model.place)
+            walk.unpriced.refuse(b, self.model.file_label)
         b.remarks += describe_weights(b, loss)
         return loss
 
-    def _follow_batch(
+    def _decide_batch_axes(
         self, b: Builder, hyperparameters: Mapping[str, Any], batches: Batches
     ) -> tuple[OnnxWalk, Batches]:
         """Return a walk with the file's own batch, and which constants grow with the new one."""
-        key = (self.allow_unknown, b.precision, b.training, tuple(sorted(hyperparameters.items())))
-        file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.fixed)
+        memo_key = (
+            self.allow_unknown,
+            b.precision,
+            b.training,
+            tuple(sorted(hyperparameters.items())),
+        )
+        file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.is_fixed)
 
         def walk_with_new_builder(batches: Batches, file_walk: OnnxWalk | None) -> OnnxWalk:
             new_builder = Builder(b.name, b.precision, training=b.training)
-            return self._walk(new_builder, hyperparameters, batches, file_walk)
+            return self._build_walk(new_builder, hyperparameters, batches, file_walk)
 
         def walk_file() -> OnnxWalk:
-            return walk_with_new_builder(file_batches, None)
+            return walk_with_new_builder(file_batches, file_walk=None)
 
-        file_walk = self.source.memoise(OnnxWalk, walk_file, key)
+        file_walk = self.source.memoise(OnnxWalk, walk_file, memo_key)
 
         def try_batches(candidate: Batches) -> None:
             _find_outputs(self.model, walk_with_new_builder(candidate, file_walk))
 
-        decided_batches = find_batch_axes(batches, self.source, key, try_batches)
+        decided_batches = find_batch_axes(batches, self.source, memo_key, try_batches)
         return file_walk, decided_batches
 
-    def _walk(
+    def _build_walk(
         self,
         b: Builder,
         hyperparameters: Mapping[str, Any],
@@ -121,21 +126,21 @@ class _OnnxFile:
             batches: the batch of the file and that of the graph.
             file_walk: a walk with the file's own batch, None where that is built.
         """
-        size_of_name = self.sizes.by_name(hyperparameters, batches.new_batch)
-        walk = OnnxWalk(b, self.model, OPS, batches, file_walk, self.allow_unknown, size_of_name)
+        size_by_name = self.sizes.bind_size_names(hyperparameters, batches.new_batch)
+        walk = OnnxWalk(b, self.model, OPS, batches, file_walk, self.allow_unknown, size_by_name)
         for graph_input in self.model.graph.inputs:
             name = clean_name(graph_input.name)
             dtype = graph_input.dtype
-            is_number = name in self.sizes.numbers
+            is_number = name in self.sizes.number_inputs
             stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
             if stated_number:
                 array = np.asarray(stated_number, dtype)
                 constant = FileConstant(graph_input.name, (), dtype, array, derived=True)
-                walk.env[graph_input.name] = constant
+                walk.value_by_name[graph_input.name] = constant
             else:
                 shape = self.sizes.shape_of(graph_input.name, hyperparameters, batches.new_batch)
                 graph_dtype = "" if "float" in dtype else dtype
-                walk.env[graph_input.name] = b.input(name, shape, graph_dtype)
+                walk.value_by_name[graph_input.name] = b.input(name, shape, graph_dtype)
         walk.lower_graph(self.model.graph)
         return walk
 
@@ -149,14 +154,14 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
     """
     file_name_by_tensor: dict[str, str] = {}
     for file_name in model.graph.outputs:
-        if file_name not in walk.env:
-            raise InputError(f"{model.place}: no node makes output {shorten(file_name)}")
-        value = walk.env[file_name]
+        if file_name not in walk.value_by_name:
+            raise InputError(f"{model.file_label}: no node makes output {shorten(file_name)}")
+        value = walk.value_by_name[file_name]
         if isinstance(value, str):  # a tensor, which depends on an input
             file_name_by_tensor.setdefault(value, file_name)
     outputs = list(file_name_by_tensor)
     if not outputs:
-        raise InputError(f"{model.place}: no output depends on an input")
+        raise InputError(f"{model.file_label}: no output depends on an input")
     main_output = find_main_output(walk.b, outputs)
     main_name = file_name_by_tensor[main_output]
     file_shape = walk.file_shape(main_name)
@@ -164,7 +169,7 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         shape = walk.b.shape(main_output)
         fault = walk.batches.describe_output_fault(main_name, file_shape, shape)
         if fault:
-            raise walk.batch_error(model.place, fault, [main_name])
+            raise walk.make_batch_error(model.file_label, fault, [main_name])
     return outputs
 
 

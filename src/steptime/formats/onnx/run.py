@@ -10,8 +10,8 @@ from steptime.formats import READ_ERRORS, describe_error, elements
 from steptime.formats.batches import Batches, infer_view_shape
 from steptime.formats.onnx.constant import FileConstant, Shape, Spec
 from steptime.formats.onnx.fold import (
-    REPEATS,
-    WEIGHTS_MOVED,
+    ROW_TAKING_OPS,
+    WEIGHT_MOVING_OPS,
     Function,
     Quantised,
     Value,
@@ -38,13 +38,13 @@ from steptime.network.ops.table import ShapeError, require
 
 MAX_FOLDED_VALUES = 1 << 24  # numbers that are worked out from constants of one file
 MAX_NAME_IN_MESSAGE = 60
-WITH_GRAPHS = ("If", "Loop", "Scan")
-LOWERED_CONSTANTS = (  # operators that are lowered even where they read constants alone
+OPS_WITH_SUBGRAPHS = ("If", "Loop", "Scan")
+OPS_NEVER_FOLDED = (  # operators that are lowered even where they read constants alone
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Shape", "Size"),
     *("Cast", "CastLike", "Dropout", "Constant"),
-    *("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear", *WITH_GRAPHS),
+    *("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear", *OPS_WITH_SUBGRAPHS),
 )
-WITH_SIZES = (  # operators whose inputs but the first are sizes and indices
+OPS_WITH_SIZE_INPUTS = (  # operators whose inputs but the first are sizes and indices
     *("Reshape", "Expand", "Tile", "Slice", "Pad", "Resize", "Squeeze", "Unsqueeze", "Split"),
 )
 T = TypeVar("T")
@@ -56,11 +56,11 @@ class OnnxWalk(NodeValues):
     Attributes:
         b: the graph so far.
         model: the file.
-        ops: functions that lower each operator, by its name.
+        handler_by_operator: functions that lower each operator, by its name.
         batches: the batch of the file, and the one that is built.
         allow_unknown: whether an unknown operator passes its input on.
-        size_of_name: the sizes that the file has a name for.
-        quantised: weights that the file keeps in few bits, by their name in the file.
+        size_by_name: the sizes that the file has a name for.
+        quantised_by_weight: weights that the file keeps in few bits, by their name in the file.
         unpriced: ops of unknown work.
     """
 
@@ -68,24 +68,26 @@ class OnnxWalk(NodeValues):
         self,
         b: Builder,
         model: Model,
-        ops: Mapping[str, Function],
+        handler_by_operator: Mapping[str, Function],
         batches: Batches,
         file_walk: "OnnxWalk | None",
         allow_unknown: bool,
-        size_of_name: Mapping[str, int],
+        size_by_name: Mapping[str, int],
     ) -> None:
         super().__init__(file_walk)
         self.b = b
         self.model = model
-        self.ops = ops
+        self.handler_by_operator = handler_by_operator
         self.batches = batches
         self.allow_unknown = allow_unknown
-        self.size_of_name = size_of_name
+        self.size_by_name = size_by_name
         self.unpriced = UnpricedOps()
-        self._readers = TensorReaders([*_file_nodes(model.graph.nodes)], model.graph.outputs)
+        self._tensor_readers = TensorReaders(
+            [*_list_file_nodes(model.graph.nodes)], model.graph.outputs
+        )
         self._folded_value_count = 0
-        self.quantised: dict[str, Quantised] = {}
-        self.env |= model.graph.constants
+        self.quantised_by_weight: dict[str, Quantised] = {}
+        self.value_by_name |= model.graph.constants
         self.repeat_constants(model.graph.constants)
 
     def lower_graph(self, graph: Subgraph) -> None:
@@ -93,33 +95,33 @@ class OnnxWalk(NodeValues):
         for node in graph.nodes:
             self.node = node
             try:
-                self._lower_into_env(node)
+                self._lower_and_set_outputs(node)
             except ShapeError as error:
-                place = self.describe_node(node)
-                raise self.batch_error(place, str(error), node.inputs) from None
+                node_label = self.describe_node(node)
+                raise self.make_batch_error(node_label, str(error), node.inputs) from None
             except READ_ERRORS as error:
-                place = self.describe_node(node)
+                node_label = self.describe_node(node)
                 fault = f"cannot be read: {describe_error(error)}"
-                raise self.batch_error(place, fault, node.inputs) from None
+                raise self.make_batch_error(node_label, fault, node.inputs) from None
 
-    def _lower_into_env(self, node: OnnxNode) -> None:
-        """Lower a node and set the values of its outputs in `env`.
+    def _lower_and_set_outputs(self, node: OnnxNode) -> None:
+        """Lower a node and set the values of its outputs in `value_by_name`.
 
         Outputs beyond those that its function returns get the value of the first, unless they have
         one.
         """
         for name in node.inputs:
-            if name not in self.env:
+            if name not in self.value_by_name:
                 raise ShapeError(
                     f"reads {name[:MAX_NAME_IN_MESSAGE]!a}, which no earlier node makes"
                 )
         results = self._lower_node(node)
-        self.env.update(zip(node.outputs, results, strict=False))
+        self.value_by_name.update(zip(node.outputs, results, strict=False))
         for name in node.outputs[len(results) :]:
-            self.env.setdefault(name, results[0])
-        self.env[""] = None
+            self.value_by_name.setdefault(name, results[0])
+        self.value_by_name[""] = None
         self.repeat_constants(node.outputs)
-        self._note_names(node)
+        self._record_output_names(node)
         self._check_batch(node)
 
     def list_inputs(self) -> list[str]:
@@ -130,44 +132,44 @@ class OnnxWalk(NodeValues):
         """Return the nodes of the file; inputs that are sizes or indices are left out."""
         nodes: list[FileNode] = []
         for node in self.model.graph.nodes:
-            inputs = node.inputs[:1] if node.op in WITH_SIZES else node.inputs
+            inputs = node.inputs[:1] if node.op in OPS_WITH_SIZE_INPUTS else node.inputs
             nodes.append(FileNode(inputs, node.outputs))
         return nodes
 
     def describe_node(self, node: OnnxNode) -> str:
         """Return the place of a node in a message: `net.onnx: node 'o' (OneHot)`."""
-        return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
+        return f"{self.model.file_label}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
 
     def _lower_node(self, node: OnnxNode) -> Sequence[Value]:
         """Return the values of a node's outputs: of constants alone, or by its operator's function.
 
         An operator whose function refuses its shapes, though ONNX allows them, counts by its bytes.
         """
-        values = [self.env[name] for name in node.inputs]
-        if node.op in REPEATS and values:
+        values = [self.value_by_name[name] for name in node.inputs]
+        if node.op in ROW_TAKING_OPS and values:
             values[0] = as_weight(values[0])
-        self.values = values
-        lower_operator = self.ops.get(node.op)
+        self.input_values = values
+        lower_operator = self.handler_by_operator.get(node.op)
         if lower_operator is None:
             if self._reads_constants_only() and node.op in TABLE:
                 return self.fold_constants()
             return lower_unknown(self, values)
-        if self._is_folded(node):
+        if self._is_constant_folded(node):
             return self.fold_constants()
         try:
             return _as_list(lower_operator(self, *values))
         except ShapeError:
-            specs = self._find_specs_to_count(node)
+            specs = self._find_specs_for_bytes(node)
             if specs is None:
                 raise
             return append_opaque(self, values, specs)
 
     def _reads_constants_only(self) -> bool:
         """Return whether the node reads at least one constant and nothing else."""
-        inputs = [value for value in self.values if value is not None]
+        inputs = [value for value in self.input_values if value is not None]
         return bool(inputs) and all(isinstance(value, FileConstant) for value in inputs)
 
-    def _is_folded(self, node: OnnxNode) -> bool:
+    def _is_constant_folded(self, node: OnnxNode) -> bool:
         """Return whether the outputs of a known operator are worked out from constants alone.
 
         Moves of weights are not: they cost the step that makes them. Operators outside of ONNX's
@@ -176,38 +178,38 @@ class OnnxWalk(NodeValues):
         if not self._reads_constants_only():
             return False
         is_custom = "." in node.op
-        if is_custom or node.op in LOWERED_CONSTANTS:
+        if is_custom or node.op in OPS_NEVER_FOLDED:
             return False
-        constants = [value for value in self.values if isinstance(value, FileConstant)]
+        constants = [value for value in self.input_values if isinstance(value, FileConstant)]
         reads_weight = any(constant.is_weight for constant in constants)
-        moves_weight = reads_weight and node.op in WEIGHTS_MOVED
+        moves_weight = reads_weight and node.op in WEIGHT_MOVING_OPS
         return not moves_weight
 
-    def _find_specs_to_count(self, node: OnnxNode) -> list[Spec] | None:
+    def _find_specs_for_bytes(self, node: OnnxNode) -> list[Spec] | None:
         """Return the outputs of a refused node that may count by its bytes, None if it may not."""
-        has_other_batch = self.batches.differ and self.batches.fixed
+        has_other_batch = self.batches.differ and self.batches.is_fixed
         if has_other_batch or may_hold_products(node.op):
             return None
         try:
-            infer_outputs(self.node, self.values, self.spec)
+            infer_outputs(self.node, self.input_values, self.spec)
         except ShapeError:  # ONNX does not allow these shapes either
             return None
-        return output_specs(self, self.values)
+        return output_specs(self, self.input_values)
 
     def fold_constants(self) -> list[FileConstant]:
         """Return the outputs of this node, which reads constants alone.
 
         Their numbers are dropped once a file made more than `MAX_FOLDED_VALUES`.
         """
-        outputs = fold_node(self.node, self.values, self.spec)
+        outputs = fold_node(self.node, self.input_values, self.spec)
         value_counts = [output.values.size for output in outputs if output.values is not None]
         self._folded_value_count += sum(value_counts)
         has_room = self._folded_value_count <= MAX_FOLDED_VALUES
         return outputs if has_room else [replace(output, values=None) for output in outputs]
 
-    def output_shape(self, place: int = 0) -> Shape:
+    def output_shape(self, output_index: int = 0) -> Shape:
         """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
-        _, shape = infer_outputs(self.node, self.values, self.spec)[place]
+        _, shape = infer_outputs(self.node, self.input_values, self.spec)[output_index]
         if shape is None:
             raise ShapeError("a size follows from numbers that are not known")
         return shape
@@ -218,17 +220,19 @@ class OnnxWalk(NodeValues):
         input_names = [graph_input.name for graph_input in graph.inputs]
         fits = len(arguments) == len(input_names)
         require(fits, f"{len(arguments)} inputs of {len(input_names)}")
-        self.env.update(zip(input_names, arguments, strict=True))
-        self.env |= graph.constants
+        self.value_by_name.update(zip(input_names, arguments, strict=True))
+        self.value_by_name |= graph.constants
         self.lower_graph(graph)
         self.node = outer_node
-        return [self.env[name] for name in graph.outputs]
+        return [self.value_by_name[name] for name in graph.outputs]
 
     def recognise_pattern(self, tensor: str) -> str:
         """Return the output of one op if `tensor` ends a pattern of several, else `tensor`."""
 
         def is_read_outside(pieces: set[str]) -> bool:
-            return self._readers.is_read_outside(self.env, pieces, tensor, self.node.outputs)
+            return self._tensor_readers.is_read_outside(
+                self.value_by_name, pieces, tensor, self.node.outputs
+            )
 
         return recognise_pattern(self.b, tensor, f"{self.name}/fused", is_read_outside)
 
@@ -241,22 +245,22 @@ class OnnxWalk(NodeValues):
         if stated is None:
             return None
         sizes = [
-            self.size_of_name.get(size) if isinstance(size, str) else size for size in stated.sizes
+            self.size_by_name.get(size) if isinstance(size, str) else size for size in stated.sizes
         ]
         shape = tuple(size for size in sizes if size is not None)
         lacks_size = len(shape) < len(sizes)
         if lacks_size:
             return None
-        if self.batches.fixed:
+        if self.batches.is_fixed:
             shape = scale_batch(shape, self.batches.file_batch, self.batches.new_batch)
         return stated.dtype, shape
 
-    def _note_names(self, node: OnnxNode) -> None:
+    def _record_output_names(self, node: OnnxNode) -> None:
         """Note the tensors of the graph that a node's outputs stand for."""
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             if name and isinstance(value, str):
-                self._readers.note(value, name)
+                self._tensor_readers.add_file_name(value, name)
 
     def lower(
         self, function: Callable[..., T], *values: Any, suffix: str = "", **keywords: Any
@@ -278,9 +282,10 @@ class OnnxWalk(NodeValues):
             return self.tensor(value) if isinstance(value, FileConstant) else value
 
         arguments = [to_argument(value) for value in values]
-        stated = {key: value for key, value in keywords.items() if value is not None}
-        by_keyword = {key: to_argument(value) for key, value in stated.items()}
-        return function(self.b, *arguments, name=f"{self.name}{suffix}", **by_keyword)
+        keyword_arguments = {
+            keyword: to_argument(value) for keyword, value in keywords.items() if value is not None
+        }
+        return function(self.b, *arguments, name=f"{self.name}{suffix}", **keyword_arguments)
 
     def pointwise(self, function: str, *values: Value, **parameters: Any) -> Value:
         """Return a function of single elements.
@@ -295,10 +300,10 @@ class OnnxWalk(NodeValues):
             adds_to_product = product is not None
         operands: list[str | float] = []
         for value in values:
-            number = self.number(value)
+            number = self.read_number(value)
             has_axes = bool(self.shape(value))
-            is_bias = adds_to_product and has_axes
-            if number is None or is_bias:
+            may_be_bias = adds_to_product and has_axes
+            if number is None or may_be_bias:
                 operands.append(self.tensor(value))
             else:
                 operands.append(number)
@@ -308,30 +313,31 @@ class OnnxWalk(NodeValues):
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
         return self.recognise_pattern(result)
 
-    def repeated_shape(self, shape: Shape, stated_shape: Shape, follows: bool) -> Shape:
+    def expanded_batch_shape(self, shape: Shape, stated_shape: Shape, follows_batch: bool) -> Shape:
         """Return the shape to which this node repeats its input (`Batches.expanded_shape`)."""
-        file_input = self.file_shape(self.node.inputs[0])
-        input_has_grown = file_input is not None and file_input != tuple(shape)
+        file_shape = self.file_shape(self.node.inputs[0])
+        input_has_grown = file_shape is not None and file_shape != tuple(shape)
         output = self.node.outputs[0]
         is_unchanged_expand = self.node.op == "Expand" and shape == self.file_shape(output)
         has_grown = input_has_grown or is_unchanged_expand
-        return self.batches.expanded_shape(output, shape, stated_shape, has_grown, follows)
+        return self.batches.expanded_shape(output, shape, stated_shape, has_grown, follows_batch)
 
-    def reshape_as_before(self, x: Value, new_shape: Callable[[], Shape]) -> Value:
+    def reshape_as_in_file(self, x: Value, compute_shape: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, scaled to the one that is built.
 
-        Where the file's batch is built, or its view does not scale, the shape is `new_shape`.
+        Where the file's batch is built, or its view does not scale, it is `compute_shape()`.
         """
-        file_input = self.file_shape(self.node.inputs[0])
-        file_view = self.file_shape(self.node.outputs[0])
+        file_input_shape = self.file_shape(self.node.inputs[0])
+        file_view_shape = self.file_shape(self.node.outputs[0])
         input_shape = self.shape(x)
         view_shape = None
-        if file_input is not None and file_view is not None:
-            file_batch = self.batches.file_batch
-            view_shape = infer_view_shape(file_input, input_shape, file_view, file_batch)
+        if file_input_shape is not None and file_view_shape is not None:
+            view_shape = infer_view_shape(
+                file_input_shape, input_shape, file_view_shape, self.batches.file_batch
+            )
         if view_shape is None:
             try:
-                view_shape = new_shape()
+                view_shape = compute_shape()
             except ShapeError as error:
                 raise ShapeError(f"{error}: written for another batch or size") from None
         keeps_elements = math.prod(input_shape) == math.prod(view_shape)
@@ -342,7 +348,7 @@ class OnnxWalk(NodeValues):
     def _check_batch(self, node: OnnxNode) -> None:
         """Raise `ShapeError` for an output that neither keeps its shape nor grows as the batch."""
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             file_shape = self.file_shape(name)
             if name and isinstance(value, str) and file_shape is not None:
                 self.batches.check_growth(file_shape, self.b.shape(value))
@@ -355,14 +361,14 @@ def _as_list(result: Value | Sequence[Value]) -> list[Value]:
     return [result]  # type: ignore[list-item]  # sequences of values are lists or tuples
 
 
-def _file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
+def _list_file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
     """Yield the inputs and outputs of nodes; a node with graphs reads the inputs of those, too."""
     for node in nodes:
         graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
         names_read = [*node.inputs]
         for graph in graphs:
             names_read += graph.outputs
-            for inner_node in _file_nodes(graph.nodes):
+            for inner_node in _list_file_nodes(graph.nodes):
                 names_read += inner_node.inputs
                 yield inner_node
         yield FileNode(names_read, node.outputs)

@@ -22,10 +22,10 @@ from steptime.network.ops.builder import Builder
 _NARROW_DTYPES = [name for name, size in SIZE_BYTES.items() if name.startswith("int") and size <= 1]
 
 
-class _Reads(NamedTuple):
+class _WeightReaders(NamedTuple):
     """A weight with its views and casts, and the other ops that read any of them."""
 
-    tensors: Sequence[str]
+    views: Sequence[str]
     ops: Sequence[Op]
 
 
@@ -38,46 +38,46 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
         Remarks on the weights that are counted as stored, and those that are not.
     """
     b = walk.b
-    if not walk.quantised:
+    if not walk.quantised_by_weight:
         return []
     readers_by_tensor = index_readers(b)
     place_by_op = {op.name: place for place, op in enumerate(b.ops)}
     buffer_by_scale: dict[str, str] = {}
     stored_count = 0
     full_width_count = 0
-    for name, (dtype, scales) in walk.quantised.items():
-        is_in_graph = name in walk.roots
+    for name, (dtype, scales) in walk.quantised_by_weight.items():
+        is_in_graph = name in walk.root_by_constant
         if not is_in_graph:
             continue
-        reads = _find_reads(readers_by_tensor, walk.roots[name].tensor)
+        readers = _find_weight_readers(readers_by_tensor, walk.root_by_constant[name].tensor)
         is_narrow = dtype in _NARROW_DTYPES
-        if is_narrow and not b.training and _is_read_by_products(reads):
+        if is_narrow and not b.training and _is_read_by_products(readers):
             stored_count += 1
-            _store_tensors(b, reads.tensors, dtype, place_by_op)
+            _store_tensors(b, readers.views, dtype, place_by_op)
             buffers = [_find_scale_buffer(b, scale, buffer_by_scale) for scale in scales]
-            _add_scales(b, reads.ops, buffers, place_by_op)
+            _add_scales(b, readers.ops, buffers, place_by_op)
         elif is_narrow or dtype == "float32":
             full_width_count += 1
     return _describe_counts(b, stored_count, full_width_count)
 
 
-def _find_reads(readers_by_tensor: Mapping[str, list[Op]], weight: str) -> _Reads:
+def _find_weight_readers(readers_by_tensor: Mapping[str, list[Op]], weight: str) -> _WeightReaders:
     """Return the readers of a weight, through its views and casts."""
-    tensors = [weight]  # grows while it is looped over
+    views = [weight]  # grows while it is looped over
     readers: list[Op] = []
-    for tensor in tensors:
+    for tensor in views:
         for op in readers_by_tensor.get(tensor, ()):
             is_view_or_cast = OPS[op.kind].storage == "view" or op.kind == "cast"
             if is_view_or_cast:
-                tensors += op.outputs
+                views += op.outputs
             else:
                 readers.append(op)
-    return _Reads(tensors, readers)
+    return _WeightReaders(views, readers)
 
 
-def _is_read_by_products(reads: _Reads) -> bool:
+def _is_read_by_products(readers: _WeightReaders) -> bool:
     """Return whether only matrix products and convolutions read a weight, as their weight."""
-    return all(op.kind in PRODUCTS and op.inputs[1] in reads.tensors for op in reads.ops)
+    return all(op.kind in PRODUCTS and op.inputs[1] in readers.views for op in readers.ops)
 
 
 def _store_tensors(

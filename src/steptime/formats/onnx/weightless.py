@@ -15,7 +15,7 @@ from typing import NamedTuple
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.formats import Source
-from steptime.formats.export.protobuf import CONTINUES, Value, message
+from steptime.formats.export.protobuf import CONTINUES, Value, encode_message
 
 try:
     from onnx import TensorProto
@@ -47,7 +47,8 @@ class ElementType(NamedTuple):
     is_readable: bool
 
 
-TEXT = ElementType("text", 0, is_readable=False)  # stands for all types that are no numbers
+# stands for all types that are no numbers
+TEXT = ElementType("text", size_bytes=0, is_readable=False)
 DTYPES: Mapping[int, ElementType] = {  # by ONNX's number
     int(number): ElementType(*row) for number, row in packaged("onnx.toml")["types"].items()
 }
@@ -109,13 +110,13 @@ def _count_listed_values(tensor: TensorProto) -> int:
 
 @dataclass
 class WeightlessCopy:
-    """Copies the bytes of a file without those of its weights, whose spans are `unread`.
+    """Copies the bytes of a file without those of its weights, whose spans are `weight_spans`.
 
     `field_count` and `copied_bytes` count towards the limits on a file.
     """
 
     source: Source
-    unread: list[Span] = field(default_factory=list)
+    weight_spans: list[Span] = field(default_factory=list)
     field_count: int = 0
     copied_bytes: int = 0
 
@@ -163,7 +164,7 @@ class WeightlessCopy:
                     raise NoModelError(f"{place} ends after its message")
             yield number, wire_type, key_start, content_start, offset
 
-    def copy(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
+    def copy_without_weights(self, kind: str, offset: int, end: int, depth: int = 0) -> bytes:
         """Return the bytes of the message from `offset` to `end`, without those of weights.
 
         Args:
@@ -182,8 +183,10 @@ class WeightlessCopy:
             is_delimited = wire_type == _LENGTH_DELIMITED
             if is_delimited and number in nested_fields:
                 nested_kind = nested_fields[number]
-                nested_message = self.copy(nested_kind, content_start, field_end, depth + 1)
-                copied += message((number, nested_message))
+                nested_message = self.copy_without_weights(
+                    nested_kind, content_start, field_end, depth + 1
+                )
+                copied += encode_message((number, nested_message))
             elif is_delimited and is_tensor and number in _VALUE_FIELDS:
                 value_fields.append(ValueField(number, content_start, field_end))
             else:
@@ -213,10 +216,12 @@ class WeightlessCopy:
                 (value_field.number, self.source.content[value_field.start : value_field.end])
                 for value_field in value_fields
             ]
-            return message(*fields)
+            return encode_message(*fields)
         is_in_file = tensor.data_location == 0
         if is_in_file:
-            self.unread += [(value_field.start, value_field.end) for value_field in value_fields]
+            self.weight_spans += [
+                (value_field.start, value_field.end) for value_field in value_fields
+            ]
         return b""
 
     def _check_tensor(

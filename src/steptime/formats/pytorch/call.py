@@ -71,7 +71,7 @@ class Call:
     @cached_property
     def name(self) -> str:
         """The name of the op that it appends: the module's path, then the op."""
-        return f"{self.node.scope}/{self.node.op}" if self.node.scope else self.node.op
+        return f"{self.node.module_path}/{self.node.op}" if self.node.module_path else self.node.op
 
     @cached_property
     def shape(self) -> Shape:
@@ -139,7 +139,7 @@ class Call:
         if i >= len(self.node.outputs):
             return None
         shape = self.walk.file_shape(self.node.outputs[i])
-        return ProgramConstant(shape, "int64", f"{self.name}/places")
+        return ProgramConstant(shape, dtype="int64", origin=f"{self.name}/places")
 
     def expanded_shape(self, shape: Shape, file_shape: Sequence[int]) -> Shape:
         """Return the shape that this call repeats its input to (`Batches.expanded_shape`)."""

@@ -50,13 +50,13 @@ def read_program(
     for symbol, limits in document["range_constraints"].items():
         lowest = int(limits["min_val"] or 0)
         highest = None if limits["max_val"] is None else int(limits["max_val"])
-        program.ranges[symbol] = SizeLimits(lowest, highest)
+        program.symbol_limits[symbol] = SizeLimits(lowest, highest)
     checkpoints = export_facts.get("checkpoints", ()) if export_facts else ()
     for names, to_end in checkpoints:
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
-    program.frozen &= program.weights.keys()
+    program.frozen_weights &= program.weight_paths.keys()
     if ties is None:
-        program.doubt = _describe_doubt(program)
+        program.tie_doubt = _describe_tie_doubt(program)
     _tie_weights(program, ties or {})
     return program
 
@@ -70,9 +70,9 @@ def _add_input(program: Program, input_spec: Mapping[str, Any]) -> None:
     is_tensor = "as_tensor" in argument
     name = (argument.get("as_tensor") or argument).get("name")
     if kind == "parameter":
-        program.weights[name] = spec["parameter_name"]
+        program.weight_paths[name] = spec["parameter_name"]
     elif kind in {"buffer", "tensor_constant"}:
-        program.buffers[name] = spec[f"{kind}_name"]
+        program.buffer_paths[name] = spec[f"{kind}_name"]
     elif kind == "user_input" and is_tensor:
         program.inputs.append(name)
 
@@ -106,8 +106,8 @@ def read_ties(source: Source) -> dict[str, str] | None:
         if lacks_storage:
             return None
         layout = [meta["sizes"], meta["strides"], meta["storage_offset"]]
-        storage = json.dumps([weight["path_name"], *layout])
-        first_path = first_path_by_storage.setdefault(storage, path)
+        storage_key = json.dumps([weight["path_name"], *layout])
+        first_path = first_path_by_storage.setdefault(storage_key, path)
         if first_path != path:
             first_path_by_tied_path[path] = first_path
     return first_path_by_tied_path
@@ -115,9 +115,9 @@ def read_ties(source: Source) -> dict[str, str] | None:
 
 def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
     """Give tied weights one path: that of the first which a node reads."""
-    tensors_read = {name for node in program.nodes for name in node.tensors}
+    tensors_read = {name for node in program.nodes for name in node.input_names}
     names_by_first_path: dict[str, list[str]] = {}
-    for name, path in program.weights.items():
+    for name, path in program.weight_paths.items():
         first_path = ties.get(path, path)
         names_by_first_path.setdefault(first_path, []).append(name)
     for first_path, tied_names in names_by_first_path.items():
@@ -126,21 +126,21 @@ def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
             raise ValueError(f"tied weights of unlike shapes, {shorten(first_path)}")
         names_read = [name for name in tied_names if name in tensors_read]
         first_name = names_read[0] if names_read else tied_names[0]
-        common_path = program.weights[first_name]
-        program.weights.update(dict.fromkeys(tied_names, common_path))
+        common_path = program.weight_paths[first_name]
+        program.weight_paths.update(dict.fromkeys(tied_names, common_path))
 
 
-def _describe_doubt(program: Program) -> str:
+def _describe_tie_doubt(program: Program) -> str:
     """Say which weights of a file without ties may be second names; "" for none.
 
     These are weights that no node reads, and that have the shape of one that a node reads.
     """
-    tensors_read = {name for node in program.nodes for name in node.tensors}
+    tensors_read = {name for node in program.nodes for name in node.input_names}
     specs_of_read_weights = {
-        program.specs[name] for name in program.weights if name in tensors_read
+        program.specs[name] for name in program.weight_paths if name in tensors_read
     }
     doubtful_paths: list[str] = []
-    for name, path in program.weights.items():
+    for name, path in program.weight_paths.items():
         is_unread = name not in tensors_read
         may_be_second_name = program.specs[name] in specs_of_read_weights
         if is_unread and may_be_second_name:

@@ -11,18 +11,18 @@ from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result
 from steptime.network.ops.table import require
 
 NAMES = packaged("torch_names.toml")
-NORM_ORDERS = (1, 2)
+PRICED_NORM_ORDERS = (1, 2)
 
 
-def _operand(call: Call, value: Value | float) -> str | float:
+def _as_operand(call: Call, value: Value | float) -> str | float:
     """Return a number as it is, a value as the name of its tensor."""
     return value if isinstance(value, int | float) else call.walk.tensor(value)
 
 
 def _lower_binary(function: str, call: Call) -> Result:
     """Lower a function of two operands, the second times `alpha`."""
-    first = _operand(call, call["self"])
-    second = _operand(call, call[call.argument_name("other", "exponent")])
+    first = _as_operand(call, call["self"])
+    second = _as_operand(call, call[call.argument_name("other", "exponent")])
     alpha = call.argument("alpha", 1)
     if alpha != 1 and isinstance(second, str):
         second = call.lower(elements.pointwise, "mul", second, alpha, suffix="/alpha")
@@ -39,8 +39,8 @@ def _lower_binary(function: str, call: Call) -> Result:
 
 def _lower_reverse_subtract(call: Call) -> Result:
     """Lower `rsub`: the second operand minus `alpha` times the first."""
-    subtrahend = _operand(call, call["self"])
-    minuend = _operand(call, call["other"])
+    subtrahend = _as_operand(call, call["self"])
+    minuend = _as_operand(call, call["other"])
     alpha = call.argument("alpha", 1)
     if alpha != 1:
         subtrahend = call.lower(elements.pointwise, "mul", subtrahend, alpha, suffix="/alpha")
@@ -60,7 +60,7 @@ def _lower_reduction(function: str, call: Call) -> Result:
 
 def _lower_norm(call: Call) -> Result:
     order = call.argument(call.argument_name("p", "ord"), 2)
-    require(order in NORM_ORDERS, f"a norm of order {order}")
+    require(order in PRICED_NORM_ORDERS, f"a norm of order {order}")
     return _lower_reduction(f"l{int(order)}", call)
 
 
@@ -68,7 +68,7 @@ def _lower_standard_deviation(call: Call) -> str:
     return call.lower(elements.pointwise, "sqrt", _reduce("variance", call))
 
 
-def _lower_spread_and_mean(call: Call) -> Result:
+def _lower_variance_and_mean(call: Call) -> Result:
     """Lower `var_mean` and `std_mean`."""
     is_deviation = call.node.op == "std_mean"
     spread = _lower_standard_deviation(call) if is_deviation else _reduce("variance", call)
@@ -85,7 +85,7 @@ def _lower_extreme(function: str, call: Call) -> Result:
 def _lower_clamp(call: Call) -> Result:
     """Lower a clamp between numbers, which may be infinite, or tensors."""
     default_low, default_high = -math.inf, math.inf
-    if call.node.op == "relu6":
+    if call.node.op == "relu6":  # whose limits are no arguments
         default_low, default_high = 0.0, 6.0
     low = call.argument("min", call.argument("min_val", default_low))
     high = call.argument("max", call.argument("max_val", default_high))
@@ -104,9 +104,11 @@ def _lower_clamp(call: Call) -> Result:
     return call.lower(elements.pointwise, "clamp", x, low=float(low), high=float(high))
 
 
-def _lower_unary(function: str, call: Call, argument: str = "", default: float = 0.0) -> Result:
+def _lower_unary(
+    function: str, call: Call, parameter_name: str = "", default: float = 0.0
+) -> Result:
     """Lower a function of one operand, whose parameter may be an argument."""
-    parameter = float(call.argument(argument, default)) if argument else None
+    parameter = float(call.argument(parameter_name, default)) if parameter_name else None
     return call.lower(elements.pointwise, function, call.first_tensor, parameter=parameter)
 
 
@@ -117,12 +119,12 @@ def _lower_gelu(call: Call) -> Result:
 
 def _lower_selection(call: Call) -> Result:
     condition = call.walk.tensor(call["condition"])
-    x, y = _operand(call, call["self"]), _operand(call, call["other"])
+    x, y = _as_operand(call, call["self"]), _as_operand(call, call["other"])
     return call.lower(elements.select_by_mask, condition, x, y)
 
 
 def _lower_masked_fill(call: Call) -> Result:
-    fill = _operand(call, call["value"])
+    fill = _as_operand(call, call["value"])
     return call.lower(elements.select_by_mask, call.tensor("mask"), fill, call.tensor())
 
 
@@ -161,7 +163,7 @@ def _lower_triangle(call: Call) -> Result:
 
 
 def _lower_interpolate(call: Call) -> Result:
-    operands: list[Any] = [_operand(call, call[name]) for name in ("self", "end", "weight")]
+    operands: list[Any] = [_as_operand(call, call[name]) for name in ("self", "end", "weight")]
     return call.lower(elements.pointwise, "lerp", *operands)
 
 
@@ -191,13 +193,15 @@ FUNCTIONS: Mapping[str, Handler] = {
     **dict.fromkeys(("linalg_vector_norm", "norm"), _lower_norm),
     "var": partial(_lower_reduction, "variance"),
     "std": _lower_standard_deviation,
-    **dict.fromkeys(("var_mean", "std_mean"), _lower_spread_and_mean),
+    **dict.fromkeys(("var_mean", "std_mean"), _lower_variance_and_mean),
     "max": partial(_lower_extreme, "max"),
     "min": partial(_lower_extreme, "min"),
     "rsub": _lower_reverse_subtract,
     **dict.fromkeys(("clamp", "hardtanh", "clip", "clamp_min", "clamp_max", "relu6"), _lower_clamp),
-    "leaky_relu": partial(_lower_unary, "leaky_relu", argument="negative_slope", default=0.01),
-    "elu": partial(_lower_unary, "elu", argument="alpha", default=1.0),
+    "leaky_relu": partial(
+        _lower_unary, "leaky_relu", parameter_name="negative_slope", default=0.01
+    ),
+    "elu": partial(_lower_unary, "elu", parameter_name="alpha", default=1.0),
     "gelu": _lower_gelu,
     "prelu": lambda call: call.lower(elements.op, "prelu", call.tensor(), call.tensor("weight")),
     "lerp": _lower_interpolate,

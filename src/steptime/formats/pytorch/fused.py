@@ -13,10 +13,10 @@ from steptime.network.ops.builder import Builder
 BATCH_NORM_WEIGHTS = ("weight", "bias", "running_mean", "running_var")
 LOWERED_NAMES = {"running_mean": "mean", "running_var": "variance"}  # as `lowering` calls them
 LOSS_REDUCTIONS = ("", "mean", "sum")  # by torch's number
-MEAN = 1
+MEAN_REDUCTION = 1
 MAX_DIRECT_ROWS = 25  # of more rows `torch.cdist` computes distances by a product
-BY_PRODUCT = 1  # `compute_mode` of `torch.cdist`
-BY_ROWS = (None, 0)  # ... that chooses by the number of rows
+MODE_BY_PRODUCT = 1  # `compute_mode` of `torch.cdist`
+MODES_BY_ROW_COUNT = (None, 0)  # ... that chooses by the number of rows
 
 
 def norm_weights(call: Call, names: tuple[str, ...]) -> dict[str, str]:
@@ -43,8 +43,9 @@ def _lower_attention(call: Call) -> str:
         mask=learnt_bias,
         scale=call.argument("scale"),
     )
-    decides_places = isinstance(mask, str) and not is_float(call.b, mask)
-    if decides_places and call.walk.depends_on_floats(mask):  # an indexer: what computes it stays
+    mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
+    if mask_chooses_keys and call.walk.depends_on_floats(mask):
+        # an indexer: what computes it stays
         y = call.lower(elements.op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")
@@ -61,7 +62,8 @@ def _lower_device_attention(call: Call) -> Result:
     """Lower attention as a device's own op, whose other outputs its gradient reads."""
     specs = call.walk.program.specs
     saved_outputs: list[ProgramConstant | None] = []
-    for i, name in enumerate(call.node.outputs[1:]):
+    _, *saved_names = call.node.outputs
+    for i, name in enumerate(saved_names):
         saved = None
         if name in specs:
             shape = call.walk.file_shape(name)
@@ -76,10 +78,10 @@ def _lower_cross_entropy(call: Call) -> Result:
     target = call.tensor("target")
     rank = len(call.b.shape(logits))
     has_batch = rank > 1
-    reduction = call.argument("reduction", MEAN)
+    reduction = call.argument("reduction", MEAN_REDUCTION)
     is_smoothed = bool(call.argument("label_smoothing"))
     is_weighted = call.argument("weight") is not None
-    is_plain_mean = reduction == MEAN and not is_smoothed and not is_weighted
+    is_plain_mean = reduction == MEAN_REDUCTION and not is_smoothed and not is_weighted
     target_is_classes = not is_float(call.b, target)
     if is_plain_mean and target_is_classes and has_batch:
         order = [0, *range(2, rank), 1]
@@ -101,7 +103,9 @@ def _lower_cross_entropy(call: Call) -> Result:
         )
         terms = call.lower(elements.reduce, "sum", products, (class_axis,), suffix="/sum")
     function = LOSS_REDUCTIONS[reduction]
-    return call.lower(elements.reduce, function, terms, None, suffix="/loss") if function else terms
+    if not function:
+        return terms
+    return call.lower(elements.reduce, function, terms, axes=None, suffix="/loss")
 
 
 def _lower_native_norm(call: Call) -> Result:
@@ -114,7 +118,7 @@ def _lower_native_norm(call: Call) -> Result:
         y = call.lower(lowering.group_norm, x, call["group"], **affine)
     else:
         y = call.lower(lowering.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
-    statistics_names = call.node.outputs[1:]
+    _, *statistics_names = call.node.outputs
     statistics = [
         ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
         for i, name in enumerate(statistics_names)
@@ -125,7 +129,7 @@ def _lower_native_norm(call: Call) -> Result:
 def _lower_native_dropout(call: Call) -> Result:
     """Lower dropout as decompositions call it, with its mask."""
     y = call.first_tensor
-    is_active = call.argument("train", True) or call.walk.drops
+    is_active = call.argument("train", True) or call.walk.activates_dropout
     if is_active:
         y = call.lower(elements.dropout, y, float(call.argument("p", 0.5)))
     return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
@@ -137,8 +141,8 @@ def _lower_pairwise_distances(call: Call) -> Result:
     second = call.tensor(call.argument_name("x2", "other"))
     row_count = max(call.b.shape(first)[-2], call.b.shape(second)[-2])
     compute_mode = call.argument("compute_mode")
-    has_many_rows = compute_mode in BY_ROWS and row_count > MAX_DIRECT_ROWS
-    is_by_product = compute_mode == BY_PRODUCT or has_many_rows
+    has_many_rows = compute_mode in MODES_BY_ROW_COUNT and row_count > MAX_DIRECT_ROWS
+    is_by_product = compute_mode == MODE_BY_PRODUCT or has_many_rows
     is_euclidean = call.argument("p", 2.0) == 2.0
     if not (is_euclidean and is_by_product):
         return append_opaque(call, [first, second])

@@ -58,8 +58,8 @@ def _lower_einsum(call: Call) -> Result:
 
 
 def _lower_bilinear(call: Call) -> Result:
-    terms = [call.tensor(name) for name in ("input1", "weight", "input2")]
-    y = call.lower(products.einsum, "...i,kij,...j->...k", terms)
+    factors = [call.tensor(name) for name in ("input1", "weight", "input2")]
+    y = call.lower(products.einsum, "...i,kij,...j->...k", factors)
     bias = call.optional_tensor("bias")
     return call.lower(elements.pointwise, "add", y, bias, suffix="/bias") if bias else y
 
@@ -150,8 +150,10 @@ def _lower_embedding(call: Call) -> Result:
     asks_for_sparse = bool(call.argument("sparse")) and call.b.training
     is_sparse = asks_for_sparse and _is_read_by_sparse_lookups_alone(call)
     if asks_for_sparse and not is_sparse:
-        dense = "its gradient and its update are of all rows, since another op reads the table, too"
-        call.b.remarks.append(f"{call.name}: sparse=True; {dense}")
+        reason = (
+            "its gradient and its update are of all rows, since another op reads the table, too"
+        )
+        call.b.remarks.append(f"{call.name}: sparse=True; {reason}")
     if is_sparse:
         optimizers = "in PyTorch by SGD, Adagrad or SparseAdam"
         rows = "its gradient and its update are of the rows read"
@@ -166,7 +168,7 @@ def _lower_embedding(call: Call) -> Result:
 def _is_read_by_sparse_lookups_alone(call: Call) -> bool:
     """Whether only sparse look-ups read the table of an embedding."""
     table = call.node.args["weight"]
-    readers = [node for node in call.walk.program.nodes if table in node.tensors]
+    readers = [node for node in call.walk.program.nodes if table in node.input_names]
     return all(node.op == "embedding" and bool(node.args.get("sparse")) for node in readers)
 
 
@@ -179,8 +181,8 @@ def _lower_embedding_bag(call: Call) -> Result:
     bag_count = offset_count - 1 if ends_with_length else offset_count
     index_count = math.prod(call.b.shape(indices))
     bag_length, remainder = divmod(index_count, max(1, bag_count))
-    fills_bags = bag_length >= 1 and not remainder
-    require(fills_bags, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
+    has_equal_bags = bag_length >= 1 and not remainder
+    require(has_equal_bags, f"{call.b.shape(indices)[0]} places in {bag_count} bags of one length")
     are_offsets_computed = isinstance(call["offsets"], str)
     if are_offsets_computed:
         remark = f"{bag_count} bags, taken to be of {bag_length} rows each"
@@ -188,22 +190,22 @@ def _lower_embedding_bag(call: Call) -> Result:
     indices_by_bag = call.lower(elements.reshape, indices, (bag_count, bag_length), suffix="/bags")
     rows = call.lower(elements.embedding, indices_by_bag, call.tensor("weight"))
     if weights:
-        factors = call.lower(
+        factor_column = call.lower(
             elements.reshape, weights, (bag_count, bag_length, 1), suffix="/weights"
         )
-        rows = call.lower(elements.pointwise, "mul", rows, factors, suffix="/weigh")
+        rows = call.lower(elements.pointwise, "mul", rows, factor_column, suffix="/weigh")
     function = BAG_FUNCTIONS[call.argument("mode", 0)]
-    place_in_bag = 1  # the axis of [bag_count, bag_length, width]
-    bags = call.lower(elements.reduce, function, rows, (place_in_bag,), suffix="/reduce")
+    axis_in_bag = 1  # of [bag_count, bag_length, width]
+    bags = call.lower(elements.reduce, function, rows, (axis_in_bag,), suffix="/reduce")
     # torch returns three tensors of indices, too, for the backward pass
     index_outputs = [call.index_output(i) for i in (1, 2, 3)]
     return [bags, *index_outputs]
 
 
 def _lower_dropout(call: Call) -> Result:
-    """Lower dropout that is active: exported in training mode, or asked for (`Walk.drops`)."""
+    """Lower dropout if it was exported in training mode, or `Walk.activates_dropout` is set."""
     was_training = call.argument("train", call.argument("training", True))
-    is_active = was_training or call.walk.drops
+    is_active = was_training or call.walk.activates_dropout
     if not is_active:
         return call.first_tensor
     return call.lower(elements.dropout, call.first_tensor, float(call.argument("p", 0.5)))

@@ -16,16 +16,17 @@ DTYPES = {
     **dict(enumerate(("complex32", "complex64", "complex128", "bool", "bfloat16"), start=9)),
 }
 LOW_DTYPES = {"float16", "bfloat16"}
-WRAPPERS = {  # ops that only run a graph -> the place of that graph among their arguments
+GRAPH_PLACE_BY_WRAPPER = {  # ops that only run a graph -> its place among their arguments
     "wrap_with_set_grad_enabled": 1,
     "wrap_with_autocast": 4,
     "tag_activation_checkpoint": 0,
     "wrap_activation_checkpoint": 0,
 }
-BRANCHES = (1, 2)  # the places of the graphs of `cond`
+BRANCH_ARGUMENTS = (1, 2)  # the places of the graphs of `cond` among its arguments
 POSITIONAL = 1  # the kind of an argument that is passed by its place
+OP_NAME_INDEX = 3  # among the words of `torch.ops.aten.add_.Tensor`
 STACK_ENTRY_FIELDS = 3  # of an entry of `nn_module_stack`: key, path of the module, class
-_PLAIN_KINDS = ("as_int", "as_bool", "as_string", "as_scalar_type")
+_KINDS_OF_PLAIN_VALUES = ("as_int", "as_bool", "as_string", "as_scalar_type")
 _REFUSED_KINDS = ("as_graph", "as_custom_obj", "as_operator")
 
 Size = int | ast.expr
@@ -38,7 +39,7 @@ class SizeLimits(NamedTuple):
     highest: int | None
 
 
-NO_LIMITS = SizeLimits(0, None)
+NO_LIMITS = SizeLimits(lowest=0, highest=None)
 
 
 class TensorRef(str):
@@ -72,25 +73,26 @@ class FxNode:
 
     Attributes:
         target: the op, as the file names it: `torch.ops.aten.add_.Tensor`.
-        scope: the path of the module that calls it.
+        module_path: the path of the module that calls it.
         args: its arguments by name.
         outputs: the names of the tensors that it makes.
     """
 
     target: str
-    scope: str
+    module_path: str
     args: Mapping[str, Any]
     outputs: tuple[str, ...]
 
     @property
     def op(self) -> str:
         """The op's name alone: `add` of `torch.ops.aten.add_.Tensor`."""
-        parts = self.target.split(".")
-        name = parts[3] if len(parts) > 3 else parts[-1]
+        words = self.target.split(".")
+        has_namespaces = len(words) > OP_NAME_INDEX
+        name = words[OP_NAME_INDEX] if has_namespaces else words[-1]
         return name if name.startswith("_") else name.rstrip("_")
 
     @property
-    def tensors(self) -> Iterator[str]:
+    def input_names(self) -> Iterator[str]:
         """The names of the tensors that it reads."""
         for argument in self.args.values():
             elements = argument if isinstance(argument, list) else [argument]
@@ -116,31 +118,31 @@ class Program:
     Attributes:
         nodes: its nodes in order, those of inner graphs in place of the node that runs them.
         specs: element types and shapes, by tensor.
-        numbers: integers that follow from shapes, by name.
+        shape_integers: integers that follow from shapes, by name.
         inputs: its floating, integer and bool inputs.
-        weights: path of each parameter; tied weights have one path.
-        frozen: the parameters that ask for no gradient.
-        buffers: path of each buffer.
+        weight_paths: path of each parameter, by its tensor; tied weights have one path.
+        frozen_weights: the parameters that ask for no gradient.
+        buffer_paths: path of each buffer, by its tensor.
         outputs: the tensors that it gives.
-        ranges: the limits of each symbol.
-        hints: the value of each symbol at export.
+        symbol_limits: the limits of each symbol.
+        export_values: the value of each symbol at export.
         checkpoints: the parts under activation checkpointing.
-        doubt: what the file leaves open about its weights, "" for nothing.
+        tie_doubt: what the file leaves open about its weights, "" for nothing.
         remarks: what else the reader should know.
     """
 
     nodes: list[FxNode] = field(default_factory=list)
     specs: dict[str, Spec] = field(default_factory=dict)
-    numbers: dict[str, Size] = field(default_factory=dict)
+    shape_integers: dict[str, Size] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
-    weights: dict[str, str] = field(default_factory=dict)
-    frozen: set[str] = field(default_factory=set)
-    buffers: dict[str, str] = field(default_factory=dict)
+    weight_paths: dict[str, str] = field(default_factory=dict)
+    frozen_weights: set[str] = field(default_factory=set)
+    buffer_paths: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    ranges: dict[str, SizeLimits] = field(default_factory=dict)
-    hints: dict[str, int] = field(default_factory=dict)
+    symbol_limits: dict[str, SizeLimits] = field(default_factory=dict)
+    export_values: dict[str, int] = field(default_factory=dict)
     checkpoints: list[CheckpointedTensors] = field(default_factory=list)
-    doubt: str = ""
+    tie_doubt: str = ""
     remarks: list[str] = field(default_factory=list)
 
     def find_frozen_paths(self) -> set[str]:
@@ -149,13 +151,17 @@ class Program:
         A network whose weights are all frozen was exported for inference. A tied weight is frozen
         if all its names are.
         """
-        trained_paths = {path for name, path in self.weights.items() if name not in self.frozen}
+        trained_paths = {
+            path for name, path in self.weight_paths.items() if name not in self.frozen_weights
+        }
         is_for_inference = not trained_paths
-        return set() if is_for_inference else set(self.weights.values()) - trained_paths
+        return set() if is_for_inference else set(self.weight_paths.values()) - trained_paths
 
     def has_low_weights(self) -> bool:
         """Whether all weights have 16 bits, so that the network itself asks for float32."""
-        dtypes = {self.specs[name].dtype for name in self.weights if self.specs[name].is_floating}
+        dtypes = {
+            self.specs[name].dtype for name in self.weight_paths if self.specs[name].is_floating
+        }
         return len(dtypes) == 1 and dtypes <= LOW_DTYPES
 
     def add_graph(self, graph: Mapping[str, Any], prefix: str = "", depth: int = 0) -> None:
@@ -167,9 +173,9 @@ class Program:
             self.specs[prefix + name] = Spec(DTYPES[spec["dtype"]], sizes)
             is_frozen = spec.get("requires_grad") is False
             if is_frozen:
-                self.frozen.add(prefix + name)
+                self.frozen_weights.add(prefix + name)
         for name, size in graph["sym_int_values"].items():
-            self.numbers[prefix + name] = self._read_size(size)
+            self.shape_integers[prefix + name] = self._read_size(size)
         for node in graph["nodes"]:
             if len(self.nodes) >= MAX_OPS:
                 raise ValueError(f"more than {MAX_OPS} nodes")
@@ -182,18 +188,18 @@ class Program:
         output_names = [_list_names(output, prefix) for output in node["outputs"]]
         outputs = tuple(name for names in output_names for name in names)
         op_name = target.rpartition(".")[2]
-        if op_name in WRAPPERS:
-            self._add_wrapped(op_name, inputs, prefix, outputs, depth)
+        if op_name in GRAPH_PLACE_BY_WRAPPER:
+            self._add_wrapped_graph(op_name, inputs, prefix, outputs, depth)
         elif op_name == "cond":
             self._add_larger_branch(inputs, prefix, outputs, depth)
         else:
             value_by_name: dict[str, object] = {}
-            for place, argument in enumerate(inputs):
-                name = argument["name"] or str(place)
+            for position, argument in enumerate(inputs):
+                name = argument["name"] or str(position)
                 value_by_name[name] = _read_argument(argument["arg"], prefix)
             self.nodes.append(FxNode(target, _module_path(node), value_by_name, outputs))
 
-    def _add_wrapped(
+    def _add_wrapped_graph(
         self,
         wrapper: str,
         inputs: Sequence[Mapping[str, Any]],
@@ -202,7 +208,7 @@ class Program:
         depth: int,
     ) -> None:
         """Add the graph of a wrapper: a region without gradient, of autocast, or a checkpoint."""
-        graph_place = WRAPPERS[wrapper]
+        graph_place = GRAPH_PLACE_BY_WRAPPER[wrapper]
         operands = [
             argument["arg"]
             for argument in inputs[graph_place + 1 :]
@@ -211,13 +217,13 @@ class Program:
         first_inner_node = len(self.nodes)
         sets_gradients = "set_grad" in wrapper
         is_detached = sets_gradients and not _read_argument(inputs[0]["arg"], prefix)
-        self._add_inner(inputs[graph_place], operands, prefix, outputs, depth, is_detached)
+        self._add_inner_graph(inputs[graph_place], operands, prefix, outputs, depth, is_detached)
         if "checkpoint" in wrapper:
             inner_nodes = self.nodes[first_inner_node:]
             names = frozenset(name for node in inner_nodes for name in node.outputs)
             self.checkpoints.append(CheckpointedTensors(names, to_end=False))
 
-    def _add_inner(
+    def _add_inner_graph(
         self,
         argument: Mapping[str, Any],
         operands: Sequence[Mapping[str, Any]],
@@ -243,16 +249,16 @@ class Program:
         self, inputs: Sequence[Mapping[str, Any]], prefix: str, outputs: Sequence[str], depth: int
     ) -> None:
         """Add the branch of `cond` with more nodes, and a remark: values choose the branch."""
-        branches = [inputs[place] for place in BRANCHES]
+        branches = [inputs[place] for place in BRANCH_ARGUMENTS]
         larger_branch = max(branches, key=_count_inner_nodes)
-        operands_place = BRANCHES[-1] + 1
+        operands_place = BRANCH_ARGUMENTS[-1] + 1
         ((kind, value),) = inputs[operands_place]["arg"].items()  # a list, or one operand alone
         stated_operands = value if isinstance(value, list) else [{kind: value}]
         operands: list[Mapping[str, Any]] = []
         for operand in stated_operands:
-            lacks_kind = "name" in operand  # a tensor in a list of tensors
-            operands.append({"as_tensor": operand} if lacks_kind else operand)
-        self._add_inner(larger_branch, operands, prefix, outputs, depth)
+            is_bare_tensor = "name" in operand  # an element of a list of tensors states no kind
+            operands.append({"as_tensor": operand} if is_bare_tensor else operand)
+        self._add_inner_graph(larger_branch, operands, prefix, outputs, depth)
         self.remarks.append("torch.cond: values choose the branch; the larger one is counted")
 
     def _add_alias(self, value: Any, name: str, op: str = "alias") -> None:
@@ -260,7 +266,7 @@ class Program:
         if isinstance(value, TensorRef):
             self.nodes.append(FxNode(f"torch.ops.aten.{op}.default", "", {"self": value}, (name,)))
         elif isinstance(value, NumberRef):
-            self.numbers[name] = self.numbers[value]
+            self.shape_integers[name] = self.shape_integers[value]
 
     def _read_size(self, size: Mapping[str, Any]) -> Size:
         """Return a size as a number or an expression; note the value of a symbol at export."""
@@ -274,7 +280,7 @@ class Program:
         symbol = symbol_of(expression)
         hint = stated.get("hint")  # the value at export
         if symbol and hint:
-            self.hints.setdefault(symbol, int(hint["as_int"]))
+            self.export_values.setdefault(symbol, int(hint["as_int"]))
         return expression
 
 
@@ -311,7 +317,7 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     ((kind, value),) = argument.items()  # an object of one key
     if kind in _REFUSED_KINDS:
         raise ValueError(f"an argument of kind {kind[3:]}")
-    if kind in _PLAIN_KINDS:
+    if kind in _KINDS_OF_PLAIN_VALUES:
         return value
     if kind == "as_float":  # infinities and NaN are texts
         return float(value)

@@ -16,8 +16,8 @@ from steptime.formats.pytorch.document import read_document, read_program, read_
 from steptime.formats.pytorch.program import NO_LIMITS, Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.formats.pytorch.value_sizes import (
-    bound_value_sizes,
     describe_value_sizes,
+    estimate_value_sizes,
     find_value_symbols,
 )
 from steptime.formats.pytorch.views import VIEWS
@@ -61,14 +61,14 @@ def identity(source: Source) -> bytes:
         for node in module["graph"]["nodes"]:
             module_stack = node["metadata"].get("nn_module_stack")
             node["metadata"] = {"nn_module_stack": module_stack}  # without lines of code
-        parts = [module["graph"], module["signature"], document["range_constraints"]]
+        deciding_values = [module["graph"], module["signature"], document["range_constraints"]]
         ties = read_ties(source)
         if ties:
-            parts.append(ties)
+            deciding_values.append(ties)
         checkpoints = read_export_facts(source).get("checkpoints")
         if checkpoints:
-            parts.append(checkpoints)
-        return json.dumps(parts).encode()
+            deciding_values.append(checkpoints)
+        return json.dumps(deciding_values).encode()
     except READ_ERRORS:
         return bytes(source.content[:])  # what is wrong with the file is said when it is read
 
@@ -79,27 +79,27 @@ class ProgramFile:
     def __init__(self, source: Source) -> None:
         """Read the program; raises `InputError` for a file that holds none."""
         self.source = source
-        self.place = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]
         try:
             facts = read_export_facts(source)
-            self.is_unrolled = bool(facts.get("unrolled"))
+            self.depends_on_batch = bool(facts.get("unrolled"))
             self.fixed_batch_reason = str(facts.get("static", ""))
             self.program = read_program(read_document(source), read_ties(source), facts)
-            self.batch_symbol, self.batch = _find_batch(self.program)
+            self.batch_symbol, self.file_batch = _find_batch(self.program)
             self.name_by_symbol = _name_open_sizes(self.program, self.batch_symbol)
             self.value_symbols = find_value_symbols(self.program)
         except InputError as error:
             names_file = str(error).startswith("model ")
-            message = str(error) if names_file else f"{self.place}: {error}"
+            message = str(error) if names_file else f"{self.file_label}: {error}"
             raise InputError(message) from None
         except READ_ERRORS as error:
             fault = _describe_fault(error)
-            raise InputError(f"{self.place}: not what torch.export writes: {fault}") from None
+            raise InputError(f"{self.file_label}: not what torch.export writes: {fault}") from None
 
     def list_parameters(self) -> dict[str, Parameter]:
         """Return the parameters of the family: open sizes, sizes of values, choices."""
         parameters = {
-            name: Parameter(self.program.hints.get(symbol, 1), f"size {symbol} of the file")
+            name: Parameter(self.program.export_values.get(symbol, 1), f"size {symbol} of the file")
             for symbol, name in self.name_by_symbol.items()
         }
         for symbol in self.value_symbols:
@@ -111,21 +111,30 @@ class ProgramFile:
 
     def build(self, b: Builder, parameters: Mapping[str, Any], batch: int) -> str:
         """Build the graph for a batch; return its end. Raises `InputError`."""
-        bound = {symbol: parameters[name] for symbol, name in self.name_by_symbol.items()}
+        value_by_symbol = {symbol: parameters[name] for symbol, name in self.name_by_symbol.items()}
         if self.batch_symbol:
-            bound[self.batch_symbol] = batch
-        self._check_ranges(bound)
-        is_other_batch = batch != self.batch
-        if self.is_unrolled and is_other_batch:
+            value_by_symbol[self.batch_symbol] = batch
+        self._check_ranges(value_by_symbol)
+        is_other_batch = batch != self.file_batch
+        if self.depends_on_batch and is_other_batch:
             hint = "give that one with its code: FILE.py:NAME:x=8x16"
-            raise InputError(f"{self.place}: its ops depend on the batch, {self.batch}; {hint}")
+            raise InputError(
+                f"{self.file_label}: its ops depend on the batch, {self.file_batch}; {hint}"
+            )
         b.remarks += self._list_remarks(batch)
-        b.remarks += self._bind_value_sizes(bound, parameters)
+        b.remarks += self._bind_value_sizes(value_by_symbol, parameters)
 
         def build_graph(builder: Builder, batches: Batches) -> str:
-            drops = parameters[DROPOUT]
             walk = Walk(
-                self.program, builder, ATEN, VIEWS, WRITES, bound, self.place, batches, drops
+                program=self.program,
+                b=builder,
+                handler_by_op=ATEN,
+                view_handlers=VIEWS,
+                base_rebuilders=WRITES,
+                value_by_symbol=value_by_symbol,
+                file_label=self.file_label,
+                batches=batches,
+                activates_dropout=parameters[DROPOUT],
             )
             return _finish_graph(walk, parameters[STRICT])
 
@@ -134,30 +143,32 @@ class ProgramFile:
             return build_graph(trial_builder, batches)
 
         has_open_batch = bool(self.batch_symbol)
-        batches = Batches(batch if has_open_batch else self.batch, batch)
-        key = (b.precision, b.training, tuple(sorted(parameters.items())))
+        batches = Batches(batch if has_open_batch else self.file_batch, batch)
+        memo_key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
-            batches = find_batch_axes(batches, self.source, key, try_batches)
+            batches = find_batch_axes(batches, self.source, memo_key, try_batches)
             end = build_graph(b, batches)
         except InputError:
             raise
         except READ_ERRORS as error:
-            raise InputError(f"{self.place}: {_describe_fault(error)}") from None
+            raise InputError(f"{self.file_label}: {_describe_fault(error)}") from None
         b.remarks += batches.describe_constant_products(b)
         return end
 
     def _list_remarks(self, batch: int) -> list[str]:
         """List what the file leaves open, as remarks of a graph for a batch."""
-        remarks = [self.program.doubt] if self.program.doubt else []
-        is_other_batch = batch != self.batch
+        remarks = [self.program.tie_doubt] if self.program.tie_doubt else []
+        is_other_batch = batch != self.file_batch
         if self.fixed_batch_reason and is_other_batch:
-            sizes = f"exported for batches {self.batch} and {self.batch + 1}"
+            sizes = f"exported for batches {self.file_batch} and {self.file_batch + 1}"
             reason = f"since its batch is not open: {self.fixed_batch_reason}"
             remarks.append(f"{sizes}, {reason}")
         remarks += self.program.remarks
-        return [f"{self.place}: {remark}" for remark in remarks]
+        return [f"{self.file_label}: {remark}" for remark in remarks]
 
-    def _bind_value_sizes(self, bound: dict[str, int], parameters: Mapping[str, Any]) -> list[str]:
+    def _bind_value_sizes(
+        self, value_by_symbol: dict[str, int], parameters: Mapping[str, Any]
+    ) -> list[str]:
         """Bind the sizes that values decide: as stated, else as limited; return remarks.
 
         Raises:
@@ -166,32 +177,34 @@ class ProgramFile:
         for symbol in self.value_symbols:
             stated_size = parameters[symbol]
             if stated_size:
-                bound[symbol] = stated_size
-        counted_sizes = bound_value_sizes(self.program, bound)
-        bound |= {symbol: size.value for symbol, size in counted_sizes.items()}
+                value_by_symbol[symbol] = stated_size
+        counted_sizes = estimate_value_sizes(self.program, value_by_symbol)
+        value_by_symbol |= {symbol: size.value for symbol, size in counted_sizes.items()}
         for symbol in self.value_symbols:
-            if symbol not in bound:
+            if symbol not in value_by_symbol:
                 hint = f"state it in the exported file: FILE.pt2:{symbol}=100"
-                raise InputError(f"{self.place}: size {symbol} depends on values; {hint}")
-        return [f"{self.place}: {remark}" for remark in describe_value_sizes(counted_sizes)]
+                raise InputError(f"{self.file_label}: size {symbol} depends on values; {hint}")
+        return [f"{self.file_label}: {remark}" for remark in describe_value_sizes(counted_sizes)]
 
-    def _check_ranges(self, bound: Mapping[str, int]) -> None:
+    def _check_ranges(self, value_by_symbol: Mapping[str, int]) -> None:
         """Raise `InputError` for a size outside of the range that the file was exported for."""
-        for symbol, value in bound.items():
-            lowest, highest = self.program.ranges.get(symbol, NO_LIMITS)
+        for symbol, value in value_by_symbol.items():
+            lowest, highest = self.program.symbol_limits.get(symbol, NO_LIMITS)
             is_too_small = value < lowest and lowest > SMALLEST_CHECKED
             is_too_large = highest is not None and value > highest
             if is_too_small or is_too_large:
                 name = self.name_by_symbol.get(symbol, "batch")
                 limits = f"at least {lowest}" if highest is None else f"{lowest} to {highest}"
-                raise InputError(f"{self.place}: {name} {value}; it was exported for {limits}")
+                raise InputError(f"{self.file_label}: {name} {value}; it was exported for {limits}")
 
 
 def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     file = ProgramFile(source)
     parameters = file.list_parameters()
-    return Family(source.name, file.build, parameters, SOURCE, batch=file.batch, is_preset=True)
+    return Family(
+        source.name, file.build, parameters, SOURCE, batch=file.file_batch, is_preset=True
+    )
 
 
 def _describe_fault(error: Exception) -> str:
@@ -219,18 +232,20 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
     if is_strict:
-        walk.unpriced.refuse(b, walk.place)
+        walk.unpriced.refuse(b, walk.file_label)
     b.remarks += walk.unpriced.describe(b)
     return loss
 
 
 def _check_output_batch(walk: Walk, output: str) -> None:
     """Raise `FixedBatchError` if the output has not as many examples as the new batch."""
-    file_name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
+    file_name = next(
+        name for name in walk.program.outputs if walk.value_by_name.get(name) == output
+    )
     file_shape = walk.file_shape(file_name)
     fault = walk.batches.describe_output_fault(file_name, file_shape, walk.b.shape(output))
     if fault:
-        raise walk.batch_error(walk.place, fault, [file_name])
+        raise walk.make_batch_error(walk.file_label, fault, [file_name])
 
 
 def _find_batch(program: Program) -> ExportedBatch:
@@ -238,7 +253,7 @@ def _find_batch(program: Program) -> ExportedBatch:
     specs = [program.specs[name] for name in program.inputs]
     first_sizes = [spec.sizes[0] for spec in specs if spec.sizes]
     if not first_sizes:
-        return ExportedBatch("", 1)
+        return ExportedBatch(symbol="", size=1)
     first_symbols = [symbol for symbol in map(symbol_of, first_sizes) if symbol]
     open_symbols = sorted({open_size.symbol for open_size in _list_open_sizes(program)})
     if first_symbols:
@@ -248,9 +263,9 @@ def _find_batch(program: Program) -> ExportedBatch:
     else:
         batch_symbol = ""
     if batch_symbol:
-        return ExportedBatch(batch_symbol, program.hints.get(batch_symbol, 1))
+        return ExportedBatch(batch_symbol, program.export_values.get(batch_symbol, 1))
     if isinstance(first_sizes[0], int):
-        return ExportedBatch("", first_sizes[0])
+        return ExportedBatch(symbol="", size=first_sizes[0])
     raise SymbolError("the first size of its input is not one number")
 
 

@@ -71,42 +71,48 @@ def _lower_cell(kind: str, call: Call) -> Result:
     if kind == "gru":
         return _lower_gru_step(call, input_product, hidden_product, h)
     activation = "relu" if kind == "relu" else "tanh"
-    return _apply(call, activation, _apply(call, "add", input_product, hidden_product))
+    return _append_function(
+        call, activation, _append_function(call, "add", input_product, hidden_product)
+    )
 
 
 def _lower_lstm_step(
     call: Call, input_product: str, hidden_product: str, cell_state: str
 ) -> list[str]:
     """Return the hidden and the cell state after a step of an LSTM."""
-    gate_sums = _apply(call, "add", input_product, hidden_product)
-    i, f, g, o = _split_gates(call, gate_sums, 4, "/gates")
-    input_gate = _apply(call, "sigmoid", i)
-    forget_gate = _apply(call, "sigmoid", f)
-    output_gate = _apply(call, "sigmoid", o)
-    remembered_state = _apply(call, "mul", forget_gate, cell_state)
-    candidate = _apply(call, "tanh", g)
-    added_state = _apply(call, "mul", input_gate, candidate)
-    new_cell_state = _apply(call, "add", remembered_state, added_state)
-    cell_output = _apply(call, "tanh", new_cell_state)
-    hidden_state = _apply(call, "mul", output_gate, cell_output)
+    gate_sums = _append_function(call, "add", input_product, hidden_product)
+    i, f, g, o = _split_gates(call, gate_sums, count=4, suffix="/gates")
+    input_gate = _append_function(call, "sigmoid", i)
+    forget_gate = _append_function(call, "sigmoid", f)
+    output_gate = _append_function(call, "sigmoid", o)
+    remembered_state = _append_function(call, "mul", forget_gate, cell_state)
+    candidate = _append_function(call, "tanh", g)
+    added_state = _append_function(call, "mul", input_gate, candidate)
+    new_cell_state = _append_function(call, "add", remembered_state, added_state)
+    cell_output = _append_function(call, "tanh", new_cell_state)
+    hidden_state = _append_function(call, "mul", output_gate, cell_output)
     return [hidden_state, new_cell_state]
 
 
 def _lower_gru_step(call: Call, input_product: str, hidden_product: str, h: str) -> str:
     """Return the hidden state after a step of a GRU."""
-    reset_x, update_x, candidate_x = _split_gates(call, input_product, 3, "/gates_x")
-    reset_h, update_h, candidate_h = _split_gates(call, hidden_product, 3, "/gates_h")
-    reset_gate = _apply(call, "sigmoid", _apply(call, "add", reset_x, reset_h))
-    update_gate = _apply(call, "sigmoid", _apply(call, "add", update_x, update_h))
-    reset_candidate_h = _apply(call, "mul", reset_gate, candidate_h)
-    candidate = _apply(call, "tanh", _apply(call, "add", candidate_x, reset_candidate_h))
+    reset_x, update_x, candidate_x = _split_gates(call, input_product, count=3, suffix="/gates_x")
+    reset_h, update_h, candidate_h = _split_gates(call, hidden_product, count=3, suffix="/gates_h")
+    reset_gate = _append_function(call, "sigmoid", _append_function(call, "add", reset_x, reset_h))
+    update_gate = _append_function(
+        call, "sigmoid", _append_function(call, "add", update_x, update_h)
+    )
+    reset_candidate_h = _append_function(call, "mul", reset_gate, candidate_h)
+    candidate = _append_function(
+        call, "tanh", _append_function(call, "add", candidate_x, reset_candidate_h)
+    )
     # the new state is candidate + update * (h - candidate)
-    difference = _apply(call, "sub", h, candidate)
-    change = _apply(call, "mul", update_gate, difference)
-    return _apply(call, "add", candidate, change)
+    difference = _append_function(call, "sub", h, candidate)
+    change = _append_function(call, "mul", update_gate, difference)
+    return _append_function(call, "add", candidate, change)
 
 
-def _apply(call: Call, function: str, *operands: str) -> str:
+def _append_function(call: Call, function: str, *operands: str) -> str:
     return call.lower(elements.pointwise, function, *operands)
 
 

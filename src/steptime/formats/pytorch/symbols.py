@@ -73,12 +73,12 @@ def symbols_of(tree: ast.expr) -> set[str]:
     return {name for node in ast.walk(tree) if (name := symbol_of(node))}
 
 
-def evaluate_size(tree: Any, bound: Mapping[str, int]) -> Fraction:
+def evaluate_size(tree: Any, value_by_symbol: Mapping[str, int]) -> Fraction:
     """Compute a size from the values of its symbols.
 
     Args:
         tree: the syntax tree of `parse_size`.
-        bound: the value of each symbol.
+        value_by_symbol: the value of each symbol.
 
     Raises:
         SymbolError: if a symbol has no value or a function is unknown.
@@ -87,25 +87,25 @@ def evaluate_size(tree: Any, bound: Mapping[str, int]) -> Fraction:
         case ast.Constant(value=int(number)):
             return Fraction(number)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -evaluate_size(operand, bound)
+            return -evaluate_size(operand, value_by_symbol)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             symbol = symbol_of(tree)
-            if symbol and symbol not in bound:
+            if symbol and symbol not in value_by_symbol:
                 raise SymbolError(f"size {symbol} depends on values")
             if symbol:
-                return Fraction(bound[symbol])
-            return _evaluate_function(name, arguments, bound)
+                return Fraction(value_by_symbol[symbol])
+            return _evaluate_function(name, arguments, value_by_symbol)
     raise SymbolError("a size that is neither a number nor a function")
 
 
 def _evaluate_function(
-    name: str, arguments: Sequence[ast.expr], bound: Mapping[str, int]
+    name: str, arguments: Sequence[ast.expr], value_by_symbol: Mapping[str, int]
 ) -> Fraction:
     """Compute a function of `FUNCTIONS` of sizes; raises `SymbolError`."""
     if name not in FUNCTIONS:
         raise SymbolError(f"function '{name[:60]}' in a size")
     try:
-        operands = [evaluate_size(argument, bound) for argument in arguments]
+        operands = [evaluate_size(argument, value_by_symbol) for argument in arguments]
         result = Fraction(FUNCTIONS[name](*operands))
     except (TypeError, ArithmeticError) as error:
         raise SymbolError(f"{name} in a size: {error}") from None

@@ -10,7 +10,7 @@ from steptime.formats.pytorch.program import NO_LIMITS, FxNode, Program, Size
 from steptime.formats.pytorch.symbols import SymbolError, evaluate_size, symbols_of
 
 # ops whose first output has at most as many rows as a tensor has elements: that tensor's argument
-BOUNDED_OPS = {
+BOUNDING_ARGUMENT_BY_OP = {
     "nonzero": "self",
     "nonzero_numpy": "self",
     "where": "condition",
@@ -20,13 +20,14 @@ BOUNDED_OPS = {
     "unique_consecutive": "self",
     "index": "indices",
 }
-PASSING_OPS = frozenset(  # ops whose result has as large a share of ones as what they read
+SHARE_KEEPING_OPS = frozenset(  # ops whose result has as large a share of ones as what they read
     (
         *("select", "permute", "transpose", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
         *("expand", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
     )
 )
-CHOOSING_OPS = frozenset(("topk", "argmax", "argmin", "sort", "argsort"))  # of indices on an axis
+# ops that give indices on an axis
+INDEX_CHOOSING_OPS = frozenset(("topk", "argmax", "argmin", "sort", "argsort"))
 
 
 class ValueSize(NamedTuple):
@@ -34,11 +35,11 @@ class ValueSize(NamedTuple):
 
     Attributes:
         value: what is counted.
-        choices: among how many choices elements are spread evenly; 1 where it is the largest.
+        choice_count: among how many choices elements are spread evenly; 1 where it is the largest.
     """
 
     value: int
-    choices: int = 1
+    choice_count: int = 1
 
 
 def describe_value_sizes(sizes: Mapping[str, ValueSize]) -> list[str]:
@@ -46,15 +47,19 @@ def describe_value_sizes(sizes: Mapping[str, ValueSize]) -> list[str]:
 
     Example: `values decide sizes u0, u1: counted as an even share among 4 choices, 12`.
     """
-    symbols: dict[ValueSize, list[str]] = {}
+    symbols_by_size: dict[ValueSize, list[str]] = {}
     for symbol, size in sizes.items():
-        symbols.setdefault(size, []).append(symbol)
+        symbols_by_size.setdefault(size, []).append(symbol)
     remarks = []
-    for size, names in symbols.items():
-        share = f"an even share among {size.choices} choices" if size.choices > 1 else "the largest"
-        noun = "size" if len(names) == 1 else "sizes"
+    for size, symbols in symbols_by_size.items():
+        share = (
+            f"an even share among {size.choice_count} choices"
+            if size.choice_count > 1
+            else "the largest"
+        )
+        noun = "size" if len(symbols) == 1 else "sizes"
         remarks.append(
-            f"values decide {noun} {first_of(names, 3)}: counted as {share}, {size.value}"
+            f"values decide {noun} {first_of(symbols, 3)}: counted as {share}, {size.value}"
         )
     return remarks
 
@@ -72,31 +77,34 @@ def find_value_symbols(program: Program) -> list[str]:
     return list(value_symbols)
 
 
-def bound_value_sizes(program: Program, bound: Mapping[str, int]) -> dict[str, ValueSize]:
+def estimate_value_sizes(
+    program: Program, stated_values: Mapping[str, int]
+) -> dict[str, ValueSize]:
     """Return the value of each size that values decide, where the ops or the file limit it.
 
     Args:
         program: the program.
-        bound: the symbols that are known: the batch, open sizes, and sizes that the user states.
+        stated_values: the symbols that are known: the batch, open sizes, and sizes that the user
+            states.
     """
-    unknown_symbols = [symbol for symbol in find_value_symbols(program) if symbol not in bound]
-    if not unknown_symbols:
+    open_symbols = [symbol for symbol in find_value_symbols(program) if symbol not in stated_values]
+    if not open_symbols:
         return {}
-    value_by_symbol = dict(bound)
+    value_by_symbol = dict(stated_values)
     size_by_symbol: dict[str, ValueSize] = {}
     maker_by_tensor = {name: node for node in program.nodes for name in node.outputs}
     for node in program.nodes:
         for symbol in _list_output_symbols(program, node):
             if symbol in value_by_symbol:
                 continue
-            size = _find_value(program, maker_by_tensor, node, symbol, value_by_symbol)
+            size = _estimate_size(program, maker_by_tensor, node, symbol, value_by_symbol)
             if size is not None:
                 value_by_symbol[symbol] = size.value
                 size_by_symbol[symbol] = size
     return size_by_symbol
 
 
-def _find_value(
+def _estimate_size(
     program: Program,
     maker_by_tensor: Mapping[str, FxNode],
     node: FxNode,
@@ -106,18 +114,18 @@ def _find_value(
     """Return the value of a symbol in the output of a node, None if nothing limits it."""
     upper_bounds: list[int] = []
     choice_count = 1
-    highest = program.ranges.get(symbol, NO_LIMITS).highest
+    highest = program.symbol_limits.get(symbol, NO_LIMITS).highest
     if highest is not None and highest <= MAX_COUNT:  # torch writes 2^63 for no limit
         upper_bounds.append(highest)
-    argument_name = BOUNDED_OPS.get(node.op, "")
+    argument_name = BOUNDING_ARGUMENT_BY_OP.get(node.op, "")
     bounding_argument = node.args.get(argument_name)
-    tensors = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
-    for tensor in tensors:
-        if tensor in program.specs:
-            sizes = program.specs[tensor].sizes
+    masks = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
+    for mask in masks:
+        if mask in program.specs:
+            sizes = program.specs[mask].sizes
             try:
                 element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
-                choice_count = _count_choices(program, maker_by_tensor, tensor, value_by_symbol)
+                choice_count = _count_choices(program, maker_by_tensor, mask, value_by_symbol)
             except SymbolError:
                 continue  # its own size is unknown
             upper_bounds.append(element_count)
@@ -145,7 +153,7 @@ def _count_choices(
     operands = [node.args.get("self"), node.args.get("other")] if node.op == "eq" else []
     for operand in operands:
         chooser = _find_maker(maker_by_tensor, operand)
-        if chooser is not None and chooser.op in CHOOSING_OPS:
+        if chooser is not None and chooser.op in INDEX_CHOOSING_OPS:
             axis = chooser.args.get("dim", -1)
             sizes = program.specs[chooser.args["self"]].sizes
             return _evaluate(sizes[axis], value_by_symbol) if isinstance(axis, int) else 1
@@ -155,7 +163,7 @@ def _count_choices(
 def _find_maker(maker_by_tensor: Mapping[str, FxNode], tensor: object) -> FxNode | None:
     """Return the node that makes a tensor, or the one whose result is only passed on."""
     node = maker_by_tensor.get(tensor) if isinstance(tensor, str) else None
-    while node is not None and node.op in PASSING_OPS:
+    while node is not None and node.op in SHARE_KEEPING_OPS:
         node = maker_by_tensor.get(str(node.args.get("self")))
     return node
 

@@ -361,7 +361,7 @@ MOVES: Mapping[str, Handler] = {
     **dict.fromkeys(_FILLED, _lower_constant),
     **dict.fromkeys(("pad", "constant_pad_nd"), _lower_pad),
     **{
-        f"{kind}_lower_pad{n}d": _lower_pad
+        f"{kind}_pad{n}d": _lower_pad
         for kind in ("reflection", "replication")
         for n in (1, 2)
     },

@@ -51,43 +51,46 @@ class Walk(BatchWalk):
     Attributes:
         program: the exported program.
         b: the graph so far.
-        table: the op table: what appends the ops of a node, by the node's op.
-        views: the part of it whose ops are views of what they read.
-        writes: how a write to a view changes the tensor that the view is of, by the view's op.
-        bound: the values of the program's symbols.
-        place: the file, as messages name it.
+        handler_by_op: the op table: what appends the ops of a node, by the node's op.
+        view_handlers: the part of it whose ops are views of what they read.
+        base_rebuilders: how a write to a view changes the tensor that the view is of, by the view's
+            op.
+        value_by_symbol: the values of the program's symbols.
+        file_label: the file, as messages name it.
         batches: the batch of the file and the one that is built; if they differ, and the file's is
             fixed, the walk follows what its first axis becomes.
-        drops: whether dropout that was exported in inference mode is there all the same.
+        activates_dropout: whether dropout that was exported in inference mode is active all the
+            same.
     """
 
     program: Program
     b: Builder
-    table: Mapping[str, Handler]
-    views: Mapping[str, Handler]
-    writes: Mapping[str, Callable[[Call, Value], Value]]
-    bound: Mapping[str, int]
-    place: str
+    handler_by_op: Mapping[str, Handler]
+    view_handlers: Mapping[str, Handler]
+    base_rebuilders: Mapping[str, Callable[[Call, Value], Value]]
+    value_by_symbol: Mapping[str, int]
+    file_label: str
     batches: Batches
-    drops: bool
+    activates_dropout: bool
 
     def __post_init__(self) -> None:
-        self.env: dict[str, Value] = {}
+        self.value_by_name: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
-        self._readers = TensorReaders(self.list_nodes(), self.program.outputs)
-        self._float_derived: set[str] = (
-            set()
-        )  # truth values and integers that were computed of floats
-        self._recomputed_ops: list[set[str]] = [set() for _ in self.program.checkpoints]
-        self._buffers: dict[tuple[str, Shape, str], str] = {}
-        self._view_calls: dict[str, Call] = {}
+        self._tensor_readers = TensorReaders(self.list_nodes(), self.program.outputs)
+        # truth values and integers that were computed of floats
+        self._float_derived: set[str] = set()
+        self._recomputed_ops_by_checkpoint: list[set[str]] = [
+            set() for _ in self.program.checkpoints
+        ]
+        self._buffer_by_constant: dict[tuple[str, Shape, str], str] = {}
+        self._view_call_by_tensor: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
         computes_in_16_bits = self.b.precision.compute in LOW_DTYPES
         self._switches_types = computes_in_16_bits and self.program.has_low_weights()
 
     def evaluate(self, size: Size) -> int:
         """Return a size of the file with its symbols bound; raises `ShapeError`."""
-        number = size if isinstance(size, int) else int(evaluate_size(size, self.bound))
+        number = size if isinstance(size, int) else int(evaluate_size(size, self.value_by_symbol))
         require(0 <= number <= MAX_COUNT, f"a size {shorten(number)}")
         return number
 
@@ -116,9 +119,9 @@ class Walk(BatchWalk):
     def look_up(self, argument: Any) -> Any:
         """Return the value of an argument of a node."""
         if isinstance(argument, TensorRef):
-            return self.env[argument]
+            return self.value_by_name[argument]
         if isinstance(argument, NumberRef):
-            return self.evaluate(self.program.numbers[argument])
+            return self.evaluate(self.program.shape_integers[argument])
         if isinstance(argument, list):
             return [self.look_up(element) for element in argument]
         return argument
@@ -132,10 +135,10 @@ class Walk(BatchWalk):
         is_scalar = value.shape == ()  # which is never switched to a wider type
         dtype = graph_dtype(value.dtype) if is_scalar else self.graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
-        if key not in self._buffers:
+        if key not in self._buffer_by_constant:
             name = free_name(self.b, value.origin)
-            self._buffers[key] = self.b.buffer(name, value.shape, dtype)
-        return self._buffers[key]
+            self._buffer_by_constant[key] = self.b.buffer(name, value.shape, dtype)
+        return self._buffer_by_constant[key]
 
     def shape(self, value: Value) -> Shape:
         """Return the shape of a value."""
@@ -147,7 +150,7 @@ class Walk(BatchWalk):
 
     def list_nodes(self) -> list[FileNode]:
         """Return the nodes of the file, with the tensors that they read and make."""
-        return [FileNode([*node.tensors], node.outputs) for node in self.program.nodes]
+        return [FileNode([*node.input_names], node.outputs) for node in self.program.nodes]
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""
@@ -161,48 +164,54 @@ class Walk(BatchWalk):
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
-                raise self.batch_error(self._describe_node(node), fault, [*node.tensors]) from None
-            self._note_names(node)
-            self._note_checkpoint(node, op_count)
+                raise self.make_batch_error(
+                    self._describe_node(node), fault, [*node.input_names]
+                ) from None
+            self._record_output_names(node)
+            self._record_recomputed_ops(node, op_count)
             self.repeat_constants(node.outputs)
         for op_names, checkpoint in zip(
-            self._recomputed_ops, self.program.checkpoints, strict=True
+            self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
         ):
             self.b.checkpoints.append(Checkpoint(frozenset(op_names), checkpoint.to_end))
-        outputs = [self.env[name] for name in self.program.outputs]
+        outputs = [self.value_by_name[name] for name in self.program.outputs]
         return [value for value in outputs if isinstance(value, str)]
 
     def _add_sources(self) -> None:
         """Add weights (also those that no node reads), buffers and inputs to the graph."""
         program = self.program
         frozen_paths = program.find_frozen_paths() if self.b.training else set()
-        for name, path in program.weights.items():
-            self.env[name] = path
+        for name, path in program.weight_paths.items():
+            self.value_by_name[name] = path
             is_second_name = path in self.b.tensors
             if not is_second_name:
                 add_weight = self.b.frozen_weight if path in frozen_paths else self.b.weight
                 add_weight(path, self.file_shape(name))
-        for name, path in program.buffers.items():
-            self.env[name] = ProgramConstant(self.file_shape(name), program.specs[name].dtype, path)
+        for name, path in program.buffer_paths.items():
+            self.value_by_name[name] = ProgramConstant(
+                self.file_shape(name), program.specs[name].dtype, path
+            )
         for name in program.inputs:
             dtype = self.graph_dtype(program.specs[name].dtype)
             path = free_name(self.b, name)
-            self.env[name] = self.b.input(path, self.scale_batch(self.file_shape(name)), dtype)
-        self.repeat_constants([*program.weights, *program.buffers])
+            self.value_by_name[name] = self.b.input(
+                path, self.scale_batch(self.file_shape(name)), dtype
+            )
+        self.repeat_constants([*program.weight_paths, *program.buffer_paths])
 
     def _describe_node(self, node: FxNode) -> str:
         """Say where a node is: `net.pt2: op 'torch.ops.aten.add.Tensor' in 'blocks.0'`."""
-        scope = f" in {shorten(node.scope)}" if node.scope else ""
-        return f"{self.place}: op {shorten(node.target)}{scope}"
+        scope = f" in {shorten(node.module_path)}" if node.module_path else ""
+        return f"{self.file_label}: op {shorten(node.target)}{scope}"
 
     def _build_node(self, call: Call) -> None:
         """Append the ops of a node and note what its outputs are."""
         node = call.node
-        if node.op in self.writes:
-            self._view_calls[node.outputs[0]] = call
-        inputs = [self.env[name] for name in node.tensors]
+        if node.op in self.base_rebuilders:
+            self._view_call_by_tensor[node.outputs[0]] = call
+        inputs = [self.value_by_name[name] for name in node.input_names]
         if self._has_constant_result(node, inputs):
-            self._note_constants(call, inputs)
+            self._record_constants(call, inputs)
             return
         outputs = _list_outputs(self._lower(call, inputs))
         first_output = outputs[0]
@@ -211,35 +220,39 @@ class Walk(BatchWalk):
             outputs[0] = first_output
         for name, value in zip(node.outputs, outputs, strict=False):
             if value is not None:
-                self.env[name] = value
+                self.value_by_name[name] = value
                 self._check_shape(name, value)
         target_without_overload = node.target.rpartition(".")[0]
         is_in_place = target_without_overload.endswith("_")
         operand = node.args.get("self", node.args.get("input"))
         if is_in_place and isinstance(first_output, str) and isinstance(operand, TensorRef):
-            self._write(operand, first_output)
+            self._set_tensor_and_base(operand, first_output)
 
-    def _note_constants(self, call: Call, inputs: Sequence[Value]) -> None:
+    def _record_constants(self, call: Call, inputs: Sequence[Value]) -> None:
         """Note the outputs of a node that reads constants alone; a view keeps its origin."""
         node = call.node
         origin = call.name
-        is_view = node.op in self.views
+        is_view = node.op in self.view_handlers
         if is_view and inputs and isinstance(inputs[0], ProgramConstant):
             origin = inputs[0].origin
         for name in node.outputs:
-            shape = self._grow_constant(node, inputs, self.file_shape(name))
-            self.env[name] = ProgramConstant(shape, self.program.specs[name].dtype, origin)
+            shape = self._scale_constant_shape(node, inputs, self.file_shape(name))
+            self.value_by_name[name] = ProgramConstant(
+                shape, self.program.specs[name].dtype, origin
+            )
 
-    def _write(self, name: str, value: Value) -> None:
+    def _set_tensor_and_base(self, name: str, value: Value) -> None:
         """Let later readers of a tensor, and of what it is a view of, read its new value."""
-        self.env[name] = value
-        view_call = self._view_calls.get(name)
+        self.value_by_name[name] = value
+        view_call = self._view_call_by_tensor.get(name)
         base = view_call.node.args.get("self") if view_call else None
         if view_call and isinstance(base, TensorRef):
-            rebuild_base = self.writes[view_call.node.op]
-            self._write(base, rebuild_base(view_call, value))
+            rebuild_base = self.base_rebuilders[view_call.node.op]
+            self._set_tensor_and_base(base, rebuild_base(view_call, value))
 
-    def _grow_constant(self, node: FxNode, inputs: Sequence[Value], file_shape: Shape) -> Shape:
+    def _scale_constant_shape(
+        self, node: FxNode, inputs: Sequence[Value], file_shape: Shape
+    ) -> Shape:
         """Return a constant's shape for the new batch.
 
         Its first size grows if an input has grown, or if the node makes a tensor of stated sizes
@@ -247,7 +260,7 @@ class Walk(BatchWalk):
         """
         if not self.batches.differ or not file_shape:
             return file_shape
-        pairs = zip(node.tensors, inputs, strict=True)
+        pairs = zip(node.input_names, inputs, strict=True)
         input_has_grown = any(self.shape(value) != self.file_shape(name) for name, value in pairs)
         if input_has_grown:
             first_size, *other_sizes = file_shape
@@ -271,7 +284,7 @@ class Walk(BatchWalk):
             return True
         spec = self.program.specs.get(node.outputs[0])
         makes_integers = spec is not None and not spec.is_floating
-        is_view = node.op in self.views
+        is_view = node.op in self.view_handlers
         if is_view or not makes_integers:
             return False
         return not any(isinstance(value, str) and self.depends_on_floats(value) for value in inputs)
@@ -283,7 +296,7 @@ class Walk(BatchWalk):
     def _lower(self, call: Call, inputs: Sequence[Value]) -> Result:
         """Append a node's ops by the table; an op that is not in it is priced by its bytes."""
         node = call.node
-        lower_op = self.table.get(node.op)
+        lower_op = self.handler_by_op.get(node.op)
         is_priced_by_bytes = lower_op is None and is_priced(node.op)
         if is_priced_by_bytes or self._makes_complex_real(node, inputs):
             return append_opaque(call, inputs)
@@ -310,34 +323,36 @@ class Walk(BatchWalk):
         self, name: str, inputs: Sequence[Value], node: FxNode, float_dtype: str
     ) -> TensorSpec:
         """Return the spec of an output of an op without a kind: as the file states it."""
-        shape = self._grow_constant(node, inputs, self.file_shape(name))
+        shape = self._scale_constant_shape(node, inputs, self.file_shape(name))
         return TensorSpec(shape, self.graph_dtype(self.program.specs[name].dtype) or float_dtype)
 
     def _recognise_pattern(self, call: Call, tensor: str) -> str:
         """Replace a tensor by that of a fused kind if it is the last op of a known pattern."""
 
         def is_read_outside(pieces: set[str]) -> bool:
-            return self._readers.is_read_outside(self.env, pieces, tensor, call.node.outputs)
+            return self._tensor_readers.is_read_outside(
+                self.value_by_name, pieces, tensor, call.node.outputs
+            )
 
         return recognise_pattern(self.b, tensor, f"{call.name}/fused", is_read_outside)
 
-    def _note_names(self, node: FxNode) -> None:
+    def _record_output_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""
-        inputs = [self.env.get(name) for name in node.tensors]
+        inputs = [self.value_by_name.get(name) for name in node.input_names]
         tensors_read = [value for value in inputs if isinstance(value, str)]
         is_derived = any(map(self.depends_on_floats, tensors_read))
         for name in node.outputs:
-            value = self.env.get(name)
+            value = self.value_by_name.get(name)
             if isinstance(value, str):
-                self._readers.note(value, name)
+                self._tensor_readers.add_file_name(value, name)
                 if is_derived:
                     self._float_derived.add(value)
 
-    def _note_checkpoint(self, node: FxNode, op_count: int) -> None:
+    def _record_recomputed_ops(self, node: FxNode, op_count: int) -> None:
         """Note the ops appended since `op_count` if the backward pass computes them again."""
         new_op_names = [op.name for op in self.b.ops[op_count:]]
         for op_names, checkpoint in zip(
-            self._recomputed_ops, self.program.checkpoints, strict=True
+            self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
         ):
             is_in_checkpoint = not checkpoint.names.isdisjoint(node.outputs)
             if is_in_checkpoint:

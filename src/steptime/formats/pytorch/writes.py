@@ -33,10 +33,10 @@ def _replace_range(call: Call, part: Value, axis: int, start: int, stop: int) ->
         return new_part
     pieces = [new_part]
     if first > 0:
-        before = call.lower(elements.slice_, x, axis, 0, first, suffix="/rest")
+        before = call.lower(elements.slice_, x, axis, start=0, stop=first, suffix="/rest")
         pieces.insert(0, before)
     if end < size:
-        after = call.lower(elements.slice_, x, axis, end, size, suffix="/rest")
+        after = call.lower(elements.slice_, x, axis, start=end, stop=size, suffix="/rest")
         pieces.append(after)
     return call.lower(elements.concat, pieces, axis, suffix="/put")
 

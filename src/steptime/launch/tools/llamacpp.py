@@ -9,15 +9,15 @@ from steptime.launch.job import SERVING, JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
     count,
-    names,
     note_unpriced,
     parse_words,
+    split_names,
     take_facts,
 )
 
 READ_FROM = "llama.cpp b6500"
 ALL_LAYERS = 99  # people write 99 or 999 for every layer
-FLAGS = names(
+FLAGS = split_names(
     "jinja no_mmap mlock cpu_moe cmoe no_warmup no_webui cont_batching cb metrics swa_full "
     "embedding embeddings no_kv_offload nkvo verbose v kv_unified reranking no_perf"
 )

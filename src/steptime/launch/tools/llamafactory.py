@@ -61,7 +61,7 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
     job.set_default("micro_batch", trainer.DEFAULT_BATCH)
     job.set_default("accumulation", 1)
     job.set_default("optimizer", "adamw")
-    if (job.count("devices") or 1) > 1:
+    if (job.find_count("devices") or 1) > 1:
         job.set_default("zero", 0)
     note_unpriced(job, settings, UNPRICED)
     return job

@@ -125,7 +125,7 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:
     """Set the number of replicas, how many share out the state, and the devices of a node."""
-    experts = job.count("expert") or 1
+    experts = job.find_count("expert") or 1
     replicas_per_slice = prod(axis.within for axis in axes.values()) * experts
     replicas = prod(axis.degree for axis in axes.values()) * experts
     job.set("data", replicas)
@@ -133,13 +133,13 @@ def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> Non
         job.set("shard", shards * experts)
     has_several_slices = replicas > replicas_per_slice
     if has_several_slices:
-        devices_per_replica = prod(job.count(name) or 1 for name in MODEL_DEGREES)
+        devices_per_replica = prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
         job.set("per_node", replicas_per_slice * devices_per_replica)
 
 
 def _set_batch(job: JobBuilder, per_device: float) -> None:
     """Set the batch of a replica; MaxText says it for a device."""
-    sequences = per_device * prod(job.count(name) or 1 for name in MODEL_DEGREES)
+    sequences = per_device * prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
     if sequences == int(sequences):
         job.set("micro_batch", int(sequences))
     else:

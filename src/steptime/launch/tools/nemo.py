@@ -84,9 +84,9 @@ def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
     name = strategy.lower()
     if "ddp" in name:
         job.set("zero", 0)
-    elif "fsdp" in name and job.count("data") != 1:
+    elif "fsdp" in name and job.find_count("data") != 1:
         job.set("zero", 3)
     copies = settings.count("distributed.dp_replicate_size") or 1
-    data = job.count("data")
+    data = job.find_count("data")
     if copies > 1 and data:
         job.set("shard", data // copies)

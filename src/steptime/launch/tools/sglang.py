@@ -7,14 +7,14 @@ from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
     count,
-    names,
     quantised_type,
     share,
+    split_names,
     storage_type,
 )
 
 READ_FROM = "SGLang 0.5"
-FLAGS = names(
+FLAGS = split_names(
     "trust_remote_code enable_dp_attention enable_ep_moe enable_deepep_moe disable_radix_cache "
     "enable_torch_compile disable_cuda_graph enable_mixed_chunk enable_metrics log_requests "
     "enable_dp_lm_head enable_two_batch_overlap enable_eplb disable_overlap_schedule "
@@ -57,12 +57,12 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("prefix_caching", False)
     job.set_default("tensor", 1)
     if settings.flag("enable_dp_attention"):
-        job.set("attention_data", job.count("data") or 1)
+        job.set("attention_data", job.find_count("data") or 1)
         job.facts.pop("data", None)
     has_expert_backend = settings.text("moe_a2a_backend") in {"deepep", "mooncake"}
     has_expert_flag = settings.flag("enable_ep_moe") or settings.flag("enable_deepep_moe")
     if has_expert_flag or has_expert_backend:  # experts lie on the tensor-parallel ranks
-        job.set("expert", job.count("tensor") or 1)
+        job.set("expert", job.find_count("tensor") or 1)
     for name in ("pipeline", "data"):
         job.set_default(name, 1)
 

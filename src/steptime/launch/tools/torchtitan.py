@@ -97,7 +97,7 @@ def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
     reshard = (
         settings.text(*(f"{table}.fsdp_reshard_after_forward" for table in places)) or "default"
     )
-    has_pipeline = (job.count("pipeline") or 1) > 1
+    has_pipeline = (job.find_count("pipeline") or 1) > 1
     keeps_gathered_weights = reshard == "never" or (reshard == "default" and has_pipeline)
     if shard_text == "1":
         job.set("zero", 0)
@@ -120,5 +120,5 @@ def _read_pipeline(job: JobBuilder, settings: ToolSettings) -> None:
     text = settings.text(
         "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule"
     )
-    if text and (job.count("pipeline") or 1) > 1:
+    if text and (job.find_count("pipeline") or 1) > 1:
         job.set("schedule", SCHEDULES.get(text.lower(), text.lower()))

@@ -75,7 +75,7 @@ def _set_shard_size(job: JobBuilder) -> None:
     """Set how many devices share out the weights, from the number of groups that do."""
     shard_groups = job.facts.pop(SHARD_GROUPS, None)
     if isinstance(shard_groups, int) and shard_groups > 1:
-        devices = job.count("devices")
+        devices = job.find_count("devices")
         job.set("shard", devices // shard_groups if devices else None)
 
 

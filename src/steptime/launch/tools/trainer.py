@@ -13,7 +13,7 @@ from steptime.launch.settings import (
     Files,
     ToolSettings,
     count,
-    flatten,
+    flatten_mapping,
     float_type,
     note_unpriced,
     set_optimizer,
@@ -206,7 +206,7 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     if launch.launcher != "accelerate":
         return
     path = launch.settings.text("config_file")
-    config = (files.mapping(path) if path else None) or {}
+    config = (files.read_mapping(path) if path else None) or {}
     if path and not config:
         _read_configuration_name(job, path)
     read_accelerate(job, config, files)
@@ -285,8 +285,8 @@ def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> N
         default_stage = 3 if _is_true(reshard) else 2  # where it is no name of a strategy
         zero_stage = SHARDING.get(str(reshard).lower(), default_stage)
     job.set("zero", 3 if zero_stage is None else zero_stage)
-    if strategy.startswith("hybrid_shard") and job.count("per_node"):
-        job.set("shard", job.count("per_node"))
+    if strategy.startswith("hybrid_shard") and job.find_count("per_node"):
+        job.set("shard", job.find_count("per_node"))
 
 
 def _read_fsdp_savings(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
@@ -326,13 +326,13 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
     if not config:
         return
     is_inline = config.lstrip().startswith("{")
-    data = json.loads(config) if is_inline else files.mapping(config)
+    data = json.loads(config) if is_inline else files.read_mapping(config)
     if data is None:
         stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
         job.set("zero", int(stage[1]) if stage else None)
         job.notes.append(f"{config}: is not here; its name alone is read")
         return
-    text_by_key = {name: values[0] for name, values in flatten(data) if values}
+    text_by_key = {name: values[0] for name, values in flatten_mapping(data) if values}
     if "zero_optimization.stage" in text_by_key:
         job.set("zero", int(float(text_by_key["zero_optimization.stage"])))
     offload_keys = (

@@ -8,13 +8,13 @@ from steptime.launch.settings import (
     ToolSettings,
     count,
     flag,
-    names,
     share,
+    split_names,
     storage_type,
 )
 
 READ_FROM = "TensorRT-LLM 1.0"
-SUBCOMMANDS = names("serve throughput latency build disaggregated")
+SUBCOMMANDS = split_names("serve throughput latency build disaggregated")
 FLAGS = frozenset({"trust_remote_code", "streaming", "verbose", "enable_chunked_prefill"})
 FACTS = {
     **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), ("tensor", count)),

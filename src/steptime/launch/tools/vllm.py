@@ -10,15 +10,15 @@ from steptime.launch.settings import (
     ToolSettings,
     count,
     flag,
-    names,
     quantised_type,
     share,
+    split_names,
     storage_type,
 )
 
 READ_FROM = "vLLM 0.11"
 DEFAULT_MEMORY_SHARE = 0.9
-FLAGS = names(
+FLAGS = split_names(
     "enable_expert_parallel ep enforce_eager trust_remote_code enable_prefix_caching "
     "no_enable_prefix_caching enable_chunked_prefill no_enable_chunked_prefill "
     "disable_log_requests disable_log_stats enable_auto_tool_choice enable_lora headless "
@@ -75,7 +75,7 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
     for name in ("tensor", "pipeline", "data"):
         job.set_default(name, 1)
     if settings.flag("enable_expert_parallel", "ep"):
-        job.set("expert", (job.count("tensor") or 1) * (job.count("data") or 1))
+        job.set("expert", (job.find_count("tensor") or 1) * (job.find_count("data") or 1))
     job.set_default("gpu_memory_utilization", DEFAULT_MEMORY_SHARE)
 
 

@@ -18,7 +18,7 @@ from steptime.core.errors import check_choice
 from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
 from steptime.measure import machine, registry
-from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
+from steptime.measure.contract import DeviceFacts, Options, Prepared, translate_backend_error
 from steptime.measure.probe.sampling import ProbeCase, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
 from steptime.network.ops.builder import Builder
@@ -79,7 +79,7 @@ def probe(
     for dtype in dtypes or ():
         check_choice("dtype", dtype, DTYPES, "probe")
     started = time.perf_counter()
-    load = machine.load()
+    load = machine.load_per_cpu()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
     supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
@@ -119,7 +119,9 @@ def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: s
         prepared.step()
         prepared.sync()
     except Exception as error:  # whatever a backend raises, this type or size cannot be had
-        raise RefusedError(str(meaning(backend, error)).partition("\n")[0][:200]) from error
+        raise RefusedError(
+            str(translate_backend_error(backend, error)).partition("\n")[0][:200]
+        ) from error
     return prepared
 
 

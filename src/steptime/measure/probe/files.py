@@ -133,7 +133,7 @@ def _rates(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
 def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[str]:
     doubts = []
     load = answer["load"]
-    if load is not None and load > machine.BUSY and answer["kind"] == "cpu":
+    if load is not None and load > machine.BUSY_LOAD and answer["kind"] == "cpu":
         doubts.append(f"the machine was busy: its load was {percent(load)} of its CPUs")
     cache_bytes = answer["cache_bytes"]
     if cache_bytes is None:

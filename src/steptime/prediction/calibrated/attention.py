@@ -11,7 +11,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
-    Parts,
+    TimeParts,
     ceil,
     stream_s,
 )
@@ -32,7 +32,7 @@ def _padded_width(width: Any) -> Any:
     return padded
 
 
-def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def attention(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a fused attention kernel, forward or backward.
 
     In half precision from Ampere on that is FlashAttention-2, else PyTorch's memory-efficient
@@ -44,7 +44,7 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
         compute_s = _memory_efficient_s(kernels, device, constants)
     else:
         compute_s = _flash_s(kernels, device, constants)
-    return Parts(compute_s, memory_s, gap_s)
+    return TimeParts(compute_s, memory_s, gap_s)
 
 
 def _memory_efficient_s(kernels: Rows, device: Device, constants: Constants) -> Any:

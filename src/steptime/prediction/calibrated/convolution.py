@@ -15,7 +15,7 @@ from steptime.prediction.calibrated.conv_shape import ConvShape, find_layer, imp
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
-    Parts,
+    TimeParts,
     ceil,
     has_matrix_units,
     library_share,
@@ -35,7 +35,7 @@ FUSED_PRODUCTS = 16  # multiplications of F(2x2, 3x3) for 36 of the direct convo
 UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 
-def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
     layer = find_layer(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
     is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
@@ -56,7 +56,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
 
 def _price_on_vector_units(
     kernels: Rows, layer: ConvShape, device: Device, constants: Constants
-) -> Parts:
+) -> TimeParts:
     """Return the time of the fastest algorithm in plain float32."""
     gap_s = constants["launch.gap_s"] * kernels.launches
     if kernels.channels_last:  # transposed on both ways, unless it is a plain product
@@ -76,7 +76,7 @@ def _price_on_vector_units(
         return parts
     if kernels.kind != "conv2d_grad_weight":
         compute_s = _fused_winograd_s(kernels, layer, device, constants) / issue
-        fused = Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
+        fused = TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
         parts = _select_faster(is_winograd_size, fused, parts)
     unfused = _price_unfused_winograd(kernels, layer, gap_s, device, constants)
     return _select_faster(is_winograd_size, unfused, parts)
@@ -99,12 +99,12 @@ def _price_implicit(
     issue: float,
     device: Device,
     constants: Constants,
-) -> Parts:
+) -> TimeParts:
     """Return the time of the implicit matrix product, at a share `issue` of the issue slots."""
     shape = implicit_product(kernels.kind, layer)
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
     compute_s = _direct_s(device, constants, kernels.dtype, shape, is_weight_gradient) / issue
-    return Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
+    return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
 
 
 def _price_unrolled(
@@ -114,14 +114,14 @@ def _price_unrolled(
     issue: float,
     device: Device,
     constants: Constants,
-) -> Parts:
+) -> TimeParts:
     """Return the time of an input gradient as a product whose result is written and summed up."""
     filter_size = layer.inputs * layer.taps
     shape = (layer.groups, layer.positions, filter_size, layer.outputs)
     compute_s = _direct_s(device, constants, kernels.dtype, shape) / issue
     elements = layer.groups * layer.positions * filter_size
     unrolled_bytes = 2 * SIZE_BYTES[kernels.dtype] * elements * (layer.taps > 1)
-    return Parts(compute_s, stream_s(kernels.bytes + unrolled_bytes, device, constants), gap_s)
+    return TimeParts(compute_s, stream_s(kernels.bytes + unrolled_bytes, device, constants), gap_s)
 
 
 def _direct_s(
@@ -216,7 +216,7 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
 
 def _price_unfused_winograd(
     kernels: Rows, layer: ConvShape, gap_s: Any, device: Device, constants: Constants
-) -> Parts:
+) -> TimeParts:
     """Return the time of Winograd's F(4x4, 3x3) in three kernels: transform, products, transform.
 
     The transforms overlap nothing.
@@ -236,7 +236,7 @@ def _price_unfused_winograd(
     all_bytes = transformed_bytes + element_bytes * image_elements
     transforms_s = stream_s(all_bytes, device, constants) / constants["convolution.transform"]
     products = (UNFUSED_PRODUCTS * groups, m, n, k)
-    return Parts(
+    return TimeParts(
         time_product(device, constants, kernels.dtype, products).compute_s,
         stream_s(transformed_bytes, device, constants),
         gap_s + transforms_s + 3 * constants["launch.gap_s"],
@@ -249,7 +249,7 @@ def _price_on_matrix_units(
     layer: ConvShape,
     device: Device,
     constants: Constants,
-) -> Parts:
+) -> TimeParts:
     """Return the time of an implicit product on tensor cores, whose images are channels last.
 
     Images in the other layout are transposed on the way in and out if the fastest kernel asks for
@@ -282,7 +282,7 @@ def _price_on_matrix_units(
             peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
             vector_flop = _vector_flop_ratio(layer) * kernels.flop
             compute_s = compute_s + vector_flop / (peak * constants["convolution.groups_share"])
-    return Parts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
+    return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
 
 
 def _copied_elements(layer: ConvShape) -> Any:
@@ -325,10 +325,10 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
     return groups, row_count, m * n / row_count, k
 
 
-def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of one filter a channel: its traffic, at a poor share of the rate."""
     memory_s = stream_s(kernels.bytes, device, constants)
-    return Parts(
+    return TimeParts(
         kernels.flop / (vector_rate(device, kernels.dtype) * constants["stream.flop_share"]),
         memory_s / constants["convolution.depthwise_share"],
         constants["launch.gap_s"] * kernels.launches,
@@ -336,18 +336,20 @@ def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Par
     )
 
 
-def _select_faster(fits: Any, candidate: Parts, best: Parts) -> Parts:
+def _select_faster(fits: Any, candidate: TimeParts, best: TimeParts) -> TimeParts:
     """Return the candidate where it fits and is faster, else the best so far."""
     return _select(fits & (_approximate_s(candidate) < _approximate_s(best)), candidate, best)
 
 
-def _select(condition: Any, parts: Parts, fallback: Parts) -> Parts:
+def _select(condition: Any, parts: TimeParts, fallback: TimeParts) -> TimeParts:
     """Return the first parts where the condition holds, else the fallback."""
     pairs = zip(parts, fallback, strict=True)
-    return Parts(*[None if new is None else np.where(condition, new, old) for new, old in pairs])
+    return TimeParts(
+        *[None if new is None else np.where(condition, new, old) for new, old in pairs]
+    )
 
 
-def _approximate_s(parts: Parts) -> Any:
+def _approximate_s(parts: TimeParts) -> Any:
     """Return about the seconds of parts: the norm to the power of 4 of two, and the gap."""
     fourth_powers = np.square(np.square(parts.compute_s)) + np.square(np.square(parts.memory_s))
     return np.sqrt(np.sqrt(fourth_powers)) + parts.gap_s

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import Constants, Form, Parts
+from steptime.prediction.calibrated.form import Constants, Form, TimeParts
 from steptime.prediction.kernels import Rows
 
 CLOCK_HZ = 3e9  # of a device whose file does not say
@@ -97,13 +97,13 @@ def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
     return start_s + call_s * kernels.launches / kernels.serial
 
 
-def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a kernel without products: cycles by kind, and traffic by cache."""
     is_large = kernels.bytes > GRAIN_BYTES
     cores = working_cores(device, constants["parallel.stream"], is_large)
     cycles_per_s = cores * (device.datasheet.clock_hz or CLOCK_HZ)
     cycles_per_flop = constants[CYCLES.get(kernels.kind, "vector.cycles")]
-    return Parts(
+    return TimeParts(
         kernels.flop * cycles_per_flop / cycles_per_s,
         traffic_s(kernels.bytes, cores, device, constants),
         gap_s(kernels, cores, constants),
@@ -122,25 +122,25 @@ def products_s(
     )
 
 
-def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of matrix products, for which a library first packs its operands."""
     cores = working_cores(device, constants["parallel.product"])
     compute_s = products_s(kernels, cores, device, constants, constants["product.share"])
     memory_s = traffic_s(kernels.bytes, cores, device, constants)
     packing_s = constants["product.packing"] * memory_s
-    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants) + packing_s)
+    return TimeParts(compute_s, memory_s, gap_s(kernels, cores, constants) + packing_s)
 
 
-def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def attention(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of fused attention, which computes masked scores, too."""
     cores = working_cores(device, constants["parallel.product"])
     share = constants[f"attention.{kernels.pass_}"]
     compute_s = products_s(kernels, cores, device, constants, share)
     memory_s = traffic_s(kernels.bytes, cores, device, constants)
-    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants))
+    return TimeParts(compute_s, memory_s, gap_s(kernels, cores, constants))
 
 
-def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution in a blocked layout, to which its tensors are copied.
 
     Each side of its product is padded by a constant, so that short sides reach less of the peak.
@@ -159,10 +159,10 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> Parts:
     memory_s = traffic_s(kernels.bytes, cores, device, constants)
     copies_s = constants["convolution.copies"] * memory_s
     call_s = constants["convolution.call_s"] + gap_s(kernels, cores, constants)
-    return Parts(compute_s, memory_s, call_s + copies_s)
+    return TimeParts(compute_s, memory_s, call_s + copies_s)
 
 
-def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a recurrent layer: its products, and the gates of each step."""
     cell = kernels.kind.removesuffix("_grad")
     cores = working_cores(device, constants["parallel.recurrent"])
@@ -178,7 +178,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     backward_factor = 1 if is_forward else constants["recurrent.backward"]
     serial_s = backward_factor * (gates_s + steps_s)
     memory_s = traffic_s(kernels.bytes, cores, device, constants)
-    return Parts(compute_s, memory_s, gap_s(kernels, cores, constants) + serial_s)
+    return TimeParts(compute_s, memory_s, gap_s(kernels, cores, constants) + serial_s)
 
 
 FORMS: dict[str, Form] = {

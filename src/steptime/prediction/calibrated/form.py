@@ -13,7 +13,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.kernels import Rows, computed_as
 
 
-class Parts(NamedTuple):
+class TimeParts(NamedTuple):
     """Seconds of a kernel: arithmetic, memory traffic, and a gap that overlaps with neither.
 
     `flop` is the executed arithmetic where it differs from the counted one, as with Winograd;
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
 
 
 Constants = Mapping[str, float]
-Form = Callable[[Rows, Device, Constants], Parts]
+Form = Callable[[Rows, Device, Constants], TimeParts]
 
 
 def ceil(part: Any, size: Any) -> Any:

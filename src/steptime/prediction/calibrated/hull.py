@@ -92,14 +92,14 @@ def _plain_memory_type(datasheet: Datasheet) -> str:
     return (datasheet.memory_type or "").partition(",")[0]
 
 
-def _power_reasons(device: Device, watts: Mapping[str, tuple[float, float]]) -> list[str]:
+def _power_reasons(device: Device, measured_watts: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
-    if device.datasheet.process_nm is None or not watts:
+    if device.datasheet.process_nm is None or not measured_watts:
         return []
     process = f"{device.datasheet.process_nm:g}"
-    if process not in watts:
+    if process not in measured_watts:
         return [f"{process} nm"]
-    low_w, high_w = watts[process]
+    low_w, high_w = measured_watts[process]
     if (
         device.datasheet.peak_w is None
         or low_w / POWER_MARGIN <= device.datasheet.peak_w <= high_w * POWER_MARGIN

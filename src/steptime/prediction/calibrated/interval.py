@@ -48,14 +48,16 @@ class _Normal(NamedTuple):
         return 0.5 * (1.0 + erf((value - self.mean) / (self.deviation * sqrt(2.0))))
 
 
-def mix_intervals(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
+def mix_intervals(weighted_intervals: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     """Return the ends of the interval of a mixture of times, each with a weight.
 
     Each time is normal in ln to either side of its value, as wide as its interval there. The
     result holds 80 % of the mixture, and the first value in any case.
     """
-    components = [_Component.from_interval(weight, interval) for weight, interval in parts]
-    (_, first_interval), *_ = parts
+    components = [
+        _Component.from_interval(weight, interval) for weight, interval in weighted_intervals
+    ]
+    (_, first_interval), *_ = weighted_intervals
     low = E ** _quantile(components, (1 - LEVEL) / 2)
     high = E ** _quantile(components, (1 + LEVEL) / 2)
     return min(first_interval.value, low), max(first_interval.value, high)

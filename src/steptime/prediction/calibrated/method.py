@@ -48,7 +48,7 @@ from steptime.prediction.method import (
     TF32,
     YES_NO,
     Method,
-    choice,
+    choice_option,
 )
 from steptime.prediction.price import derate_device, peak_flop_per_s
 
@@ -65,7 +65,7 @@ FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what no
 _FORMS_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
 
 
-def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Interval:
+def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.0) -> Interval:
     """Return the time of kernels by the form of their kind, with a central 80 % interval.
 
     Arithmetic and traffic join in a norm; so does the power limit, where matrix units run.
@@ -73,7 +73,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     Args:
         rows: the kernels.
         device: the device with the constants of its calibration.
-        alone: 1 for a kernel that is repeated alone, 0 for one among others in a step.
+        isolated_share: 1 for a kernel that is repeated alone, 0 for one among others in a step.
         pause_s: seconds that the device rests between repetitions, which saves power.
     """
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
@@ -82,7 +82,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     form = form_of(rows, device)
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
-    limit_s = capped_s(rows, parts.compute_s, alone, limit, parts.flop) - pause_s
+    limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
     # Arithmetic and traffic overlap in part: a norm of a power between sum (1) and maximum (inf).
@@ -93,9 +93,9 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
         joint_power = constants["joint.power"]
         capped_power_s = np.maximum(limit_s, 0) ** joint_power
         in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
-        value = alone * value + (1 - alone) * in_step_s
+        value = isolated_share * value + (1 - isolated_share) * in_step_s
     value = value + parts.gap_s
-    ends = _price_bounds(rows, device, alone)
+    ends = _price_bounds(rows, device, isolated_share)
     time = Interval(
         value,
         low=value * ends.low,
@@ -113,18 +113,18 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
     return time.times(constants["step.product"] / grouped_share)
 
 
-def _price_bounds(rows: Rows, device: Device, alone: Any) -> Bounds:
-    """Return the ends of kernels' interval, as shares; `alone` is as in `price`."""
+def _price_bounds(rows: Rows, device: Device, isolated_share: Any) -> Bounds:
+    """Return the ends of kernels' interval, as shares; `isolated_share` is as in `price`."""
     constants = device.constants
     factor = constants["interval.old"] if has_trait(device, "old") else 1.0
     name = _interval_name(form_name(rows, device), device, constants)
     single = bounds(name, constants, factor, in_step=False)
     in_step = bounds(name, constants, factor, in_step=True)
-    share_in_step = 1 - alone
+    share_in_step = 1 - isolated_share
     return Bounds(
-        alone * single.low + share_in_step * in_step.low,
-        alone * single.high + share_in_step * in_step.high,
-        alone * single.shared + share_in_step * in_step.shared,
+        isolated_share * single.low + share_in_step * in_step.low,
+        isolated_share * single.high + share_in_step * in_step.high,
+        isolated_share * single.shared + share_in_step * in_step.shared,
     )
 
 
@@ -202,7 +202,9 @@ def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
     return derated_device.with_figures(vector_flop_per_s=vector_flop_per_s, cores=cores)
 
 
-WAITS = choice("the host waits for the device at the end of each step", "waits", YES_NO, "no")
+WAITS = choice_option(
+    "the host waits for the device at the end of each step", "waits", YES_NO, "no"
+)
 
 
 def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:

@@ -84,21 +84,21 @@ class Limit(NamedTuple):
         peak_flop_per_s: peak of the type.
         flop_j: joules of a FLOP at full clocks.
         byte_j: joules of a byte.
-        alone_w: watts for a kernel that is repeated alone.
-        mixed_w: watts for a kernel among others in a step.
+        isolated_limit_w: watts for a kernel that is repeated alone.
+        in_step_limit_w: watts for a kernel among others in a step.
         clock_power: a FLOP at a share c of the full clocks takes c to this power of `flop_j`.
     """
 
     peak_flop_per_s: float
     flop_j: float
     byte_j: float
-    alone_w: float
-    mixed_w: float
+    isolated_limit_w: float
+    in_step_limit_w: float
     clock_power: float = 0.0
 
 
 def capped_s(
-    kernels: Rows, compute_s: Any, alone: Any, limit: Limit | None, flop: Any = None
+    kernels: Rows, compute_s: Any, isolated_share: Any, limit: Limit | None, flop: Any = None
 ) -> Any:
     """Return the least seconds in which a GPU may spend a kernel's energy; 0 if unknown.
 
@@ -111,7 +111,7 @@ def capped_s(
         kernels: the kernels.
         compute_s: seconds of their arithmetic; no more FLOP count than the peak allows in them, as
             Winograd executes fewer than are counted.
-        alone: 1 for kernels that are repeated alone, 0 in a step.
+        isolated_share: 1 for kernels that are repeated alone, 0 in a step.
         limit: the limit; None if unknown.
         flop: executed FLOP; None for the counted ones.
     """
@@ -119,7 +119,9 @@ def capped_s(
         return 0.0
     executed_flop = kernels.flop if flop is None else flop
     executed_flop = np.minimum(executed_flop, compute_s * limit.peak_flop_per_s)
-    budget_w = alone * limit.alone_w + (1 - alone) * limit.mixed_w
+    budget_w = (
+        isolated_share * limit.isolated_limit_w + (1 - isolated_share) * limit.in_step_limit_w
+    )
     flop_j = executed_flop * limit.flop_j
     bytes_j = kernels.bytes * limit.byte_j
     clock_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
@@ -137,8 +139,8 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
         device.datasheet.peak_flop_per_s[dtype],
         _flop_j(device, constants, on_matrix_units, dtype),
         constants["power.byte_j"],
-        alone_w=budget_w,
-        mixed_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
+        isolated_limit_w=budget_w,
+        in_step_limit_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
         clock_power=constants["power.clock"] if on_matrix_units else 0.0,
     )
 
@@ -187,7 +189,7 @@ class StepJoules(NamedTuple):
 
 
 def step_joules(
-    dynamic: float, step: tuple[float, float, float], device: Device
+    full_clock_j: float, step_bounds_s: tuple[float, float, float], device: Device
 ) -> StepJoules | None:
     """Return the energy of a step; None if the power limit of the device is unknown.
 
@@ -195,18 +197,18 @@ def step_joules(
     no more than its limit: 20 W, 8 J and a limit of 100 W are 28 J in 1 s, 10 J in 0.1 s.
 
     Args:
-        dynamic: joules of the kernels at full clocks.
-        step: seconds of the step, and the ends of their interval.
+        full_clock_j: joules of the kernels at full clocks.
+        step_bounds_s: seconds of the step, and the ends of their interval.
         device: the device with the constants of its calibration.
     """
     draw = power_draw(device)
     if draw is None:
         return None
-    value_s, low_s, high_s = step
+    value_s, low_s, high_s = step_bounds_s
     error_factor = exp(QUANTILE_80 * device.constants["power.error"])
 
     def joules_within(seconds: float, factor: float) -> float:
-        return min(draw.waiting_w * seconds + dynamic * factor, draw.limit_w * seconds)
+        return min(draw.waiting_w * seconds + full_clock_j * factor, draw.limit_w * seconds)
 
     return StepJoules(
         joules_within(value_s, 1.0),

@@ -10,7 +10,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
-    Parts,
+    TimeParts,
     cached_share,
     has_matrix_units,
     is_nvidia,
@@ -40,7 +40,7 @@ VECTOR_BYTES = 16  # that threads, and copies of tensors, read at once
 REFERENCE_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits of matrix units are stated
 
 
-def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a kernel's products, each by the tile that suits it best.
 
     Bytes that the last cache holds come from there. Matrix units wait `product.tensor_wait_s` for
@@ -59,7 +59,7 @@ def product(kernels: Rows, device: Device, constants: Constants) -> Parts:
         moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
         memory_s = stream_s(moved_bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
-    return Parts(arithmetic.compute_s, memory_s, gap_s, arithmetic.flop)
+    return TimeParts(arithmetic.compute_s, memory_s, gap_s, arithmetic.flop)
 
 
 def _bytes_along_contraction(kernels: Rows) -> Any:

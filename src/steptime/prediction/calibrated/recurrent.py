@@ -15,7 +15,7 @@ from steptime.prediction.calibrated.form import (
     CLOCK_HZ,
     MULTIPROCESSORS,
     Constants,
-    Parts,
+    TimeParts,
     memory_rate,
     miss_share,
 )
@@ -43,7 +43,7 @@ class _Weights(NamedTuple):
     memory_s: Any
 
 
-def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a recurrent layer, or of its gradient.
 
     A step is a product of the state (two with a projection), which reads the weights again unless
@@ -80,7 +80,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     is_resident = (resident_s < streaming_s) & has_room & (not has_trait(device, "old"))
     is_resident = is_resident & _asks_for_residence(kernels, step_products[0])
     compute_s = np.where(is_resident, resident_chain_s, chain_s) + final_s
-    return Parts(
+    return TimeParts(
         np.maximum(compute_s, kernels.flop / peak),
         np.maximum(np.where(is_resident, 0.0, weights.memory_s), moved_s),
         np.where(is_resident, resident_pauses_s, pauses_s),

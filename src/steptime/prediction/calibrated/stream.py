@@ -10,7 +10,7 @@ from steptime.prediction.calibrated.form import (
     CLOCK_HZ,
     MULTIPROCESSORS,
     Constants,
-    Parts,
+    TimeParts,
     latency_s,
     memory_rate,
     miss_share,
@@ -26,7 +26,7 @@ REDUCING = {  # kinds that reduce rows: the constant for the share of bytes that
 }
 
 
-def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a kernel that is limited by its traffic, its rows, or its arithmetic.
 
     Every kernel waits `stream.latency_s` for its first bytes. A multiprocessor reduces
@@ -53,7 +53,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> Parts:
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
     gap_s = constants["launch.gap_s"] * kernels.launches
-    return Parts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
+    return TimeParts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
 
 
 def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import Constants, Parts, ceil, stream_s
+from steptime.prediction.calibrated.form import Constants, TimeParts, ceil, stream_s
 from steptime.prediction.kernels import Rows
 
 SIDE = 128  # of an array whose device file does not say: all between v2 and v5p
@@ -16,7 +16,7 @@ SCORED = ("attention", "attention_grad")  # kinds whose scores pass the vector u
 TILE_ROWS = 8  # rows of an XLA tile in memory, which has 128 columns
 
 
-def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
+def systolic(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of matrix products in systolic arrays, one after the other.
 
     A stack may execute a share of a product only: half of attention under a causal mask.
@@ -33,7 +33,7 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> Parts:
         score_flop = kernels.flop * constants["systolic.score_flop"] / head_width
         compute_s = compute_s + score_flop / vector_peak
     memory_s = stream_s(kernels.bytes, device, constants)
-    return Parts(compute_s, memory_s, constants["launch.gap_s"] * kernels.launches)
+    return TimeParts(compute_s, memory_s, constants["launch.gap_s"] * kernels.launches)
 
 
 def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device) -> Any:

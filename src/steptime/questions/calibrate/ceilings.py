@@ -193,7 +193,7 @@ def measure_link(
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
         workers.close()
-    if not workers.rank.is_zero:
+    if not workers.rank.is_rank_zero:
         return MeasuredLinkAnswer(
             link="",
             path="",

@@ -59,7 +59,7 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
     tools = tuple(Tool(name=name, path=_find_command(names)) for name, names in COMMANDS.items())
     remedy_by_meter = meter_remedies(root)
     user_devices = _read_user_devices()
-    load = machine.load()
+    load = machine.load_per_cpu()
     # The remedy for each part of the machine; "" where nothing is missing.
     remedy_by_part = {
         "PyTorch": "" if versions["torch"] else INSTALL_TORCH,
@@ -155,7 +155,7 @@ def read_calibration(calibration: DeviceCalibration) -> CalibrationState:
 def _find_load_problems(cpu: Cpu, load: float | None) -> Iterator[str]:
     """Yield disturbances of a measurement now: other work, and a quota below the visible CPUs."""
     visible_count = len(cpu.allowed)
-    is_busy = load is not None and load > machine.BUSY
+    is_busy = load is not None and load > machine.BUSY_LOAD
     if load is not None and is_busy:
         yield (
             f"this machine is busy: its load is {percent(load)} of its CPUs: "

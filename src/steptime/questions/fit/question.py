@@ -111,7 +111,7 @@ def _answer_step(
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    sizes: Any = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    sizes: Any = {f"{name}_bytes": value for name, value in worst.bytes_by_purpose.items()}
     commands = []
     if not prediction.fits:
         commands = fitting_commands(step_model, step, model, largest or 0)
@@ -135,7 +135,11 @@ def _answer_step(
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needs.total_bytes,
         worst_moment=worst.name,
-        parts={name: value for name, value in {**worst.parts, **process_parts}.items() if value},
+        parts={
+            name: value
+            for name, value in {**worst.bytes_by_purpose, **process_parts}.items()
+            if value
+        },
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
         **sizes,
         understood=None,

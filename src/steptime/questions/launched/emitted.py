@@ -11,7 +11,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.workload import LORA, Tuning
 from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
-from steptime.serving.speculation import ACCEPTED
+from steptime.serving.speculation import ACCEPTED_SHARES
 
 DTYPES = {
     "bfloat16-mixed": "bfloat16",
@@ -100,7 +100,7 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
     limits: Facts = {"max_model_len": max_model_len, "max_num_seqs": max_sequences}
     limits |= facts
     draft = limits.get("draft")
-    if draft is not None and draft not in ACCEPTED:
+    if draft is not None and draft not in ACCEPTED_SHARES:
         limits["draft"] = hub_id(str(draft))
     if tool == "sglang" and "gpu_memory_utilization" in limits:
         limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")

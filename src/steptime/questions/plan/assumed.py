@@ -24,7 +24,7 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
         assumed["dtype"] = rank.dtype
     if request.optimizer is None:
         assumed["optimizer"] = rank.optimizer
-    single_device = assumed_of(rank.step_model.of(rank.graph_of_kinds(), 1))
+    single_device = assumed_of(rank.step_model.with_graph(rank.graph_of_kinds(), 1))
     assumed |= {
         name: single_device[name]
         for name in SOFTWARE_SETTINGS

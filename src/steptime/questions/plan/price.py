@@ -219,7 +219,7 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     lacking_bytes = None
     if usable_bytes:
         lacking_bytes = max(0.0, fullest.total - usable_bytes)
-    needed = conformal.find_ends(conformal.MEMORY, problem.device).of(fullest.total)
+    needed = conformal.find_ends(conformal.MEMORY, problem.device).interval_around(fullest.total)
     stage_count = plan_time.step.plan.pipeline
     virtual_stage_layers = plan_time.layers
     stages = tuple(

@@ -243,10 +243,10 @@ def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
 
 def _write_timeline(model: StepModel, path: File) -> None:
     """Write the timeline of a step as a trace and say where it lies."""
-    from steptime.prediction.timeline import document, trace_events
+    from steptime.prediction.timeline import make_document, trace_events
 
     check_folder(Path(path))
-    write_atomically(Path(path), json.dumps(document(trace_events(model))))
+    write_atomically(Path(path), json.dumps(make_document(trace_events(model))))
     note(str(path))
 
 

@@ -205,7 +205,7 @@ def _measure(
         check_folder(trace)
     devices = catalog.devices(note)  # warnings on their files come before the measurement, too
     workers = Workers()
-    is_first_rank = workers.rank.is_zero
+    is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None
     ops: list[Record] = []
     with ExitStack() as stack:

@@ -64,10 +64,10 @@ def answer_search(
     points: list[FrontPoint] = []
     notes: list[str] = []
     kinds_of_sites: list[ServiceKind] = []
-    for site in search.placed:
-        kinds = search.kinds(site)
+    for site in search.resolved_sites:
+        kinds = search.list_kinds(site)
         kinds_of_sites += kinds
-        candidates = [*search.find_together(kinds), *search.find_disaggregated(kinds)]
+        candidates = [*search.find_colocated(kinds), *search.find_disaggregated(kinds)]
         rows += [_make_row(search, candidate) for candidate in candidates]
         points += _front_points(search, _front_kinds(kinds, candidates))
         notes += fit_notes(kinds[0].phases.problem) if kinds else []
@@ -83,8 +83,8 @@ def answer_search(
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
         max_device_count=search.max_device_count,
-        candidate_count=search.candidates,
-        run_count=search.runs,
+        candidate_count=search.candidate_count,
+        run_count=search.run_count,
         assumed=_assumed(search, rows, options),
         best=rows[0] if rows else None,
         smallest=smallest,
@@ -265,7 +265,7 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         if run.tpot is not None:
-            search.runs += 1
+            search.run_count += 1
             yield FrontPoint(
                 device=kind.phases.problem.device.name,
                 **kind.service.split,
@@ -330,14 +330,14 @@ def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterat
         name = catalog.device(site.device).name
         if name in devices_with_server:
             continue
-        if name in search.alone:
-            ttft, tpot = map(seconds, search.alone[name])
+        if name in search.isolated_times_s:
+            ttft, tpot = map(seconds, search.isolated_times_s[name])
             yield (
                 f"{name}: no server of {limit} holds the targets; "
                 f"a request alone has its TTFT of {ttft} at best, and a TPOT of {tpot}"
             )
             continue
-        reasons = [reason for device, reason in search.refused if device == name]
+        reasons = [reason for device, reason in search.refusal_counts if device == name]
         texts = [f"out of memory on {limit}"] if DOES_NOT_FIT in reasons else []
         texts += [reason for reason in reasons if reason != DOES_NOT_FIT][:1]
         yield f"{name}: {'; '.join(texts)}"

@@ -34,14 +34,14 @@ class LayerCache(NamedTuple):
     """What a layer keeps of a sequence.
 
     Args:
-        numbers: keys and values of a token.
+        token_numbers: keys and values of a token.
         window: tokens that it sees, 0 for all.
         state_bytes: bytes that it keeps however long the sequence is.
         query_numbers: numbers of the queries of a token.
         heads: heads of queries.
     """
 
-    numbers: int
+    token_numbers: int
     window: int
     state_bytes: float
     query_numbers: int
@@ -96,7 +96,11 @@ def _cache_of(shape: Shape, attention: AttentionShape) -> LayerCache:
     numbers = attention.token_numbers
     if shape.kind_settings["latent_kv"]:
         numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
-    query_numbers = attention.heads * attention.width
+    query_numbers = attention.heads * attention.head_width
     return LayerCache(
-        int(numbers), attention.window, attention.state_bytes, query_numbers, attention.heads
+        token_numbers=int(numbers),
+        window=attention.window,
+        state_bytes=attention.state_bytes,
+        query_numbers=query_numbers,
+        heads=attention.heads,
     )

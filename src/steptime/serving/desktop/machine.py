@@ -120,16 +120,16 @@ class Placing:
         """The layers that stay on the host."""
         return range(max(0, self.weights.layers - self.layers_on_device))
 
-    def device_tensors(self, number: int) -> list[WeightTensor]:
+    def device_tensors(self, device_number: int) -> list[WeightTensor]:
         """Return the tensors of a device that products read; by rows those of all."""
         tensors = []
-        for layer in self.device_layers[number]:
+        for layer in self.device_layers[device_number]:
             keeps_experts_on_host = layer < self.cpu_moe
             for tensor in self.weights.by_layer[layer]:
                 is_on_host = tensor.is_routed and keeps_experts_on_host
                 if not is_on_host:
                     tensors.append(tensor)
-        is_last = number == self.device_count - 1
+        is_last = device_number == self.device_count - 1
         if self.has_head and (is_last or self.is_split_by_rows):
             tensors += self.weights.head
         return tensors
@@ -146,13 +146,13 @@ class Placing:
             tensors += self.weights.head
         return tensors
 
-    def device_weights_bytes(self, number: int) -> float:
+    def device_weights_bytes(self, device_number: int) -> float:
         """Return the bytes of weights on a device."""
-        size_bytes = float(_sum_bytes(self.device_tensors(number)))
+        size_bytes = float(_sum_bytes(self.device_tensors(device_number)))
         if self.is_split_by_rows:
             size_bytes /= self.device_count
-        has_table = any(tensor.role == EMBEDDING for tensor in self.device_tensors(number))
-        if self.loads_embedding and number == 0 and not has_table:
+        has_table = any(tensor.role == EMBEDDING for tensor in self.device_tensors(device_number))
+        if self.loads_embedding and device_number == 0 and not has_table:
             size_bytes += self.weights.embedding_bytes
         return size_bytes
 

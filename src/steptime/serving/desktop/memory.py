@@ -71,24 +71,29 @@ def predict_memory(
     shape: Shape, machine: Machine, placing: Placing, demand: DesktopDemand
 ) -> DesktopMemory:
     """Return the memory of the fullest device of a machine, and of its host."""
-    rule, caches = machine.stack.memory, layer_caches(shape)
+    rule = machine.stack.memory
+    caches = layer_caches(shape)
     context = -(-demand.context // rule.cache_block) * rule.cache_block
-    byte_count = number_bytes(demand.cache_type)
+    cached_number_bytes = number_bytes(demand.cache_type)
 
     def cache_bytes(layer: int) -> float:
         cache = caches[layer]
         tokens = cache.cached_tokens(context, demand.ubatch)
-        return demand.sequences * (byte_count * cache.numbers * tokens + cache.state_bytes)
+        return demand.sequences * (
+            cached_number_bytes * cache.token_numbers * tokens + cache.state_bytes
+        )
 
     buffers_bytes = compute_buffer_bytes(shape, rule, demand, context)
     context_bytes = machine.backend.context_bytes
-    device_parts = [
-        (placing.device_weights_bytes(number), sum(map(cache_bytes, layers)))
-        for number, layers in enumerate(placing.device_layers)
+    weights_and_caches = [  # bytes of each device
+        (placing.device_weights_bytes(device_number), sum(map(cache_bytes, layers)))
+        for device_number, layers in enumerate(placing.device_layers)
     ]
     if placing.is_split_by_rows:
-        device_parts = [(weights, cache / machine.device_count) for weights, cache in device_parts]
-    weights_bytes, cache_size_bytes = max(device_parts, key=sum)
+        weights_and_caches = [
+            (weights, cache / machine.device_count) for weights, cache in weights_and_caches
+        ]
+    weights_bytes, cache_size_bytes = max(weights_and_caches, key=sum)  # of the fullest device
     if not placing.layers_on_device:
         weights_bytes, cache_size_bytes = 0.0, 0.0
     host_cache_bytes = sum(map(cache_bytes, placing.host_layers))
@@ -98,7 +103,7 @@ def predict_memory(
         buffers_bytes=buffers_bytes,
         context_bytes=context_bytes,
         host_bytes=placing.host_weights_bytes + host_cache_bytes,
-        cache_bytes_per_token=sum(byte_count * cache.numbers for cache in caches),
+        cache_bytes_per_token=sum(cached_number_bytes * cache.token_numbers for cache in caches),
         usable_bytes=machine.device.datasheet.usable_bytes,
     )
 
@@ -123,7 +128,7 @@ def compute_buffer_bytes(
     feed_forward_bytes = 3 * hidden_bytes + 2 * tokens * ffn * rule.activation_bytes
     largest = max(caches, key=lambda cache: cache.query_numbers)
     attended_tokens = max(cache.cached_tokens(context, demand.ubatch) for cache in caches)
-    query_numbers = 2 * largest.query_numbers + largest.numbers
+    query_numbers = 2 * largest.query_numbers + largest.token_numbers
     attention_bytes = 3 * hidden_bytes + tokens * query_numbers * rule.activation_bytes
     attention_bytes += tokens * attended_tokens * MASK_BYTES
     if not demand.has_flash_attention:
@@ -143,10 +148,14 @@ def longest_context(
     if machine.device.datasheet.usable_bytes is None:
         return None
     block = machine.stack.memory.cache_block
-    low, high = 0, -(-min(limit, MAX_CONTEXT) // block)
-    if does_fit(high * block):
-        return min(limit, high * block)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if does_fit(middle * block) else (low, middle)
-    return low * block
+    fitting_blocks = 0
+    excessive_blocks = -(-min(limit, MAX_CONTEXT) // block)
+    if does_fit(excessive_blocks * block):
+        return min(limit, excessive_blocks * block)
+    while excessive_blocks - fitting_blocks > 1:
+        middle = (fitting_blocks + excessive_blocks) // 2
+        if does_fit(middle * block):
+            fitting_blocks = middle
+        else:
+            excessive_blocks = middle
+    return fitting_blocks * block

@@ -62,7 +62,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _NetworkPart:
     """A part of a network on a device or on the host.
 
     Args:
@@ -89,11 +89,11 @@ class _Part:
         for tensor in self.tensors:
             if not tensor.is_matrix:
                 continue
-            read, used = _shares(shape, tensor, tokens)
-            read_s = read * tensor.size_bytes / self.weight_bytes_per_s
+            read_share, multiplied_share = _read_and_multiplied_shares(shape, tensor, tokens)
+            read_s = read_share * tensor.size_bytes / self.weight_bytes_per_s
             flop = tensor.type.decode_flop * self.backend.weight_flop_share
-            unpack_s = read * tensor.numbers * flop / vector_rate
-            compute_s = 2 * tokens * used * tensor.numbers / rate
+            unpack_s = read_share * tensor.numbers * flop / vector_rate
+            compute_s = 2 * tokens * multiplied_share * tensor.numbers / rate
             total_s += max(read_s + unpack_s, compute_s)
         return total_s / self.shared_by
 
@@ -116,11 +116,14 @@ class _Part:
             return min(product_rate, self.backend.vector_share * vector_peak)
         return product_rate
 
-    def cache_s(self, sequences: int, context: float, byte_count: float) -> float:
+    def cache_s(self, sequences: int, context: float, cached_number_bytes: float) -> float:
         """Return the seconds to read the cache of sequences with so many tokens in it."""
         size_bytes = sum(
             sequences
-            * (byte_count * cache.numbers * _attended_tokens(cache, context) + cache.state_bytes)
+            * (
+                cached_number_bytes * cache.token_numbers * _attended_tokens(cache, context)
+                + cache.state_bytes
+            )
             for cache in self.caches
         )
         return size_bytes / (self.bytes_per_s * self.backend.cache_share * self.shared_by)
@@ -180,7 +183,7 @@ def predict_prefill(
     if placing.layers_on_device:  # the faster of the host itself, and a copy of its weights
         host_bytes = sum(tensor.size_bytes for tensor in host.tensors)
         copy_s = host_bytes / machine.host_link_bytes_per_s
-        copied_part = _Part(host.tensors, host.caches, *_place(machine))
+        copied_part = _NetworkPart(host.tensors, host.caches, *_device_and_rate(machine))
         host_s = min(host_s, copy_s + copied_part.weights_s(shape, chunk))
     return StepTimes(
         products_s=chunks * sum(part.weights_s(shape, chunk) for part in devices),
@@ -191,26 +194,30 @@ def predict_prefill(
     )
 
 
-def _place(machine: Machine) -> tuple[Device, DesktopBackend, float]:
+def _device_and_rate(machine: Machine) -> tuple[Device, DesktopBackend, float]:
     """Return a device, how the stack runs on it, and the bandwidth of its memory."""
     return machine.device, machine.backend, machine.device.datasheet.memory_bytes_per_s
 
 
-def _divide_network(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:
+def _divide_network(
+    shape: Shape, machine: Machine, placing: Placing
+) -> tuple[list[_NetworkPart], _NetworkPart]:
     """Return the parts of a network on devices, and the part on the host."""
     caches = layer_caches(shape)
-    place = _place(machine)
+    place = _device_and_rate(machine)
     if placing.is_split_by_rows:  # one part, of which each device does a share
         row_caches = [caches[layer] for layer in placing.device_layers[0]]
-        part = _Part(placing.device_tensors(0), row_caches, *place, shared_by=machine.device_count)
+        part = _NetworkPart(
+            placing.device_tensors(0), row_caches, *place, shared_by=machine.device_count
+        )
         devices = [part]
     else:
         devices = [
-            _Part(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
+            _NetworkPart(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
             for i, layers in enumerate(placing.device_layers)
         ]
     host_caches = [caches[layer] for layer in placing.host_layers]
-    host = _Part(
+    host = _NetworkPart(
         placing.host_tensors,
         host_caches,
         machine.host,
@@ -231,7 +238,9 @@ def _hops_s(machine: Machine, placing: Placing, hops: int) -> float:
 ROWS_PER_HOP = 10  # exchanges of rows that take as long as a hop between layers: judged
 
 
-def _shares(shape: Shape, tensor: WeightTensor, tokens: int) -> tuple[float, float]:
+def _read_and_multiplied_shares(
+    shape: Shape, tensor: WeightTensor, tokens: int
+) -> tuple[float, float]:
     """Return the shares of a tensor that tokens read, and that each of them multiplies."""
     if not tensor.is_routed:
         is_head = tensor.layer is None  # which only the last token needs

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from steptime.hardware import device_words
-from steptime.measure.contract import method
+from steptime.measure.contract import make_record_method
 from steptime.measure.launch import Failure
 from steptime.records.record import Record
 from steptime.sweeps.cells import Trial
@@ -134,7 +134,7 @@ def explain_failures(
 def make_failure_record(trial: Trial, means: Means, failure: Failure) -> Record:
     """Return the record of a trial for which no worker answered."""
     cell = trial.cell
-    record_method = method(cell.backend, UNKNOWN, cell.options, means.runs)
+    record_method = make_record_method(cell.backend, UNKNOWN, cell.options, means.runs)
     gpu = cell.options.gpu
     node = cell.request.node if cell.request else ""
     platform = device_words.platform_of(gpu) or gpu or UNKNOWN

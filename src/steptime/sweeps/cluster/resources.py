@@ -57,7 +57,7 @@ def need_of(cell: Cell) -> Need:
     """Return the need of a cell: its resources, processes and cores."""
     request = cell.request or ResourceRequest()
     cores = request.cpus or cell.options.threads or 1
-    code = cell.workload.code if registry.backend(cell.backend).of_code else ""
+    code = cell.workload.code if registry.backend(cell.backend).runs_user_code else ""
     return Need(request, cell.workload.plan.data, cores, code)
 
 

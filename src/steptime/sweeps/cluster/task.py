@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         is_owner = submission.claim_task(task.number, placement.facts.get("array", ""))
         if not is_owner:
             note(f"task {number} is another job's, or its cells were sent again: it ends here")
-        elif workers.rank.is_zero:
+        elif workers.rank.is_rank_zero:
             _lead(start)
         else:
             _follow(start)

@@ -31,7 +31,7 @@ from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
 from steptime.measure.backends.jax.spread import REPLICATED, JaxSpread
-from steptime.measure.infeed import clocked, in_turn
+from steptime.measure.infeed import chain_calls, time_input
 from steptime.measure.synthetic import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error"]
@@ -63,7 +63,9 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
     has_too_few = count > 1 and not group_count
     try:
-        _, first = contract.pick(f"{count} x {name}" if has_too_few else name, counts, "to jax")
+        _, first = contract.pick_device(
+            f"{count} x {name}" if has_too_few else name, counts, "to jax"
+        )
     except InputError:
         jax.config.update("jax_platforms", "cpu")
         raise
@@ -173,11 +175,11 @@ def prepare(
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
-    timed_load, waited = (None, None) if options.input == "device" else clocked(load_batch)
+    timed_load, waited = (None, None) if options.input == "device" else time_input(load_batch)
     memory, reset_memory = memory_meter(devices[0])
     network = program.network_of(graph, options.seed, strategy)
     return contract.Prepared(
-        step=in_turn(timed_load, running.step),
+        step=chain_calls(timed_load, running.step),
         sync=sync if replicas > 1 else running.sync,
         memory=memory,
         reset_memory=reset_memory,
@@ -259,11 +261,11 @@ def _group(
         rank=0,
         size=replicas,
         backend="xla",
-        agree=lambda number: number,  # one process drives all replicas: nothing is to be agreed
+        broadcast=lambda number: number,  # one process drives all replicas: nothing is to be agreed
         gather=lambda value: [value] * replicas,
         comm_meter=paired_meter if exchanges else "nothing is exchanged",
         communication_s=None if exchanges else lambda: 0.0,
-        alone=step_without_exchange if exchanges else None,
+        make_step_without_exchange=step_without_exchange if exchanges else None,
     )
 
 

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 
 from steptime.core.graph import TensorSpec
 from steptime.measure.backends.jax.resize import resize2d
-from steptime.measure.kinds import activate, along, functions, kinds
+from steptime.measure.kinds import activate, align_to_axis, find_elementwise_functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.network.ops.experts import GATED
 from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
@@ -32,7 +32,7 @@ def _wide(x: Array) -> Array:
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-FUNCTIONS = functions(
+FUNCTIONS = find_elementwise_functions(
     {"clamp": lambda x, low, high: jnp.clip(x, min=low, max=high), "softsign": nn.soft_sign},
     *(jnp, nn, lax),
 )
@@ -115,8 +115,8 @@ def batch_norm(
     used_mean = wide.mean(axes) if training else mean
     used_variance = wide.var(axes) if training else variance
     inverse = lax.rsqrt(_wide(used_variance) + NORM_EPSILON)
-    normal = (wide - along(used_mean, x)) * along(inverse, x)
-    y = (normal * along(w, x) + along(b, x)).astype(x.dtype)
+    normal = (wide - align_to_axis(used_mean, x)) * align_to_axis(inverse, x)
+    y = (normal * align_to_axis(w, x) + align_to_axis(b, x)).astype(x.dtype)
     if not training:
         return y
     count = x.size // x.shape[1]
@@ -142,7 +142,7 @@ def group_norm(x: Array, w: Array, b: Array, groups: int, instance: bool = False
     """Return `x` normalised over groups of channels; of an `instance` norm each is a group."""
     del instance  # the same arithmetic
     normal = _normal(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
-    y: Array = normal * along(w, x) + along(b, x)
+    y: Array = normal * align_to_axis(w, x) + align_to_axis(b, x)
     return y.astype(x.dtype)
 
 
@@ -370,7 +370,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "relu": nn.relu,
     "sigmoid": nn.sigmoid,
     "gelu": lambda x, tanh=False: nn.gelu(x, approximate=tanh),
-    "prelu": lambda x, slope: jnp.where(x > 0, x, x * along(slope, x)),
+    "prelu": lambda x, slope: jnp.where(x > 0, x, x * align_to_axis(slope, x)),
     "dropout": lambda x, key, p: jnp.where(
         jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0
     ),

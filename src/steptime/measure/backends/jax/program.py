@@ -12,7 +12,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.measure import synthetic
 from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
-from steptime.measure.interpreter import TableCall, calls_of, interpret
+from steptime.measure.interpreter import TableCall, interpret, list_calls
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
 from steptime.network.ops.optimizers import STATES
 
@@ -48,7 +48,7 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
     The buffers that it gives hold the new running statistics; the count says the masks of dropout.
     Every op runs in a scope of its name. Raises `UnsupportedError` for kinds without a function.
     """
-    calls = calls_of(graph, RUNS, "jax")
+    calls = list_calls(graph, RUNS, "jax")
 
     def network(carry: Carry, inputs: Arrays) -> tuple[Array, Tensors]:
         live = {**inputs, **carry.weights, **carry.buffers}
@@ -62,7 +62,7 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
             if call.kind in DRAWS:
                 key, op_key = jax.random.split(key)
                 tensors = [*tensors, op_key]
-            with jax.named_scope(call.of):
+            with jax.named_scope(call.op_name):
                 result = call.function(*tensors, **call.attrs)
             if call.kind in KEEPS and isinstance(result, tuple):
                 result, *statistics = result

@@ -19,7 +19,7 @@ from steptime.formats.export.onnx import export_onnx
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
-from steptime.measure.infeed import clocked, in_turn
+from steptime.measure.infeed import chain_calls, time_input
 from steptime.measure.synthetic import initial_values
 
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "prepare", "translate_error"]
@@ -40,7 +40,7 @@ def device_facts(device: str) -> contract.DeviceFacts:
     if kind == "cpu":
         return machine.host_facts()
     query = ("nvidia-smi", f"--id={number}", "--query-gpu=name", "--format=csv,noheader")
-    product = (machine.output(*query) or "").strip() or "a CUDA device"
+    product = (machine.read_command_output(*query) or "").strip() or "a CUDA device"
     return contract.DeviceFacts(
         product, memory_bytes=None, room_bytes=None, cache_bytes=None, is_accelerator=True
     )
@@ -50,7 +50,7 @@ def _find(device: str) -> tuple[str, int]:
     """Return the kind and number of a device; raises `InputError` where it is not here."""
     available = ort.get_available_providers()
     counts = {kind: _MANY[kind] for kind, provider in _PROVIDERS.items() if provider in available}
-    return contract.pick(device, counts, "to onnxruntime")
+    return contract.pick_device(device, counts, "to onnxruntime")
 
 
 def translate_error(error: Exception) -> Exception | None:
@@ -110,7 +110,7 @@ def prepare(
         for name, array in (feed.next() if feed else synthetic_inputs).items():
             values[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
 
-    take, waited = clocked(copied) if copies else (None, None)
+    take, waited = time_input(copied) if copies else (None, None)
 
     def forward() -> None:
         running.run_with_iobinding(binding)
@@ -123,7 +123,7 @@ def prepare(
         "intra_op_threads": running.get_session_options().intra_op_num_threads,
     }
     return contract.Prepared(
-        step=in_turn(take, forward),
+        step=chain_calls(take, forward),
         sync=lambda: None,  # a run returns when its outputs are there
         parts={"forward": forward},
         memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),

@@ -25,7 +25,7 @@ from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
-from steptime.measure.infeed import Stopwatch, clocked, in_turn
+from steptime.measure.infeed import Stopwatch, chain_calls, time_input
 from steptime.records.record import current_time
 from steptime.records.trace_events import STEP
 
@@ -49,7 +49,7 @@ def find(name: str) -> torch.device:
     """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
     mps = int(torch.backends.mps.is_available())
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": mps}
-    kind, number = contract.pick(name, {kind: many for kind, many in counts.items() if many})
+    kind, number = contract.pick_device(name, {kind: many for kind, many in counts.items() if many})
     return torch.device(kind, number) if kind == "cuda" else torch.device(kind)
 
 
@@ -146,7 +146,7 @@ def prepare(
         load_batch, waited = _clocked_input(copy, device)
     inputs = [values[name] for name in graph.inputs]
     parts, loss = torch_module.parts_of(network.run, inputs, workload, types, device, spread)
-    run = in_turn(load_batch, *parts.values())
+    run = chain_calls(load_batch, *parts.values())
 
     def trace(steps: int) -> str:
         if not (options.compile or user_module):  # compiled ops do not say their names
@@ -155,17 +155,17 @@ def prepare(
         return _trace_of(run, sync, steps)
 
     def step_without_exchange() -> Callable[[], None]:
-        if spread.quiet:
-            return spread.quiet(run)
+        if spread.make_step_without_exchange:
+            return spread.make_step_without_exchange(run)
         # a sharded network cannot leave it out: a copy that is not sharded
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
-    if group and spread.timed:
+    if group and spread.is_timed:
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
-        meter = WITHOUT_SYNC if spread.quiet else AGAINST_COPY
-        group = replace(group, comm_meter=meter, alone=step_without_exchange)
+        meter = WITHOUT_SYNC if spread.make_step_without_exchange else AGAINST_COPY
+        group = replace(group, comm_meter=meter, make_step_without_exchange=step_without_exchange)
     return contract.Prepared(
         step=run,
         sync=sync,
@@ -247,7 +247,7 @@ def _clocked_input(
     so time in which the host reads while the device still computes is not waited for.
     """
     if device.type != "cuda":
-        return clocked(take)
+        return time_input(take)
     events: list[list[torch.cuda.Event]] = []  # before and after, of each step since it was asked
 
     def timed() -> None:

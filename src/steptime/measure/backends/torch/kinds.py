@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import reach
-from steptime.measure.kinds import activate, functions, kinds
+from steptime.measure.kinds import activate, find_elementwise_functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.network.ops.experts import GATED
 from steptime.network.ops.images import OVER_VOLUMES, pool_outputs
@@ -36,7 +36,7 @@ def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable
     return extreme
 
 
-FUNCTIONS = functions(
+FUNCTIONS = find_elementwise_functions(
     {
         "clamp": lambda x, low, high: x.clamp(low, high),
         "maximum": _extreme(torch.maximum, "min"),

@@ -19,7 +19,7 @@ from steptime.measure import synthetic
 from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, RUNS
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
-from steptime.measure.interpreter import TableCall, calls_of, interpret
+from steptime.measure.interpreter import TableCall, interpret, list_calls
 from steptime.measure.synthetic import Fill, angles, fills
 
 Part = Callable[[], None]  # of a step
@@ -37,7 +37,7 @@ def module_of(
     it, as a library's layer has it. Under autocast (`precision.mixed`) casts of inputs and weights
     are left to autocast. Raises `UnsupportedError` for kinds that PyTorch does not run here.
     """
-    calls = calls_of(
+    calls = list_calls(
         graph,
         RUNS,
         "torch",
@@ -46,32 +46,34 @@ def module_of(
         is_left_out=lambda op: op.kind == "cast" and precision.mixed,
     )
     root = nn.Module()
-    lines = fx.Graph()
-    nodes = {name: lines.placeholder(_identifier(name)) for name in graph.inputs}
+    fx_graph = fx.Graph()
+    nodes = {name: fx_graph.placeholder(_identifier(name)) for name in graph.inputs}
     for name in (*graph.weights, *graph.buffers):
-        place = f"{_identifier(name)}_{len(lines.nodes)}"  # two names may be one as identifiers
+        attribute_name = (
+            f"{_identifier(name)}_{len(fx_graph.nodes)}"  # two names may be one as identifiers
+        )
         if isinstance(value := values[name], nn.Parameter):
-            root.register_parameter(place, value)
+            root.register_parameter(attribute_name, value)
         else:
-            root.register_buffer(place, value)
-        nodes[name] = lines.get_attr(place)
+            root.register_buffer(attribute_name, value)
+        nodes[name] = fx_graph.get_attr(attribute_name)
 
-    def node(call: TableCall, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
+    def create_call(call: TableCall, inputs: list[fx.Node]) -> fx.Node | tuple[fx.Node, ...]:
         run = call.function
         if compiled and call.kind in RECURRENT:  # the compiler would unroll every time step
             run = torch.compiler.disable(run)
-        result = lines.create_node(
+        result = fx_graph.create_node(
             "call_function", run, tuple(inputs), dict(call.attrs), _identifier(call.name)
         )
-        result.meta[OP] = call.of
+        result.meta[OP] = call.op_name
         if len(call.outputs) == 1:
             return result
         indices = range(len(call.outputs))
-        return tuple([lines.call_function(operator.getitem, (result, i)) for i in indices])
+        return tuple([fx_graph.call_function(operator.getitem, (result, i)) for i in indices])
 
-    interpret(calls, nodes, node)
-    lines.output(nodes[graph.outputs[0]])
-    return fx.GraphModule(root, lines, _identifier(graph.name))
+    interpret(calls, nodes, create_call)
+    fx_graph.output(nodes[graph.outputs[0]])
+    return fx.GraphModule(root, fx_graph, _identifier(graph.name))
 
 
 def annotate(module: fx.GraphModule) -> None:
@@ -180,17 +182,17 @@ def input_copier(
     """
     on_gpu = device.type == "cuda"
 
-    def placed(tensor: Tensor) -> Tensor:
+    def pin_if_gpu(tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if on_gpu else tensor
 
     synthetic_inputs = {
-        name: placed(values[name].to("cpu", copy=True)) for name in graph.inputs if not feed
+        name: pin_if_gpu(values[name].to("cpu", copy=True)) for name in graph.inputs if not feed
     }
 
     def next_inputs() -> dict[str, Tensor]:
         if feed is None:
             return synthetic_inputs
-        return {name: placed(torch.from_numpy(array)) for name, array in feed.next().items()}
+        return {name: pin_if_gpu(torch.from_numpy(array)) for name, array in feed.next().items()}
 
     def take() -> None:
         for name, tensor in next_inputs().items():
@@ -231,8 +233,8 @@ def parts_of(
 
     if workload.phase != "train":
         return {"forward": infer}, None
-    scaled = workload.dtype == "float16-mixed"
-    scaler = torch.amp.GradScaler(device.type, enabled=scaled)
+    needs_loss_scaling = workload.dtype == "float16-mixed"
+    scaler = torch.amp.GradScaler(device.type, enabled=needs_loss_scaling)
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
     losses: list[Tensor] = []
     last: list[Tensor] = []
@@ -247,7 +249,7 @@ def parts_of(
         spread.exchange()
 
     def update() -> None:
-        if spread.updates:
+        if spread.runs_update:
             scaler.step(optimizer)
             scaler.update()
         spread.publish()

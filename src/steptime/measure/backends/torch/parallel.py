@@ -24,7 +24,7 @@ from steptime.core.exchange import BUCKET_BYTES
 from steptime.measure import ranks
 from steptime.measure.contract import ProcessGroup
 from steptime.measure.infeed import Stopwatch
-from steptime.measure.process_group import Pace
+from steptime.measure.process_group import GroupTimer
 from steptime.measure.ranks import Rank
 
 SAMPLE_S = 1e-3  # of all-reduces in a row
@@ -54,7 +54,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
         )
         control = dist.new_group(backend="gloo")  # of the numbers that are no part of a step
 
-        def agree(number: int) -> int:
+        def broadcast(number: int) -> int:
             shared = torch.tensor([number], dtype=torch.int64)
             dist.broadcast(shared, 0, group=control)
             return int(shared.item())
@@ -73,20 +73,20 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
                 for padded_text, length in zip(texts, lengths, strict=True)
             ]
 
-        _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, agree, gather)
+        _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, broadcast, gather)
     return _GROUPS[rank]
 
 
 def _store(rank: Rank) -> Any:
     """Return the store at which the processes meet; on one node nobody else can reach it."""
     is_served_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    serves, listens = rank.is_zero and not is_served_by_torchrun, None
+    is_server, listening_fd = rank.is_rank_zero and not is_served_by_torchrun, None
     if rank.address == ranks.LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-        if serves:
-            listens = socket.create_server((rank.address, rank.port)).detach()
+        if is_server:
+            listening_fd = socket.create_server((rank.address, rank.port)).detach()
     return dist.TCPStore(  # type: ignore[attr-defined]  # documented all the same
-        rank.address, rank.port, rank.size, is_master=serves, master_listen_fd=listens
+        rank.address, rank.port, rank.size, is_master=is_server, master_listen_fd=listening_fd
     )
 
 
@@ -95,18 +95,18 @@ class Spread:
     """A network whose replicas stay together.
 
     `network` runs forward, `weights` are what the optimizer updates. `exchange` comes after the
-    backward pass, `publish` after the update, which only those run of whom `updates` is true.
-    `quiet` makes of a step one that exchanges nothing, None where it cannot. `timed` says that
-    `watch` has seen every exchange.
+    backward pass, `publish` after the update, which only those run of whom `runs_update` is true.
+    `make_step_without_exchange` makes of a step one that exchanges nothing, None where it cannot.
+    `is_timed` says that `watch` has seen every exchange.
     """
 
     network: nn.Module
     weights: Sequence[Tensor]
     exchange: Call = lambda: None
     publish: Call = lambda: None
-    updates: bool = True
-    quiet: Callable[[Call], Call] | None = None
-    timed: bool = True
+    runs_update: bool = True
+    make_step_without_exchange: Callable[[Call], Call] | None = None
+    is_timed: bool = True
 
 
 def _allreduce(
@@ -118,16 +118,16 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        return Spread(ddp, weights, quiet=ddp.no_sync(), timed=False)
+        return Spread(ddp, weights, make_step_without_exchange=ddp.no_sync(), is_timed=False)
     buckets = _buckets(weights)
 
     def exchange() -> None:
         for bucket in buckets:
-            flat = _flat(bucket)
+            flat = _flatten_gradients(bucket)
             dist.all_reduce(flat)
-            _hand_out(flat.div_(group.size), bucket)
+            _assign_gradients(flat.div_(group.size), bucket)
 
-    return Spread(module, weights, watch.timed(exchange))
+    return Spread(module, weights, watch.wrap(exchange))
 
 
 def _parameter_server(
@@ -137,33 +137,35 @@ def _parameter_server(
     weights = list(module.parameters())
     buckets = _buckets(weights)
     worker_ranks = range(1, group.size)
-    is_zero = group.is_zero
+    is_rank_zero = group.is_rank_zero
 
     def exchange() -> None:
         for bucket in buckets:
-            flat = _flat(bucket)
-            if not is_zero:
+            flat = _flatten_gradients(bucket)
+            if not is_rank_zero:
                 dist.send(flat, 0)
                 continue
             received = torch.empty_like(flat)
             for rank in worker_ranks:
                 dist.recv(received, rank)
                 flat += received
-            _hand_out(flat.div_(group.size), bucket)
+            _assign_gradients(flat.div_(group.size), bucket)
 
     @torch.no_grad()
     def publish() -> None:
         for bucket in buckets:
             flat = torch.cat([weight.reshape(-1) for weight in bucket])
-            if is_zero:
+            if is_rank_zero:
                 for rank in worker_ranks:
                     dist.send(flat, rank)
                 continue
             dist.recv(flat, 0)
-            for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+            for weight, part in zip(bucket, _split_like(flat, bucket), strict=True):
                 weight.copy_(part)
 
-    return Spread(module, weights, watch.timed(exchange), watch.timed(publish), updates=is_zero)
+    return Spread(
+        module, weights, watch.wrap(exchange), watch.wrap(publish), runs_update=is_rank_zero
+    )
 
 
 def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bool) -> Spread:
@@ -181,7 +183,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
             fully_shard(unit)
     fully_shard(module)
     shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
-    return Spread(module, [shards[name] for name in order], timed=False)
+    return Spread(module, [shards[name] for name in order], is_timed=False)
 
 
 def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
@@ -193,18 +195,18 @@ def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModu
 
     assigned: set[str] = set()
     unit_of: dict[fx.Node, int] = {}
-    number, filled = 0, 0
+    number, filled_bytes = 0, 0
     for op in module.graph.nodes:
         if op.op != "call_function":
             continue
-        if filled >= BUCKET_BYTES:
-            number, filled = number + 1, 0
+        if filled_bytes >= BUCKET_BYTES:
+            number, filled_bytes = number + 1, 0
         unit_of[op] = number
         attributes = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"}
         new_names = attributes - assigned
         assigned |= new_names
         new_weights = new_names & _weights(module)
-        filled += sum(module.get_parameter(name).nbytes for name in new_weights)
+        filled_bytes += sum(module.get_parameter(name).nbytes for name in new_weights)
     chain = split_module(module, module, lambda node: unit_of[node])
     units = []
     for call in [node for node in chain.graph.nodes if node.op == "call_module"]:
@@ -252,30 +254,30 @@ STRATEGIES: dict[str, Callable[[fx.GraphModule, ProcessGroup, Stopwatch, bool], 
 def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return weights of one type in buckets of 25 MiB, the last first, as gradients get ready."""
     buckets: list[list[Tensor]] = []
-    filled = BUCKET_BYTES
+    filled_bytes = BUCKET_BYTES
     for weight in reversed(weights):
-        if filled >= BUCKET_BYTES or buckets[-1][0].dtype != weight.dtype:
+        if filled_bytes >= BUCKET_BYTES or buckets[-1][0].dtype != weight.dtype:
             buckets.append([])
-            filled = 0
+            filled_bytes = 0
         buckets[-1].append(weight)
-        filled += weight.nbytes
+        filled_bytes += weight.nbytes
     return buckets
 
 
-def _flat(bucket: list[Tensor]) -> Tensor:
+def _flatten_gradients(bucket: list[Tensor]) -> Tensor:
     """Return the gradients of a bucket as one tensor; a weight that had no part in it has zeros."""
     grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
     return torch.cat([grad.reshape(-1) for grad in grads])
 
 
-def _parts_of(flat: Tensor, bucket: list[Tensor]) -> list[Tensor]:
+def _split_like(flat: Tensor, bucket: list[Tensor]) -> list[Tensor]:
     parts = flat.split([weight.numel() for weight in bucket])
     return [part.view_as(weight) for part, weight in zip(parts, bucket, strict=True)]
 
 
-def _hand_out(flat: Tensor, bucket: list[Tensor]) -> None:
+def _assign_gradients(flat: Tensor, bucket: list[Tensor]) -> None:
     """Make the parts of `flat` the gradients of a bucket."""
-    for weight, part in zip(bucket, _parts_of(flat, bucket), strict=True):
+    for weight, part in zip(bucket, _split_like(flat, bucket), strict=True):
         weight.grad = part
 
 
@@ -288,14 +290,14 @@ def all_reduce_s(
     0 ends when `budget_s` is spent, after three rounds at the least.
     """
     group = join(ranks.find_rank(), device)
-    pace = Pace(group, sync)
+    group_timer = GroupTimer(group, sync)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
-    began, rounds = perf_counter(), 0
-    while group.agree(rounds <= MIN_ROUNDS or perf_counter() - began < budget_s):
+    start_s, rounds = perf_counter(), 0
+    while group.broadcast(rounds <= MIN_ROUNDS or perf_counter() - start_s < budget_s):
         for size, tensor in tensors.items():
-            total_s = pace.take(partial(dist.all_reduce, tensor), counts[size])
+            total_s = group_timer.time_steps(partial(dist.all_reduce, tensor), counts[size])
             call_s = total_s / counts[size]
             counts[size] = max(1, round(SAMPLE_S / call_s))  # equal on all ranks
             if rounds:  # the first round warms up, and sets the number of calls in a sample
