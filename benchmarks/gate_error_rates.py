@@ -175,7 +175,7 @@ def draw_history(
         if newest:
             logs[-newest:] += math.log(slower)
         changes = change_points([*logs], [0.0] * folders, 0, math.log1p(MARGIN))
-        places = [change.place for change in changes if change.size > 0 or not newest]
+        places = [change.level_start for change in changes if change.size > 0 or not newest]
         near = [at for at in places if not newest or abs(at - (folders - newest)) <= 1]
         found += bool(near)
     return found / draws

@@ -19,7 +19,7 @@ from steptime.calibration import plan_rows
 from steptime.calibration.plan_errors import ReadRow
 from steptime.calibration.plan_rows import Question, columns_of, files_in, resolve_model
 from steptime.core.errors import InputError, shorten
-from steptime.core.formula import filled, formula
+from steptime.core.formula import fill_braces, formula
 from steptime.core.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.hardware import catalog
@@ -101,7 +101,7 @@ def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[
         own = {} if stack is None else {"stack": stack}
         for label, place, one in plan_rows.read_questions(path):
             if isinstance(one, Question):
-                campaign = filled(layout.campaign, {"set": label})
+                campaign = fill_braces(layout.campaign, {"set": label})
                 yield label, place, replace(one, texts={**one.texts, **own}, campaign=campaign)
             else:
                 yield label, place, one
@@ -110,7 +110,7 @@ def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[
         row = dict.fromkeys(layout.optional, "") | cells
         place, label = f"{path.name}:{line}", layout.name
         try:
-            label = filled(layout.set, row) or layout.name
+            label = fill_braces(layout.set, row) or layout.name
             yield label, place, _question(layout, row, label, place, stack)
         except InputError as error:
             yield label, place, error
@@ -119,8 +119,8 @@ def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[
 def _question(layout: Layout, row: Row, label: str, place: str, stack: str | None) -> Question:
     for condition, reason in layout.refused:
         if formula(condition)(row):
-            raise InputError(filled(reason, row))
-    texts = {name: filled(text, row).strip() for name, text in layout.texts.items()}
+            raise InputError(fill_braces(reason, row))
+    texts = {name: fill_braces(text, row).strip() for name, text in layout.texts.items()}
     if "model" in texts:
         texts["model"] = resolve_model(texts["model"])
     if "device" in texts:
@@ -136,7 +136,7 @@ def _question(layout: Layout, row: Row, label: str, place: str, stack: str | Non
         texts["stack"] = stack
     elif "software" in texts:
         texts["stack"] = stack_at(texts["software"], texts["date"])
-    kind, campaign = KINDS[filled(layout.kind, row)], filled(layout.campaign, row)
+    kind, campaign = KINDS[fill_braces(layout.kind, row)], fill_braces(layout.campaign, row)
     return Question(label, place, kind, texts, numbers, measured, ran, campaign)
 
 

@@ -50,8 +50,8 @@ from steptime.network.families.family import Family, drop_defaults, resolve
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.network.recompute import recompute_checkpoints, recomputed, updated_early
-from steptime.network.tuning import tuned
+from steptime.network.recompute import move_updates_early, recompute_checkpoints, recompute_layers
+from steptime.network.tuning import apply_tuning
 
 IMAGE_STEM = "patches"  # of a transformer that reads images
 _PARADNN = re.compile(
@@ -338,7 +338,7 @@ def _build_graph(text: str) -> Graph:
     for name, spec in builder.tensors.items():
         if spec.size_bytes > MAX_COUNT:
             raise InputError(f"{table['model']}: tensor '{name}' has more than 2^53 bytes")
-    return tuned(builder.graph(output), Tuning(**table["tuning"]))
+    return apply_tuning(builder.graph(output), Tuning(**table["tuning"]))
 
 
 def build(workload: Workload) -> Graph:
@@ -393,5 +393,5 @@ def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     if step.checkpoints:
         step = recompute_checkpoints(step)
     if tuning.recompute == "full":
-        step = recomputed(step, "repeats" in tuning.methods)
-    return updated_early(step) if StateMode.EARLY in tuning.states else step
+        step = recompute_layers(step, to_end="repeats" in tuning.methods)
+    return move_updates_early(step) if StateMode.EARLY in tuning.states else step

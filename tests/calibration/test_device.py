@@ -9,7 +9,7 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, priors_of, step_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, choose_cases, fit_intervals, moved_constants
-from steptime.calibration.evaluate import after_calibration, score
+from steptime.calibration.evaluate import score, score_after_calibration
 from steptime.calibration.fit import constants_of, fit_constants, leave_out_residuals, log_residuals
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
@@ -110,7 +110,7 @@ def test_constants_of_ops_by_themselves_are_counted_too():
     cases = streams(slower=1.05, noise=0.05)
     table = calibrate(V100, choose_cases(cases, 11, seed=0), None)
     assert table["alone"].keys() - table["constants"].keys()
-    _, moved_count = after_calibration(cases, 11, draws=1)
+    _, moved_count = score_after_calibration(cases, 11, draws=1)
     assert moved_count == len({**table["constants"], **table["alone"]})
 
 

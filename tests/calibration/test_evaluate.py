@@ -11,7 +11,13 @@ from steptime.api import predict, predict_op
 from steptime.build import make_workload, read_model
 from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
-from steptime.calibration.evaluate import Scored, after_calibration, by_group, errors_of, score
+from steptime.calibration.evaluate import (
+    Scored,
+    by_group,
+    errors_of,
+    score,
+    score_after_calibration,
+)
 from steptime.calibration.evaluation import evaluate
 from steptime.calibration.mapped import plain_case
 from steptime.cli.main import run
@@ -104,20 +110,22 @@ def slow_cases(slower=1.3):
 def test_calibration_helps_the_cases_that_are_left():
     cases = slow_cases()
     before = errors_of(score(cases, cost_model("calibrated")))
-    found, _ = after_calibration(cases, 8, draws=2)
+    found, _ = score_after_calibration(cases, 8, draws=2)
     assert before.mape == pytest.approx(1 - 1 / 1.3)
     assert all(errors_of(one).mape < 0.75 * before.mape for one in found)
     assert [len(one) for one in found] == [20, 20]  # 2 devices, 18 cases, 8 of them taken
-    left, _ = after_calibration(2 * cases, 8, draws=1)
+    left, _ = score_after_calibration(2 * cases, 8, draws=1)
     seen = Counter((one.case.device.name, one.case.kernels) for one in left[0])
     assert {*seen.values()} == {2}  # a row that repeats a point is not what is left
     with pytest.raises(InputError, match="no case is left"):
-        after_calibration(cases, 18)
+        score_after_calibration(cases, 18)
 
 
 def test_an_evaluation_has_methods_rivals_and_the_worst_cases():
     cases = slow_cases()
-    cases[0] = replace(cases[0], rivals={"theirs": cases[0].seconds * 2}, place="here:1")
+    cases[0] = replace(
+        cases[0], published_s_by_method={"theirs": cases[0].seconds * 2}, place="here:1"
+    )
     found = evaluate(
         cases, cost_model("calibrated"), "calibrated", 8, ("device",), draws=2, worst=2
     )

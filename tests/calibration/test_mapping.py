@@ -46,10 +46,14 @@ def test_rows_become_cases(table):
     first, second = cases_of(table, mapping_of(SAID))
     assert first.kernels == op_kernels("matmul", ((8, 128, 32), (8, 32, 64)), {}, "float32")
     assert (first.kind, first.device.name, first.seconds) == ("batched", "v100-pcie-32gb", 5e-4)
-    assert first.rivals == {"theirs": pytest.approx(4e-4)}
+    assert first.published_s_by_method == {"theirs": pytest.approx(4e-4)}
     assert first.place == "ops.csv:2"
     assert second.kernels[0].products == ((1, 512, 256, 128),)
-    assert (second.kind, second.condition, dict(second.rivals)) == ("linear", "isolated", {})
+    assert (second.kind, second.condition, dict(second.published_s_by_method)) == (
+        "linear",
+        "isolated",
+        {},
+    )
 
 
 def test_compressed_tables_and_json_lines_are_read_too(tmp_path, table):

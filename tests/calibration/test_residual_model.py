@@ -200,7 +200,7 @@ def test_what_is_no_single_product_is_left_as_it_is():
 def test_what_the_host_hides_of_a_product_tells_little():
     # of rows that feel h of what their kernel takes, kernels are told y n h s2 / (n h2 s2 + noise)
     columns = Columns(products([(8, 8, 16)] * 20, 0.05, condition="isolated"))
-    _, felt = columns.find_products(PRIORS)
+    _, felt = columns.find_product_cases(PRIORS)
     assert felt == pytest.approx([felt[0]] * 20)
     assert 0 < felt[0] < 0.5
     found, _ = learn_residuals(columns, PRIORS, np.full(20, 0.05))

@@ -112,7 +112,7 @@ def test_without_time_nothing_is_measured_again():
 def test_a_third_is_kept_back_and_the_first_point_comes_again():
     machine = Machine({})
     table = machine.session().run()
-    assert [one.check for one in machine.heard] == [False, False, True] * 3 + [False]
+    assert [one.is_check for one in machine.heard] == [False, False, True] * 3 + [False]
     assert machine.heard[-1].point == machine.heard[0].point
     assert table["check_points"] == 3
     assert table["measured_points"] == 9
@@ -148,13 +148,13 @@ def test_what_cannot_be_measured_is_said():
         return {"note": "no kernel"} if len(request["graph"]["ops"]) == 101 else found
 
     session = machine.session()
-    session.request = ask
+    session.send_request = ask
     assert session.run()["failed"] == {"chain 100 8 8": "no kernel"}
 
 
 def test_nothing_measured_is_an_error():
     session = Machine({}).session()
-    session.request = lambda _: {"note": "none"}
+    session.send_request = lambda _: {"note": "none"}
     with pytest.raises(InputError, match="no row to calibrate with"):
         session.run()
 

@@ -2,7 +2,7 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.core.formula import column_name, filled, formula, valued
+from steptime.core.formula import column_name, fill_braces, formula, parse_cell
 
 
 @every(
@@ -48,7 +48,7 @@ def test_a_name_or_a_value_that_is_missing_is_one_line():
 
 
 def test_formulas_in_braces_fill_a_text():
-    assert filled("fc:layers={layers + 1},nodes={nodes}", {"layers": 3, "nodes": 8}) == (
+    assert fill_braces("fc:layers={layers + 1},nodes={nodes}", {"layers": 3, "nodes": 8}) == (
         "fc:layers=4,nodes=8"
     )
     assert formula("layers + nodes").names == {"layers", "nodes"}
@@ -58,7 +58,7 @@ def test_columns_and_cells():
     assert [column_name(column) for column in (" time (ms)", "#params", "a-b")] == [
         "time_ms", "params", "a_b",
     ]  # fmt: skip
-    assert [valued(cell) for cell in (" 12", "1.5e-3", "inf", "x", "", 4)] == [
+    assert [parse_cell(cell) for cell in (" 12", "1.5e-3", "inf", "x", "", 4)] == [
         12, 1.5e-3, "inf", "x", "", 4,
     ]  # fmt: skip
 
@@ -90,6 +90,6 @@ def test_no_formula_takes_more_than_a_line_does(text, why):
 
 
 def test_numbers_of_thousands_of_digits_are_texts():
-    assert valued("1" * 300) == int("1" * 300)
-    assert valued("1" * 5000) == "1" * 5000
-    assert filled("{m * m}", {"m": 10**140}) == str(10**280)
+    assert parse_cell("1" * 300) == int("1" * 300)
+    assert parse_cell("1" * 5000) == "1" * 5000
+    assert fill_braces("{m * m}", {"m": 10**140}) == str(10**280)

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.core.tuning import make_tuning
 from steptime.network.count import count, peak_bytes
-from steptime.network.recompute import needed
+from steptime.network.recompute import find_repeated_ops
 
 DECODER = (
     "transformer:kind=decoder,layers=3,width=64,heads=4,ffn=128,length=32,vocabulary=96,"
@@ -42,7 +42,7 @@ def test_layers_compute_again_what_their_gradients_read():
     assert "block2/ffn/up/linear" in names
     assert "block2/ffn/down/linear" not in names
     assert all(op.part == "backward" for op in added)
-    whole = {op.name for ops in needed(plain).values() for op in ops}
+    whole = {op.name for ops in find_repeated_ops(plain).values() for op in ops}
     rows = {row.name: row.flop for row in count(plain).ops}
     assert flop(again) - flop(plain) == sum(rows[name] for name in whole)
     assert peak_bytes(again) < peak_bytes(plain)

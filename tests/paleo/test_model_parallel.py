@@ -29,7 +29,7 @@ from steptime.paleo.model_parallel import (
     splits_of,
 )
 from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nest_layers
-from steptime.paleo.placement import LayerTimes, nodes
+from steptime.paleo.placement import LayerTimes, time_layers
 from steptime.prediction.step_model import StepModel
 
 MS = 1e3
@@ -78,7 +78,7 @@ def test_every_layer_of_the_original(shared):
         comp, comm = ppp.removeprefix("ppp").split("-")
         given = {"ppp_comp": comp, "ppp_comm": comm}
         model = StepModel(shared / "paleo/nets" / f"{net}.json", device, link, "paleo", given)
-        found = {node.layer.name: node for node in nodes(model, int(batch[1:]), "hybrid")}
+        found = {node.layer.name: node for node in time_layers(model, int(batch[1:]), "hybrid")}
         for direction, layers in case.items():
             assert set(layers) == set(found)
             for layer, expected in layers.items():
@@ -229,7 +229,9 @@ def test_eight_splits_in_model_mode(tmp_path):
     path = split_alexnet.write(tmp_path, 8)
     row = model_parallel(StepModel(path, "K20", link, "paleo"), 128)
     assert row.note == MEMORY_NOTE
-    found = {n.layer.name: n for n in nodes(StepModel(path, "K20", link, "paleo"), 128, "model")}
+    found = {
+        n.layer.name: n for n in time_layers(StepModel(path, "K20", link, "paleo"), 128, "model")
+    }
     one = 128 * (4096 // 8) * 4 / 2**30 / 208  # of drop6@k, K20 has 208 GB/s
     assert found["dense/join6@0"].fetch_s == pytest.approx(7 * one)
     assert found["dense/join6@7"].fetch_s == pytest.approx(7 * one)
@@ -280,7 +282,7 @@ def test_one_device_has_nothing_to_split(method, net):
 
 def toy_nodes(tmp_path: Path, splits: int, **more: Any) -> dict[str, LayerTimes]:
     model = StepModel(split_alexnet.write(tmp_path, splits), TOY, WIRE, **more)
-    return {node.layer.name: node for node in nodes(model, 16, "model")}
+    return {node.layer.name: node for node in time_layers(model, 16, "model")}
 
 
 def test_fetches_by_hand(tmp_path):
@@ -301,7 +303,7 @@ def test_fetches_by_hand(tmp_path):
 
 def test_layers_have_the_times_of_all_their_ops(tmp_path):
     model = StepModel(split_alexnet.write(tmp_path, 2), TOY, WIRE)
-    found, step = nodes(model, 16, "model"), model.timeline(16)
+    found, step = time_layers(model, 16, "model"), model.timeline(16)
     for part in ("forward", "backward"):
         total = sum(getattr(node, part).total_s - node.fetch_s for node in found)
         assert total == pytest.approx(getattr(step, f"{part}_s"))
@@ -313,7 +315,7 @@ def test_hybrid_by_hand(tmp_path):
     splits, batch = 4, 16
     model = StepModel(split_alexnet.write(tmp_path, splits), TOY, WIRE)
     row = hybrid(model, batch, splits)
-    found = {node.layer.name: node for node in nodes(model, batch, "hybrid")}
+    found = {node.layer.name: node for node in time_layers(model, batch, "hybrid")}
     fetch = found["dense/fc6@3"].fetch_s
     parts: Any = row.parts
 

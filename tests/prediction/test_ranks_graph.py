@@ -129,7 +129,13 @@ def test_a_group_with_a_stride_shares_the_links_of_its_node():
         op
         if op.kind not in ("all_gather", "reduce_scatter")
         else type(op)(
-            op.name, op.kind, op.inputs, op.outputs, {**op.attrs, "stride": 4}, op.part, op.of
+            op.name,
+            op.kind,
+            op.inputs,
+            op.outputs,
+            {**op.attrs, "stride": 4},
+            op.part,
+            op.of,
         )
         for op in graph.ops
     )

@@ -72,7 +72,9 @@ class Target:
 def _whole(data: Path) -> Iterable[Case]:
     for case, rival in neusight_models.with_rivals(data):
         told = {"NeuSight": rival.neusight_s, "Habitat": rival.habitat_s}
-        yield replace(case, rivals={name: s for name, s in told.items() if s}, calibrates=False)
+        yield replace(
+            case, published_s_by_method={name: s for name, s in told.items() if s}, calibrates=False
+        )
 
 
 def _ops(data: Path) -> Iterable[Case]:
@@ -321,9 +323,9 @@ def tables(
     for one in TARGETS:
         cases = [case for some in checked[one.name].values() for case in some]
         yield line(f"analytic, {one.name}", score(cases, cost_model("analytic")))
-        for name in sorted({name for case in cases for name in case.rivals}):
-            shared = [case for case in cases if name in case.rivals]
-            rival = [Scored(case, case.rivals[name], None, None) for case in shared]
+        for name in sorted({name for case in cases for name in case.published_s_by_method}):
+            shared = [case for case in cases if name in case.published_s_by_method]
+            rival = [Scored(case, case.published_s_by_method[name], None, None) for case in shared]
             yield line(f"{name}, {one.name}", rival)
             same = {id(case) for case in shared}
             ours = [s for d in new[one.name].values() for s in d if id(s.case) in same]

@@ -71,7 +71,7 @@ class Case:
         family: a second group in tables; cases of one family stay on one side of a split.
         workload: the network of a step.
         stack: the software of a step, "" for the default.
-        rivals: seconds that published methods predicted, by their names.
+        published_s_by_method: seconds that published methods predicted, by their names.
         place: the row of the case, for messages.
         calibrates: whether a calibration may fit the case; else it is only predicted.
         copies: copies of its weights that a `repeated` kernel goes round.
@@ -91,7 +91,7 @@ class Case:
     family: str = ""
     workload: Workload | None = None
     stack: str = ""
-    rivals: Mapping[str, float] = field(default_factory=dict)
+    published_s_by_method: Mapping[str, float] = field(default_factory=dict)
     place: str = ""
     calibrates: bool = True
     copies: int = COPIES
@@ -206,7 +206,7 @@ def op_kernels(
     if kind_row(kind).window:
         attrs = _expand_window_attrs(shapes, attrs)
     attr_items = tuple(sorted(attrs.items()))
-    return _op_kernels(kind, shapes, attr_items, dtype, pass_, gradient_indices, settings)
+    return _lower_single_op(kind, shapes, attr_items, dtype, pass_, gradient_indices, settings)
 
 
 def _expand_window_attrs(shapes: Sequence[Shape], attrs: Mapping[str, Attr]) -> dict[str, Attr]:
@@ -235,7 +235,7 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
     """
     row = kind_row(kind)
     parameters = signature(row.outputs).parameters.values()
-    form_kinds = {parameter.kind for parameter in parameters}
+    parameter_kinds = {parameter.kind for parameter in parameters}
     positional = [p for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     keyword_only = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
     parameters_by_name = [*positional, *keyword_only]
@@ -248,10 +248,10 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
     missing = missing_inputs + missing_attrs
     if missing or not input_count:
         return f"lacks {', '.join(missing) or 'an input'}"
-    takes_any_count = Parameter.VAR_POSITIONAL in form_kinds
+    takes_any_count = Parameter.VAR_POSITIONAL in parameter_kinds
     if input_count > len(inputs) and not takes_any_count:
         return f"takes {counted(len(inputs), 'input')}, not {input_count}"
-    if Parameter.VAR_KEYWORD in form_kinds:
+    if Parameter.VAR_KEYWORD in parameter_kinds:
         return ""
     attr_names = {parameter.name for parameter in parameters_by_name} - {*inputs}
     unknown_attrs = [name for name in attrs if name not in attr_names]
@@ -259,7 +259,7 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
 
 
 @lru_cache(maxsize=4096)
-def _op_kernels(
+def _lower_single_op(
     kind: str,
     shapes: tuple[tuple[int, ...], ...],
     attrs: Attrs,
@@ -272,20 +272,22 @@ def _op_kernels(
     misfit = describe_misfit(kind, len(shapes), dict(attrs))
     if misfit:
         raise ShapeError(misfit)
-    compute_dtype, low = precision(dtype).compute, precision(dtype).products
-    if low and kind not in LOW_KINDS:
+    compute_dtype, low_operand_type = precision(dtype).compute, precision(dtype).products
+    if low_operand_type and kind not in LOW_KINDS:
         kinds = ", ".join(LOW_KINDS)
-        raise ShapeError(f"has no products of {low} operands; those that have: {kinds}")
+        raise ShapeError(
+            f"has no products of {low_operand_type} operands; those that have: {kinds}"
+        )
     graph = _single_op_graph(kind, shapes, dict(attrs), compute_dtype)
     if pass_ == "forward":
-        lowered = lower_products(lower(graph, dtype, settings), graph, low)
+        lowered = lower_products(lower(graph, dtype, settings), graph, low_operand_type)
         return _without_stack_limits(lowered.kernels)
-    trained = tuple(
+    trained_inputs = tuple(
         name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
     )
-    training = training_graph(_add_loss(graph, trained, compute_dtype), "sgd")
+    training = training_graph(_add_loss(graph, trained_inputs, compute_dtype), "sgd")
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    kernels = lower_products(lower(training, dtype, settings), training, low).kernels
+    kernels = lower_products(lower(training, dtype, settings), training, low_operand_type).kernels
     return _without_stack_limits(
         kernel for kernel in kernels if kernel.op == "op" and kernel.pass_ in passes
     )
@@ -306,7 +308,7 @@ def _single_op_graph(
     return Graph("op", tensors, (op,), names, (), op.outputs)
 
 
-def _add_loss(graph: Graph, trained: tuple[str, ...], dtype: str) -> Graph:
+def _add_loss(graph: Graph, trained_inputs: tuple[str, ...], dtype: str) -> Graph:
     """Return a graph whose loss is the mean of its first output, and whose inputs are trained."""
     (op,) = graph.ops
     loss = Op("loss", "mean", op.outputs[:1], ("loss",))
@@ -314,8 +316,8 @@ def _add_loss(graph: Graph, trained: tuple[str, ...], dtype: str) -> Graph:
         "op",
         {**graph.tensors, "loss": TensorSpec((), dtype)},
         (op, loss),
-        tuple(name for name in graph.inputs if name not in trained),
-        trained,
+        tuple(name for name in graph.inputs if name not in trained_inputs),
+        trained_inputs,
         ("loss",),
     )
 

@@ -20,8 +20,8 @@ from steptime.calibration.client_runs import (
     RunFacts,
     RunMeans,
     Traffic,
-    run_of_means,
-    run_of_requests,
+    make_run_from_means,
+    make_run_from_requests,
 )
 from steptime.calibration.client_settings import (
     find_value,
@@ -54,9 +54,10 @@ def read_client_runs(path: Path) -> list[ClientRun]:
     documents = _read_documents(path)
     if not documents:
         raise InputError(f"{place}: holds no results")
-    if "metadata" in documents[0] and "metrics" in documents[0]:
+    is_aiperf_export = "metadata" in documents[0] and "metrics" in documents[0]
+    if is_aiperf_export:
         return [_read_aiperf_requests(documents, place)]
-    if _is_request(documents[0]):
+    if _has_request_columns(documents[0]):
         return read_request_table(path)
     runs: list[ClientRun] = []
     for number, document in enumerate(documents, start=1):
@@ -113,7 +114,7 @@ def _parse_line(line: str, place: str) -> Any:
         raise InputError(f"{place}: is no JSON; a CSV of requests ends in .csv") from None
 
 
-def _is_request(document: JsonObject) -> bool:
+def _has_request_columns(document: JsonObject) -> bool:
     return "input_tokens" in document or "input_length" in document
 
 
@@ -132,14 +133,27 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     backend = stack_of_backend(document.get("backend"))
     settings = {**backend, **read_settings(document, document.get("server_info"))}
     if isinstance(document.get("ttfts"), list):
-        requests, failed_count = _bench_requests(document, place)
-        return run_of_requests(requests, RunFacts(place, group, settings, traffic, failed_count))
+        requests, failed_count = _read_bench_requests(document, place)
+        facts = RunFacts(
+            place=place,
+            group=group,
+            settings=settings,
+            traffic=traffic,
+            failed_count=failed_count,
+        )
+        return make_run_from_requests(requests, facts)
     failed_count = int(read_number(document, "failed", place) or 0)
     completed = int(read_finite(document, "completed", place))
-    facts = RunFacts(place, group, settings, traffic, failed_count)
-    request_ms = _first_number(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
-    tpot_ms = _first_number(document, ("mean_tpot_ms", "mean_itl_ms"), place)
-    ttft_ms = _first_number(document, ("mean_ttft_ms",), place)
+    facts = RunFacts(
+        place=place,
+        group=group,
+        settings=settings,
+        traffic=traffic,
+        failed_count=failed_count,
+    )
+    request_ms = _read_first_nonzero(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
+    tpot_ms = _read_first_nonzero(document, ("mean_tpot_ms", "mean_itl_ms"), place)
+    ttft_ms = _read_first_nonzero(document, ("mean_ttft_ms",), place)
     means = RunMeans(
         count=completed,
         input_tokens=read_finite(document, "total_input_tokens", place) / max(1, completed),
@@ -148,10 +162,10 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
         request_s=None if request_ms is None else MS * request_ms,
         tpot_s=None if tpot_ms is None else MS * tpot_ms,
     )
-    return run_of_means(means, facts)
+    return make_run_from_means(means, facts)
 
 
-def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientRequest], int]:
+def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientRequest], int]:
     """Return the requests of a detailed result that succeeded, and how many failed."""
     ttfts_s = document["ttfts"]
     columns: dict[str, Sequence[Any]] = {"ttfts": ttfts_s}
@@ -161,14 +175,14 @@ def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientReques
             raise InputError(f"{place}: {name}: must be a list of {len(ttfts_s)} values, as ttfts")
         columns[name] = column
     starts_s = document.get("start_times")
-    has_starts = isinstance(starts_s, list) and len(starts_s) == len(ttfts_s)
+    has_start_times = isinstance(starts_s, list) and len(starts_s) == len(ttfts_s)
     errors = document.get("errors")
     requests = []
     rows = zip(*columns.values(), strict=True)
     for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(rows):
-        is_failed = isinstance(errors, list) and i < len(errors) and bool(errors[i])
+        has_error = isinstance(errors, list) and i < len(errors) and bool(errors[i])
         has_answer = output_tokens and ttft_s
-        if is_failed or not has_answer:
+        if has_error or not has_answer:
             continue
         later_tokens_s = sum(itls_s) if isinstance(itls_s, list) else itls_s
         cells = {
@@ -180,7 +194,7 @@ def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientReques
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)
         request = ClientRequest(
-            arrival_s=float(starts_s[i]) if has_starts else None,  # type: ignore[index]  # a list
+            arrival_s=float(starts_s[i]) if has_start_times else None,  # type: ignore[index]  # a list
             input_tokens=int(read_finite(cells, "input", row_place)),
             output_tokens=int(read_finite(cells, "output", row_place)),
             ttft_s=first_token_s,
@@ -191,13 +205,13 @@ def _bench_requests(document: JsonObject, place: str) -> tuple[list[ClientReques
     return requests, failed_count
 
 
-def _first_number(table: JsonObject, names: Sequence[str], place: str) -> float | None:
+def _read_first_nonzero(table: JsonObject, names: Sequence[str], place: str) -> float | None:
     """Return the first number that is not 0 among those of these names, None without one."""
     numbers = (read_number(table, name, place) for name in names)
     return next((number for number in numbers if number), None)
 
 
-def _metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> float | None:
+def _read_metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> float | None:
     """Return a metric of AIPerf or GenAI-Perf, in seconds where it has a unit of time."""
     metric = metrics.get(name)
     if not isinstance(metric, Mapping):
@@ -209,19 +223,19 @@ def _metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> floa
 def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRun:
     """Return the run of AIPerf's `profile_export.jsonl`, one record per request."""
     requests: list[ClientRequest] = []
-    profiled = [
+    profiled_records = [
         record
         for record in records
         if record.get("metadata", {}).get("benchmark_phase", "profiling") == "profiling"
     ]
-    for i, record in enumerate(profiled):
+    for i, record in enumerate(profiled_records):
         metrics, metadata = record.get("metrics"), record["metadata"]
         if record.get("error") or metadata.get("was_cancelled") or not metrics:
             continue
         row_place = f"{place}: record {i}"
-        request_s = _metric(metrics, "request_latency", "value", row_place)
-        input_tokens = _metric(metrics, "input_sequence_length", "value", row_place)
-        output_tokens = _metric(metrics, "output_sequence_length", "value", row_place)
+        request_s = _read_metric(metrics, "request_latency", "value", row_place)
+        input_tokens = _read_metric(metrics, "input_sequence_length", "value", row_place)
+        output_tokens = _read_metric(metrics, "output_sequence_length", "value", row_place)
         if None in (request_s, input_tokens) or not output_tokens:
             continue
         start_ns = read_number(metadata, "request_start_ns", row_place)
@@ -229,39 +243,41 @@ def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRu
             arrival_s=None if start_ns is None else NS * start_ns,
             input_tokens=max(1, round(input_tokens or 0)),
             output_tokens=max(1, round(output_tokens)),
-            ttft_s=_metric(metrics, "time_to_first_token", "value", row_place),
+            ttft_s=_read_metric(metrics, "time_to_first_token", "value", row_place),
             request_s=request_s or 0.0,
         )
         requests.append(request)
-    facts = RunFacts(place, place, failed_count=len(profiled) - len(requests))
-    return run_of_requests(requests, facts)
+    facts = RunFacts(place=place, group=place, failed_count=len(profiled_records) - len(requests))
+    return make_run_from_requests(requests, facts)
 
 
 def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
     """Return the run of AIPerf's or GenAI-Perf's summary in JSON."""
     config = document.get("input_config", {})
-    count = _metric(document, "request_count", "avg", place)
+    count = _read_metric(document, "request_count", "avg", place)
     if count is None:
         count = find_value(config, "request_count", "num_prompts")
-    input_tokens = _metric(document, "input_sequence_length", "avg", place)
-    output_tokens = _metric(document, "output_sequence_length", "avg", place)
+    input_tokens = _read_metric(document, "input_sequence_length", "avg", place)
+    output_tokens = _read_metric(document, "output_sequence_length", "avg", place)
     if count is None or input_tokens is None or output_tokens is None:
         text = "request_count, input_sequence_length and output_sequence_length"
         raise InputError(f"{place}: a summary has {text}")
     model = find_value(config, "model_names", "model", "models")
     settings = {**({} if model is None else {"model": model}), **read_settings(config, document)}
-    facts = RunFacts(place, place, settings, _traffic_of(config, place))
+    facts = RunFacts(
+        place=place, group=place, settings=settings, traffic=_read_traffic(config, place)
+    )
     means = RunMeans(
         count=int(float(count)),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        ttft_s=_metric(document, "time_to_first_token", "avg", place),
-        request_s=_metric(document, "request_latency", "avg", place),
+        ttft_s=_read_metric(document, "time_to_first_token", "avg", place),
+        request_s=_read_metric(document, "request_latency", "avg", place),
     )
-    return run_of_means(means, facts)
+    return make_run_from_means(means, facts)
 
 
-def _traffic_of(config: Any, place: str) -> Traffic:
+def _read_traffic(config: Any, place: str) -> Traffic:
     """Return the traffic that the configuration of a tool describes."""
     table = {
         "concurrency": find_value(config, "concurrency", "streams", "max_concurrency"),
@@ -287,7 +303,7 @@ def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
         config = benchmark.get("config", benchmark.get("args", {}))
         strategy = config.get("strategy", {}) if isinstance(config, Mapping) else {}
         is_synchronous = isinstance(strategy, Mapping) and strategy.get("type_") == "synchronous"
-        traffic = _traffic_of(strategy, row_place)
+        traffic = _read_traffic(strategy, row_place)
         if is_synchronous:
             traffic = Traffic(concurrency=1)
         model = find_value(config, "model") or find_value(arguments, "model")
@@ -295,25 +311,31 @@ def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
         request_table = benchmark.get("requests", {})
         rows_by_status = request_table if isinstance(request_table, Mapping) else {}
         failed_count = len(rows_by_status.get("errored") or ())
-        facts = RunFacts(row_place, place, settings, traffic, failed_count)
+        facts = RunFacts(
+            place=row_place,
+            group=place,
+            settings=settings,
+            traffic=traffic,
+            failed_count=failed_count,
+        )
         requests = [
-            _guidellm_request(row, f"{row_place}: request {number}")
+            _read_guidellm_request(row, f"{row_place}: request {number}")
             for number, row in enumerate(rows_by_status.get("successful") or ())
         ]
         if requests:
             with_tokens = [request for request in requests if request is not None]
-            runs.append(run_of_requests(with_tokens, facts))
+            runs.append(make_run_from_requests(with_tokens, facts))
         else:
-            runs.append(run_of_means(_guidellm_means(benchmark, row_place), facts))
+            runs.append(make_run_from_means(_read_guidellm_means(benchmark, row_place), facts))
     if not runs:
         raise InputError(f"{place}: holds no benchmarks")
     return runs
 
 
-def _guidellm_request(row: JsonObject, place: str) -> ClientRequest | None:
+def _read_guidellm_request(row: JsonObject, place: str) -> ClientRequest | None:
     """Return a request of GuideLLM, None for one without tokens."""
-    start_s = _first_number(row, ("request_start_time", "start_time"), place)
-    end_s = _first_number(row, ("request_end_time", "end_time"), place)
+    start_s = _read_first_nonzero(row, ("request_start_time", "start_time"), place)
+    end_s = _read_first_nonzero(row, ("request_end_time", "end_time"), place)
     request_s = read_number(row, "request_latency", place)
     if request_s is None and start_s is not None and end_s is not None:
         request_s = end_s - start_s
@@ -331,20 +353,26 @@ def _guidellm_request(row: JsonObject, place: str) -> ClientRequest | None:
     )
 
 
-def _guidellm_means(benchmark: Mapping[str, Any], place: str) -> RunMeans:
+def _read_guidellm_means(benchmark: Mapping[str, Any], place: str) -> RunMeans:
     """Return the means of a report without its requests."""
     metrics = benchmark.get("metrics", {})
 
-    def statistic(name: str, key: str) -> float | None:
+    def read_statistic(name: str, key: str) -> float | None:
         metric = metrics.get(name, {}).get("successful", {})
         return read_number(metric, key, f"{place}: {name}")
 
     names = ("prompt_token_count", "output_token_count", "request_latency")
-    values = [statistic(name, "mean") for name in names]
-    count = statistic("request_latency", "count")
+    values = [read_statistic(name, "mean") for name in names]
+    count = read_statistic("request_latency", "count")
     if None in values or count is None:
         raise InputError(f"{place}: has no requests, and no means of {', '.join(names)}")
     input_tokens, output_tokens, request_s = (value or 0.0 for value in values)
-    ttft_ms = statistic("time_to_first_token_ms", "mean")
+    ttft_ms = read_statistic("time_to_first_token_ms", "mean")
     ttft_s = None if ttft_ms is None else MS * ttft_ms
-    return RunMeans(int(count), input_tokens, output_tokens, ttft_s, request_s)
+    return RunMeans(
+        count=int(count),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        ttft_s=ttft_s,
+        request_s=request_s,
+    )

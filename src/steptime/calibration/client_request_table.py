@@ -10,7 +10,7 @@ from steptime.calibration.client_runs import (
     ClientRun,
     RunFacts,
     Traffic,
-    run_of_requests,
+    make_run_from_requests,
 )
 from steptime.calibration.client_settings import read_finite, read_number, read_settings
 from steptime.core.errors import InputError, shorten
@@ -58,46 +58,51 @@ def read_request_table(path: Path) -> list[ClientRun]:
 
 def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
     """Return the run of some rows; those without a time of the request failed."""
-    first_place, first = rows[0]
-    request_column = _time_column(first, "request")
+    first_place, first_row = rows[0]
+    request_column = _find_time_column(first_row, "request")
     if request_column is None:
         text = f"{first_place}: a request has {COLUMNS_TEXT}"
-        raise InputError(f"{text}, not {shorten(', '.join(first))}")
+        raise InputError(f"{text}, not {shorten(', '.join(first_row))}")
     requests = [_read_request(row, row_place) for row_place, row in rows if row.get(request_column)]
-    concurrency = int(read_number(first, "concurrency", first_place) or 0)
+    concurrency = int(read_number(first_row, "concurrency", first_place) or 0)
     facts = RunFacts(
-        place, place, read_settings(first), Traffic(concurrency), len(rows) - len(requests)
+        place=place,
+        group=place,
+        settings=read_settings(first_row),
+        traffic=Traffic(concurrency=concurrency),
+        failed_count=len(rows) - len(requests),
     )
-    return run_of_requests(requests, facts)
+    return make_run_from_requests(requests, facts)
 
 
 def _read_request(row: JsonObject, place: str) -> ClientRequest:
-    tokens = []
+    token_counts = []
     for names in TOKEN_COLUMNS:
         name = next((name for name in names if name in row), None)
         if name is None:
             raise InputError(f"{place}: a request has {COLUMNS_TEXT}")
-        tokens.append(parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS))
-    request_s = _time_of(row, "request", place)
+        token_counts.append(parse_count(row[name], f"{place}: {name}", at_most=MAX_TOKENS))
+    request_s = _read_time_s(row, "request", place)
     if request_s is None:
         raise InputError(f"{place}: has no time of the request")
+    input_tokens, output_tokens = token_counts
     return ClientRequest(
-        _time_of(row, "arrival", place),
-        tokens[0],
-        tokens[1],
-        _time_of(row, "ttft", place),
-        request_s,
+        arrival_s=_read_time_s(row, "arrival", place),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        ttft_s=_read_time_s(row, "ttft", place),
+        request_s=request_s,
     )
 
 
-def _time_column(row: JsonObject, quantity: str) -> str | None:
+def _find_time_column(row: JsonObject, quantity: str) -> str | None:
     """Return the column of a quantity, with its unit; None where a row has none."""
     names = (name + unit for name in TIME_COLUMNS[quantity] for unit in TIME_UNITS)
     return next((name for name in names if name in row), None)
 
 
-def _time_of(row: JsonObject, quantity: str, place: str) -> float | None:
-    column = _time_column(row, quantity)
+def _read_time_s(row: JsonObject, quantity: str, place: str) -> float | None:
+    column = _find_time_column(row, quantity)
     if column is None or row[column] in (None, ""):
         return None
     unit = column[column.rindex("_") :]

@@ -134,7 +134,7 @@ class RunFacts:
     failed_count: int = 0
 
 
-def run_of_requests(requests: Sequence[ClientRequest], facts: RunFacts) -> ClientRun:
+def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -> ClientRun:
     """Return the run of requests that are known one by one.
 
     Requests of a limited number at once follow each other as answers come; others come when they
@@ -146,33 +146,37 @@ def run_of_requests(requests: Sequence[ClientRequest], facts: RunFacts) -> Clien
     """
     _check_count(len(requests), facts)
     has_arrivals = all(request.arrival_s is not None for request in requests)
-    ordered = [*requests]
+    simulated_requests = [*requests]
     if has_arrivals:
-        ordered.sort(key=lambda request: request.arrival_s or 0.0)
-    ordered = ordered[:MAX_SIMULATED]
-    inputs = [request.input_tokens for request in ordered]
-    outputs = [request.output_tokens for request in ordered]
-    if facts.traffic.concurrency and not facts.traffic.rate:
-        load = Load(inputs, outputs, (), min(facts.traffic.concurrency, len(ordered)))
+        simulated_requests.sort(key=lambda request: request.arrival_s or 0.0)
+    simulated_requests = simulated_requests[:MAX_SIMULATED]
+    inputs = [request.input_tokens for request in simulated_requests]
+    outputs = [request.output_tokens for request in simulated_requests]
+    is_closed_loop = facts.traffic.concurrency and not facts.traffic.rate
+    if is_closed_loop:
+        concurrency = min(facts.traffic.concurrency, len(simulated_requests))
+        load = Load(inputs, outputs, concurrency=concurrency)
     else:
-        arrivals_s = facts.traffic.arrivals_s(len(ordered))
+        arrivals_s = facts.traffic.arrivals_s(len(simulated_requests))
         if has_arrivals:
-            begin_s = ordered[0].arrival_s or 0.0
-            arrivals_s = [(request.arrival_s or 0.0) - begin_s for request in ordered]
-        load = _open_load(inputs, outputs, arrivals_s)
-    edge = 0 if load.concurrency else int(EDGE_SHARE * len(ordered))
-    steady = ordered[edge : len(ordered) - edge]
-    ttfts_s = [request.ttft_s for request in steady if request.ttft_s is not None]
+            first_arrival_s = simulated_requests[0].arrival_s or 0.0
+            arrivals_s = [
+                (request.arrival_s or 0.0) - first_arrival_s for request in simulated_requests
+            ]
+        load = _make_open_load(inputs, outputs, arrivals_s)
+    edge_count = 0 if load.concurrency else int(EDGE_SHARE * len(simulated_requests))
+    steady_requests = simulated_requests[edge_count : len(simulated_requests) - edge_count]
+    ttfts_s = [request.ttft_s for request in steady_requests if request.ttft_s is not None]
     return _make_run(
         facts,
         load,
-        ttft_s=fmean(ttfts_s) if len(ttfts_s) == len(steady) else None,
-        request_s=fmean(request.request_s for request in steady),
+        ttft_s=fmean(ttfts_s) if len(ttfts_s) == len(steady_requests) else None,
+        request_s=fmean(request.request_s for request in steady_requests),
         count=len(requests),
     )
 
 
-def run_of_means(means: RunMeans, facts: RunFacts) -> ClientRun:
+def make_run_from_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     """Return the run of a summary, whose requests all have its mean lengths.
 
     Raises:
@@ -190,16 +194,19 @@ def run_of_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     traffic = facts.traffic
     is_closed_loop = traffic.concurrency and not traffic.rate
     if is_closed_loop:
-        load = Load(inputs, outputs, (), min(traffic.concurrency, count))
+        load = Load(inputs, outputs, concurrency=min(traffic.concurrency, count))
     else:
-        load = _open_load(inputs, outputs, traffic.arrivals_s(count))
+        load = _make_open_load(inputs, outputs, traffic.arrivals_s(count))
     return _make_run(facts, load, means.ttft_s, request_s, means.count)
 
 
-def _open_load(inputs: Sequence[int], outputs: Sequence[int], arrivals_s: Sequence[float]) -> Load:
+def _make_open_load(
+    inputs: Sequence[int], outputs: Sequence[int], arrivals_s: Sequence[float]
+) -> Load:
     """Return requests that come at times, or that all come at once."""
-    if arrivals_s[-1] == arrivals_s[0]:
-        return Load(inputs, outputs, (), len(inputs))
+    has_equal_arrivals = arrivals_s[-1] == arrivals_s[0]
+    if has_equal_arrivals:
+        return Load(inputs, outputs, concurrency=len(inputs))
     return Load(inputs, outputs, arrivals_s)
 
 
@@ -214,7 +221,14 @@ def _make_run(
         text = f"the mean TTFT, {ttft_s:g} s, is above the mean time of a request"
         raise InputError(f"{facts.place}: {text}, {request_s:g} s")
     return ClientRun(
-        facts.place, facts.group, facts.settings, load, ttft_s, request_s, count, facts.failed_count
+        place=facts.place,
+        group=facts.group,
+        settings=facts.settings,
+        load=load,
+        ttft_s=ttft_s,
+        request_s=request_s,
+        request_count=count,
+        failed_count=facts.failed_count,
     )
 
 

@@ -55,7 +55,7 @@ class Columns:
         self.cases = cases
         self.families = [case.family or _network_label(case) for case in cases]
         self.device: Device = effective_device(
-            cases[0].device, first_dtype(cases[0].device), Settings()
+            cases[0].device, reference_dtype(cases[0].device), Settings()
         )
         self.seconds: Floats = np.array([case.seconds for case in cases])
         has_events = not self.device.is_cpu
@@ -63,19 +63,21 @@ class Columns:
             [has_events and case.condition == "isolated" for case in cases]
         )
         kinds = [case.kernels[0].kind for case in cases]
-        self._kinds, self._kind_index = np.unique(kinds, return_inverse=True)
-        self._custom_timings = [index for index, case in enumerate(cases) if case.timing]
+        self._distinct_kinds, self._kind_of_case = np.unique(kinds, return_inverse=True)
+        self._indices_with_timing = [index for index, case in enumerate(cases) if case.timing]
         self._is_single_op = np.array([case.is_single_op for case in cases])
-        self._steps = [index for index, case in enumerate(cases) if not case.is_single_op]
-        self._is_call = np.array([cases[index].condition == "call" for index in self._steps])
+        self._step_indices = [index for index, case in enumerate(cases) if not case.is_single_op]
+        self._is_call_step = np.array(
+            [cases[index].condition == "call" for index in self._step_indices]
+        )
         self._constant_counts: ConstantCounts | None = None
         self._kernels = Kernels(
             [kernel for case in cases for kernel in case.kernels],
             owners=[index for index, case in enumerate(cases) for _ in case.kernels],
         )
-        self._case_index = self._kernels.owner  # of each distinct kernel
-        kernels_with_case = zip(self._kernels.distinct, self._case_index, strict=True)
-        self._cached_bytes: Floats = np.array(
+        self._case_of_kernel = self._kernels.owner  # of each distinct kernel
+        kernels_with_case = zip(self._kernels.distinct, self._case_of_kernel, strict=True)
+        self._cached_bytes_of_kernel: Floats = np.array(
             [self._cached_weight_bytes(kernel, cases[index]) for kernel, index in kernels_with_case]
         )
 
@@ -92,7 +94,7 @@ class Columns:
     def _predict_passes_s(self, constants: Constants) -> Floats:
         """Return the seconds of the kernels of each case, as [passes, cases]."""
         case_count = len(self.cases)
-        pass_and_case = self._kernels.passes * case_count + self._case_index  # of each kernel
+        pass_and_case = self._kernels.passes * case_count + self._case_of_kernel  # of each kernel
         kernel_s = self._price_kernels(constants).value
         seconds = sum_rows(kernel_s, pass_and_case, len(PASSES) * case_count)
         return seconds.reshape(-1, case_count)
@@ -105,33 +107,33 @@ class Columns:
         passes_s = self._predict_passes_s(constants)
         device_s = passes_s.sum(axis=0)
         value_s = self._add_host_time(passes_s, constants)
-        device_ends_s = self._device_intervals(constants)  # low, high
-        ends_s = []
+        device_ends_s = self._find_device_intervals(constants)  # low, high
+        interval_ends_s = []
         for end, sign in enumerate((-1, 1)):
             host_constants = scale_host(constants, end)
-            passes_end_s = passes_s * (device_ends_s[end] / device_s)
-            device_error_s = self._add_host_time(passes_end_s, constants) - value_s
+            passes_bound_s = passes_s * (device_ends_s[end] / device_s)
+            device_error_s = self._add_host_time(passes_bound_s, constants) - value_s
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
             isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
-            ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
-        low_s, high_s = ends_s
+            interval_ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
+        low_s, high_s = interval_ends_s
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
             device_low_s, device_high_s = device_ends_s
-            low_ratios = (device_low_s / device_s)[self._steps]
-            high_ratios = (device_high_s / device_s)[self._steps]
-            step_passes_s = list(passes_s[:, self._steps])
+            low_ratios = (device_low_s / device_s)[self._step_indices]
+            high_ratios = (device_high_s / device_s)[self._step_indices]
+            step_passes_s = list(passes_s[:, self._step_indices])
             ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
             waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
-            low_s[self._steps] = np.where(self._is_call, waiting.low_s, ahead.low_s)
-            high_s[self._steps] = np.where(self._is_call, waiting.high_s, ahead.high_s)
+            low_s[self._step_indices] = np.where(self._is_call_step, waiting.low_s, ahead.low_s)
+            high_s[self._step_indices] = np.where(self._is_call_step, waiting.high_s, ahead.high_s)
         return value_s, low_s, high_s
 
-    def _device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
+    def _find_device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""
         classes, class_count = self._kernels.error_classes
         case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
-        case_of_class[classes] = self._case_index
+        case_of_class[classes] = self._case_of_kernel
         prices = self._price_kernels(constants).sum_correlated(classes, class_count)
         sums = prices.sum_groups(case_of_class, len(self.cases))
         return sums.low, sums.high
@@ -140,13 +142,13 @@ class Columns:
         """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
         product_residuals = device.calibration.products
-        is_single_op = self._is_single_op[self._case_index].astype(float)
-        case_pauses_s = self._is_isolated * self._timing_figures(constants, "pause_s")
-        pauses_s = case_pauses_s[self._case_index]
+        is_single_op = self._is_single_op[self._case_of_kernel].astype(float)
+        case_pauses_s = self._is_isolated * self._find_timing_figures(constants, "pause_s")
+        pauses_s = case_pauses_s[self._case_of_kernel]
         uncached_share = 1 - cached_share(device, constants)
 
         def price_rows(rows: Rows, indices: Ints) -> Interval:
-            saved_bytes = self._cached_bytes[indices] * uncached_share
+            saved_bytes = self._cached_bytes_of_kernel[indices] * uncached_share
             rows = rows._replace(bytes=rows.bytes - saved_bytes)
             interval = price(rows, device, is_single_op[indices], pauses_s[indices])
             residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
@@ -176,19 +178,19 @@ class Columns:
         """
         total_s: Floats = passes_s.sum(axis=0)
         if self._is_isolated.any():
-            host_s = constants["launch.isolated_s"] * self._timing_figures(constants)
-            visible_share = self._timing_figures(constants, "seen")
+            host_s = constants["launch.isolated_s"] * self._find_timing_figures(constants)
+            visible_share = self._find_timing_figures(constants, "seen")
             between_s = between_events_s(total_s, host_s, visible_share)
             total_s = np.where(self._is_isolated, between_s, total_s)
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
-            step_passes_s = list(passes_s[:, self._steps])
+            step_passes_s = list(passes_s[:, self._step_indices])
             ahead_s = sum(wait_for_host(step_passes_s, hosts.ahead))
             waiting_s = sum(wait_for_host(step_passes_s, hosts.waiting))
-            total_s[self._steps] = np.where(self._is_call, waiting_s, ahead_s)
+            total_s[self._step_indices] = np.where(self._is_call_step, waiting_s, ahead_s)
         return total_s
 
-    def _timing_figures(self, constants: Constants, name: str = "") -> Floats:
+    def _find_timing_figures(self, constants: Constants, name: str = "") -> Floats:
         """Return a figure of how each case was timed.
 
         It comes from the case itself, else from the constants, else from `cases.conditions`.
@@ -197,19 +199,19 @@ class Columns:
             constants: the constants, with names `isolated.NAME`.
             name: name of the figure, "" for the one named after the kind of op.
         """
-        usual = constants_of(conditions())
-        names = [name or kind for kind in self._kinds]
+        usual_figures = constants_of(conditions())
+        names = [name or kind for kind in self._distinct_kinds]
         keys = [f"isolated.{figure_name}" for figure_name in names]
         figures_of_kinds: Floats = np.array(
-            [constants.get(key, usual.get(key, 1.0)) for key in keys]
+            [constants.get(key, usual_figures.get(key, 1.0)) for key in keys]
         )
-        figures: Floats = figures_of_kinds[self._kind_index]
-        for index in self._custom_timings:
+        figures: Floats = figures_of_kinds[self._kind_of_case]
+        for index in self._indices_with_timing:
             timing = self.cases[index].timing
-            figures[index] = timing.get(names[self._kind_index[index]], figures[index])
+            figures[index] = timing.get(names[self._kind_of_case[index]], figures[index])
         return figures
 
-    def find_products(self, constants: Constants) -> tuple[list[int], Floats]:
+    def find_product_cases(self, constants: Constants) -> tuple[list[int], Floats]:
         """Return the indices of the cases that are one matrix product, and their sensitivity.
 
         The sensitivity is d ln(case) / d ln(kernel): below 1 where a part of the case is host time.
@@ -229,18 +231,18 @@ class Columns:
 
         There are none where the constants have no `host.factor`.
         """
-        if not self._steps or "host.factor" not in constants:
+        if not self._step_indices or "host.factor" not in constants:
             return [], np.empty(0), np.empty(0)
-        device_s = self._predict_passes_s(constants).sum(axis=0)[self._steps]
-        host_s: Any = self._issue_steps(constants).issued_s[-1]
-        return self._steps, host_s, device_s
+        device_s = self._predict_passes_s(constants).sum(axis=0)[self._step_indices]
+        host_s: Any = self._time_step_hosts(constants).issued_s[-1]
+        return self._step_indices, host_s, device_s
 
     def _find_step_hosts(self, constants: Constants) -> _HostPair | None:
         """Return the hosts of all steps, None without steps or without a host.
 
         A CPU issues its own ops, and begins each step with its base.
         """
-        if not self._steps:
+        if not self._step_indices:
             return None
         is_accelerator = "host.factor" in constants  # whose steps a host issues
         if is_accelerator:
@@ -258,12 +260,12 @@ class Columns:
         Both are corrected by the residuals of the steps that the device has run.
         """
         step_residuals = self.device.calibration.steps
-        host = self._issue_steps(constants)._replace(
+        host = self._time_step_hosts(constants)._replace(
             end_factors=host_bounds(constants), measured_steps=step_residuals
         )
         return _HostPair(ahead=host._replace(waits=False), waiting=host)
 
-    def _issue_steps(self, constants: Constants) -> Host:
+    def _time_step_hosts(self, constants: Constants) -> Host:
         """Return the host that issues each step: its times are arrays over the steps."""
         if self._constant_counts is None:
             self._constant_counts = self._count_constants(constants)
@@ -276,7 +278,7 @@ class Columns:
         """
         step_counts = [
             count_constants(count_calls(self.cases[index].kernels), constants)
-            for index in self._steps
+            for index in self._step_indices
         ]
         counts_by_pass: dict[str, dict[str, Floats]] = {}
         for pass_ in PASSES:
@@ -303,7 +305,7 @@ def product_similarity(*sizes: Any) -> Any:
     return prod(2 * ratio / (ratio**2 + 1) for ratio in ratios)
 
 
-def first_dtype(device: Device) -> str:
+def reference_dtype(device: Device) -> str:
     """Return float32 if the device has a peak for it, else the first type that has a peak."""
     return (
         "float32"

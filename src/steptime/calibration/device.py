@@ -92,8 +92,8 @@ def calibrate(
     columns = Columns(fitted_cases)
     constants = fit_step_constants(columns, priors)
     residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
-    tables, residuals = learn_residuals(columns, constants, residuals)
-    extra_tables: JsonObject = {**tables, **fit_phases(columns, priors, residuals)}
+    residual_tables, residuals = learn_residuals(columns, constants, residuals)
+    extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
     shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":
@@ -141,14 +141,16 @@ def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict
         return constants_of(priors)
     step_columns = Columns(steps)
     is_step = np.array([not case.is_single_op for case in columns.cases])
-    by_steps = fit_constants([step_columns], priors)
-    by_all = fit_constants([columns], priors)
-    residuals_by_all = leave_out_residuals(columns, priors, by_all, families=columns.families)
-    residuals_by_steps = leave_out_residuals(
-        step_columns, priors, by_steps, families=step_columns.families
+    constants_of_steps = fit_constants([step_columns], priors)
+    constants_of_all = fit_constants([columns], priors)
+    residuals_by_all = leave_out_residuals(
+        columns, priors, constants_of_all, families=columns.families
     )
-    is_better = np.abs(residuals_by_all[is_step]).mean() < np.abs(residuals_by_steps).mean()
-    return by_all if is_better else by_steps
+    residuals_by_steps = leave_out_residuals(
+        step_columns, priors, constants_of_steps, families=step_columns.families
+    )
+    fits_steps_better = np.abs(residuals_by_all[is_step]).mean() < np.abs(residuals_by_steps).mean()
+    return constants_of_all if fits_steps_better else constants_of_steps
 
 
 def fit_phases(
@@ -170,13 +172,15 @@ def fit_phases(
     indices = [index for index, case in enumerate(columns.cases) if case.phase == "infer"]
     infer_columns = Columns([columns.cases[index] for index in indices])
     constants = fit_constants([infer_columns], priors)
-    left_out = leave_out_residuals(
+    left_out_residuals = leave_out_residuals(
         infer_columns, priors, constants, families=infer_columns.families
     )
-    tables, residuals[indices] = learn_residuals(infer_columns, constants, left_out)
+    residual_tables, residuals[indices] = learn_residuals(
+        infer_columns, constants, left_out_residuals
+    )
     infer_table = {
         "constants": moved_constants(constants, priors),
-        "steps": tables.get("steps", []),
+        "steps": residual_tables.get("steps", []),
         "intervals": fit_intervals(infer_columns, constants, residuals[indices]),
     }
     return {"infer": infer_table}
@@ -208,9 +212,12 @@ def fit_single_ops(
     influential_priors = {name: priors[name] for name in influential_constants([columns], priors)}
     op_priors = step_priors | influential_priors
     op_constants = fit_constants([columns], op_priors, sigma=sigma)
-    left_out = leave_out_residuals(columns, op_priors, op_constants, sigma, columns.families)
-    tables, left_out = learn_residuals(columns, op_constants, left_out)
-    return {"alone": moved_constants(op_constants, step_priors), **tables}, left_out
+    left_out_residuals = leave_out_residuals(
+        columns, op_priors, op_constants, sigma, columns.families
+    )
+    residual_tables, left_out_residuals = learn_residuals(columns, op_constants, left_out_residuals)
+    op_tables = {"alone": moved_constants(op_constants, step_priors), **residual_tables}
+    return op_tables, left_out_residuals
 
 
 def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
@@ -230,21 +237,21 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
     cases_by_kind = grouped(cases, lambda case: case.kind)
     rarest_first = sorted(cases_by_kind, key=lambda kind: (len(cases_by_kind[kind]), kind))
-    points_left = points
+    remaining_points = points
     choice: list[Case] = []
     for index, kind in enumerate(rarest_first):
         kind_cases = cases_by_kind[kind]
-        kinds_left = len(rarest_first) - index
-        even_share = points_left // kinds_left
-        kind_points = min(len(kind_cases), even_share)
-        points_left -= kind_points
-        log_sizes = np.array([_log_size(case) for case in kind_cases])
+        remaining_kinds = len(rarest_first) - index
+        even_share = remaining_points // remaining_kinds
+        kind_point_count = min(len(kind_cases), even_share)
+        remaining_points -= kind_point_count
+        log_sizes = np.array([_log_work(case) for case in kind_cases])
         ranks = np.argsort(np.argsort(log_sizes, kind="stable"))
         positions = ranks / len(log_sizes)
         if kind_cases[0].is_single_op:
             log_range = max(np.ptp(log_sizes), MIN_RANGE)
             positions += (log_sizes - log_sizes.min()) / log_range
-        indices = draw_evenly(positions.tolist(), kind_points, draw)
+        indices = draw_evenly(positions.tolist(), kind_point_count, draw)
         choice += [kind_cases[i] for i in indices]
     return choice
 
@@ -263,8 +270,8 @@ def draw_evenly(positions: Sequence[float], count: int, draw: random.Random) -> 
         return position
 
     indices = []
-    for part in range(count):
-        target = low + (high - low) * (part + draw.random()) / count
+    for cell_index in range(count):
+        target = low + (high - low) * (cell_index + draw.random()) / count
         right = bisect_left(candidates, target, key=position_of)
         neighbours = range(max(0, right - 1), min(right + 1, len(candidates)))
         nearest = min(neighbours, key=lambda i: abs(position_of(candidates[i]) - target))
@@ -278,7 +285,7 @@ def _stack_of(case: Case) -> str:
     return case.stack or catalog.DEFAULT_STACK
 
 
-def _log_size(case: Case) -> float:
+def _log_work(case: Case) -> float:
     """Return the log of the bytes and of the arithmetic, at 10 FLOP a byte."""
     return log(1 + sum(kernel.bytes + kernel.flop / 10 for kernel in case.kernels))
 
@@ -340,26 +347,26 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
     lower_widths = np.log(value_s / low_s)
     case_widths = np.where(residuals > 0, upper_widths, lower_widths)
     family_count = len(indices_by_family(columns.families))
-    prior_shares = _prior_shares(family_count)
-    shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
-    share_count = len(shares)
+    prior_shares = _prior_width_shares(family_count)
+    width_shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
+    share_count = len(width_shares)
     low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))
     high_rank = min(share_count, ceil((1 + LEVEL) / 2 * (share_count + 1)))
-    low_share = shares[low_rank - 1]
-    high_share = shares[high_rank - 1]
+    low_share = width_shares[low_rank - 1]
+    high_share = width_shares[high_rank - 1]
     return {
         form: [float(f"{low_share * width:.3g}"), float(f"{high_share * width:.3g}")]
         for form, width in prior_widths.items()
     }
 
 
-def _prior_shares(family_count: int) -> Floats:
+def _prior_width_shares(family_count: int) -> Floats:
     """Return normal quantiles over the half width of their interval, as shares of prior cases."""
     normal_quantiles = ndtri((np.arange(PRIOR_CASES) + 0.5) / PRIOR_CASES)
     normal_half_width = ndtri((1 + LEVEL) / 2)
-    shares: Floats = normal_quantiles / normal_half_width
-    shares *= (1 + 1 / family_count) ** 0.5
-    return shares
+    width_shares: Floats = normal_quantiles / normal_half_width
+    width_shares *= (1 + 1 / family_count) ** 0.5
+    return width_shares
 
 
 def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration.cases import Case
-from steptime.calibration.columns import Columns, first_dtype
+from steptime.calibration.columns import Columns, reference_dtype
 from steptime.calibration.device import calibrate, choose_cases
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
@@ -86,14 +86,14 @@ class ComparedValue(NamedTuple):
         predicted: the predicted value.
         low: lower end of its interval, None without one.
         high: upper end of its interval, None without one.
-        cell: the group that weighs as much as each other group in `balanced`.
+        balance_group: the group that weighs as much as each other group in `balanced`.
     """
 
     measured: float
     predicted: float
     low: float | None
     high: float | None
-    cell: tuple[Any, ...]
+    balance_group: tuple[Any, ...]
 
 
 def errors_of(scored: Sequence[Scored]) -> ErrorFigures:
@@ -102,34 +102,34 @@ def errors_of(scored: Sequence[Scored]) -> ErrorFigures:
 
 
 def _compare(scored: Scored) -> ComparedValue:
-    """Return a scored case with the cell of its device and kind."""
+    """Return a scored case with the group of its device and kind."""
     case = scored.case
-    cell = case.device.name, case.kind
-    return ComparedValue(case.seconds, scored.value, scored.low, scored.high, cell)
+    balance_group = case.device.name, case.kind
+    return ComparedValue(case.seconds, scored.value, scored.low, scored.high, balance_group)
 
 
 def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
     """Return the errors of some quantities, `balanced` over their cells."""
     ratios = np.array([value.measured / value.predicted for value in values])
-    relative = relative_errors(ratios)
-    errors_by_cell: dict[Any, list[float]] = defaultdict(list)
+    value_errors = relative_errors(ratios)
+    errors_by_group: dict[Any, list[float]] = defaultdict(list)
     is_covered = []
     relative_widths = []
-    for value, error in zip(values, relative, strict=True):
-        errors_by_cell[value.cell].append(float(error))
+    for value, error in zip(values, value_errors, strict=True):
+        errors_by_group[value.balance_group].append(float(error))
         if value.low is not None and value.high is not None:
             is_covered.append(value.low <= value.measured <= value.high)
             relative_widths.append((value.high - value.low) / value.predicted)
-    cell_means = [np.mean(cell_errors) for cell_errors in errors_by_cell.values()]
+    group_means = [np.mean(group_errors) for group_errors in errors_by_group.values()]
     return ErrorFigures(
         cases=len(values),
-        mape=float(relative.mean()),
-        median=float(np.median(relative)),
-        p90=float(np.quantile(relative, 0.9)),
-        max=float(relative.max()),
+        mape=float(value_errors.mean()),
+        median=float(np.median(value_errors)),
+        p90=float(np.quantile(value_errors, 0.9)),
+        max=float(value_errors.max()),
         bias=-float(np.log(ratios).mean()),
         factor=float(np.exp(farness(ratios).mean())),
-        balanced=float(np.mean(cell_means)),
+        balanced=float(np.mean(group_means)),
         coverage=float(np.mean(is_covered)) if is_covered else None,
         width=float(np.median(relative_widths)) if relative_widths else None,
     )
@@ -180,22 +180,22 @@ def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interva
 
 def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return the predictions of `calibrated`, priced in groups of equal device and options."""
-    devices = _DistinctDevices()
+    devices = _DeviceNumbers()
     score_by_id: dict[int, Scored] = {}
     for group in grouped(cases, devices.group_key).values():
-        first = group[0]
-        device = first.device.in_phase(first.phase)
-        settings = method.under(first.options).settings
+        first_case = group[0]
+        device = first_case.device.in_phase(first_case.phase)
+        settings = method.under(first_case.options).settings
         settings = replace(settings, tf32="auto")  # kernels know it
-        constants = method.derate(device, first_dtype(device), settings).constants
-        phase_cases = [replace(case, device=device) for case in group]
-        scores = score_with_constants(phase_cases, constants)
+        constants = method.derate(device, reference_dtype(device), settings).constants
+        cases_in_phase = [replace(case, device=device) for case in group]
+        scores = score_with_constants(cases_in_phase, constants)
         for case, scored in zip(group, scores, strict=True):
             score_by_id[id(case)] = replace(scored, case=case)
     return [score_by_id[id(case)] for case in cases]
 
 
-class _DistinctDevices:
+class _DeviceNumbers:
     """Numbers devices of one name, since a file may carry another device's name."""
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ def _score_with_interval(
     return [*map(Scored, cases, value_s.tolist(), low_s.tolist(), high_s.tolist())]
 
 
-def after_calibration(
+def score_after_calibration(
     cases: Sequence[Case], points: int, draws: int = DRAWS
 ) -> tuple[list[list[Scored]], float]:
     """Calibrate each device with some of its cases and score the others, in several draws.
@@ -279,14 +279,14 @@ def after_calibration(
     for seed in range(draws):
         test_cases: list[Case] = []
         for device_cases in cases_by_device.values():
-            calibrating = [case for case in device_cases if case.calibrates]
-            calibration_points = choose_cases(calibrating, points, seed)
+            calibration_candidates = [case for case in device_cases if case.calibrates]
+            calibration_points = choose_cases(calibration_candidates, points, seed)
             table = calibrate(device_cases[0].device, calibration_points, None)
-            moved_names = table["constants"].keys() | table.get("alone", {}).keys()
-            moved_counts.append(len(moved_names))
+            moved_constant_names = table["constants"].keys() | table.get("alone", {}).keys()
+            moved_counts.append(len(moved_constant_names))
             device = device_cases[0].device.with_calibration(table)
-            unused = _without_repeats_of(device_cases, calibration_points)
-            test_cases += [replace(case, device=device) for case in unused]
+            unused_cases = _without_repeats_of(device_cases, calibration_points)
+            test_cases += [replace(case, device=device) for case in unused_cases]
         if not test_cases:
             raise InputError(f"no case is left to check beside {points} points of each device")
         scores_of_draws.append(score(test_cases, cost_model("calibrated")))

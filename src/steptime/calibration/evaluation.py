@@ -11,12 +11,12 @@ from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.evaluate import (
     DRAWS,
     Scored,
-    after_calibration,
     by_group,
     errors_of,
     kernel_times,
     regime,
     score,
+    score_after_calibration,
 )
 from steptime.core import units
 from steptime.core.errors import InputError
@@ -167,24 +167,24 @@ def evaluate(
     scored = score(cases, method)
     if not scored:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
-    rows = [_error_row(name, scored, _count_constants(method, cases))]
+    error_rows = [_error_row(name, scored, _count_constants(method, cases))]
     groups = [
         {**dict(zip(by, key, strict=True)), **_error_row(name, group)}
         for key, group in (by_group(scored, by) if by else {}).items()
     ]
     if points is not None:
-        calibrated_row, calibrated_groups = _calibrated_rows(cases, points, by, draws)
-        rows.append(calibrated_row)
+        calibrated_row, calibrated_groups = _evaluate_calibrations(cases, points, by, draws)
+        error_rows.append(calibrated_row)
         groups += calibrated_groups
         groups.sort(key=lambda row: [str(row[column]) for column in by])
-    comparison, compared_cases = _comparison_rows(cases, name, method, scored)
-    rows += comparison
-    rows += _rival_rows(cases, name, scored)
+    comparison, compared_cases = _compare_methods(cases, name, method, scored)
+    error_rows += comparison
+    error_rows += _list_published_rows(cases, name, scored)
     worst_cases = sorted(scored, key=lambda score: -farness(score.ratio))[:worst]
     return Evaluation(
         method=name,
         by=tuple(by),
-        rows=tuple(rows),
+        rows=tuple(error_rows),
         groups=tuple(groups),
         worst=tuple(
             {**case_row(worst_case), "ops": _slowest_ops(worst_case, method)}
@@ -196,26 +196,26 @@ def evaluate(
     )
 
 
-def _calibrated_rows(
+def _evaluate_calibrations(
     cases: Sequence[Case], points: int, by: Sequence[str], draws: int
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Return the errors of devices calibrated with some of their cases, in all and by group."""
-    scores_of_draws, constant_count = after_calibration(cases, points, draws)
+    scores_of_draws, constant_count = score_after_calibration(cases, points, draws)
     label = f"calibrated with {points}"
     settings = {"constants": constant_count, "points": points}
-    row = _mean_row(label, scores_of_draws) | settings
+    row = _average_draws(label, scores_of_draws) | settings
     if not by:
         return row, []
     draws_by_group = [by_group(scores, by) for scores in scores_of_draws]
     groups = []
     for key in sorted({key for draw in draws_by_group for key in draw}):
         scores_of_group = [draw[key] for draw in draws_by_group if key in draw]
-        group_row = _mean_row(label, scores_of_group) | settings
+        group_row = _average_draws(label, scores_of_group) | settings
         groups.append(dict(zip(by, key, strict=True)) | group_row)
     return row, groups
 
 
-def _comparison_rows(
+def _compare_methods(
     cases: Sequence[Case], name: str, method: Method, scored: Sequence[Scored]
 ) -> tuple[list[JsonObject], int]:
     """Return the errors of other methods on the cases that all of them predict, and their number.
@@ -231,17 +231,17 @@ def _comparison_rows(
     all_scores = (scored, *scores_by_method.values())
     case_ids = [{id(score.case) for score in scores} for scores in all_scores]
     shared_ids = set.intersection(*case_ids)
-    rows = []
+    error_rows = []
     if 0 < len(shared_ids) < len(scored):
-        shared = [score for score in scored if id(score.case) in shared_ids]
+        shared_scores = [score for score in scored if id(score.case) in shared_ids]
         constant_count = _count_constants(method, cases)
-        rows.append(_error_row(f"{name}, the cases of all", shared, constant_count))
+        error_rows.append(_error_row(f"{name}, the cases of all", shared_scores, constant_count))
     for other_name, scores in scores_by_method.items():
-        shared = [score for score in scores if id(score.case) in shared_ids]
-        if shared:
+        shared_scores = [score for score in scores if id(score.case) in shared_ids]
+        if shared_scores:
             constant_count = _count_constants(cost_model(other_name), cases)
-            rows.append(_error_row(other_name, shared, constant_count))
-    return rows, len(shared_ids)
+            error_rows.append(_error_row(other_name, shared_scores, constant_count))
+    return error_rows, len(shared_ids)
 
 
 def _rows_by_cause(refusals: Sequence[tuple[str, str]]) -> list[JsonObject]:
@@ -262,7 +262,7 @@ def _error_row(
     return {"method": label, **asdict(errors_of(scored)), **settings}
 
 
-def _mean_row(label: str, scores_of_draws: Sequence[Sequence[Scored]]) -> JsonObject:
+def _average_draws(label: str, scores_of_draws: Sequence[Sequence[Scored]]) -> JsonObject:
     """Return the mean errors of draws as a row, with the smallest and largest MAPE as `spread`.
 
     A figure that is unknown (None) in one draw is unknown in the mean.
@@ -283,17 +283,26 @@ def _count_constants(method: Method, cases: Sequence[Case]) -> int | None:
     return len({name for case in cases for name in priors_of(case.device)})
 
 
-def _rival_rows(cases: Sequence[Case], name: str, scored: Sequence[Scored]) -> list[JsonObject]:
+def _list_published_rows(
+    cases: Sequence[Case], name: str, scored: Sequence[Scored]
+) -> list[JsonObject]:
     """Return the errors of published predictions, each with the method's on the same cases."""
-    rows = []
-    for rival in {rival: None for case in cases for rival in case.rivals}:
-        rival_cases = [case for case in cases if rival in case.rivals]
-        rival_scores = [Scored(case, case.rivals[rival], None, None) for case in rival_cases]
-        rows.append(_error_row(f"{rival} (published)", rival_scores))
-        shared = [score for score in scored if rival in score.case.rivals]
-        if shared and len(shared) < len(scored):
-            rows.append(_error_row(f"{name}, the cases of {rival}", shared))
-    return rows
+    error_rows = []
+    for published_method in {
+        published_method: None for case in cases for published_method in case.published_s_by_method
+    }:
+        rival_cases = [case for case in cases if published_method in case.published_s_by_method]
+        rival_scores = [
+            Scored(case, case.published_s_by_method[published_method], None, None)
+            for case in rival_cases
+        ]
+        error_rows.append(_error_row(f"{published_method} (published)", rival_scores))
+        shared_scores = [
+            score for score in scored if published_method in score.case.published_s_by_method
+        ]
+        if shared_scores and len(shared_scores) < len(scored):
+            error_rows.append(_error_row(f"{name}, the cases of {published_method}", shared_scores))
+    return error_rows
 
 
 def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
@@ -301,7 +310,7 @@ def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
     kernel_intervals = kernel_times(scored.case, method, method.settings)
     op_rows: dict[object, JsonObject] = {}  # by kind, pass and sizes
     for kernel, interval in zip(scored.case.kernels, kernel_intervals, strict=True):
-        sizes = _sizes_of(kernel)
+        sizes = _sizes_of_kernel(kernel)
         new_row = {
             "kind": kernel.kind,
             "pass": kernel.pass_,
@@ -319,7 +328,7 @@ def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
     return sorted(op_rows.values(), key=lambda row: -row["step_s"])[:MAX_OPS]
 
 
-def _sizes_of(kernel: Kernel) -> tuple[tuple[int, ...] | int, ...]:
+def _sizes_of_kernel(kernel: Kernel) -> tuple[tuple[int, ...] | int, ...]:
     """Return the sizes of a kernel's products, or its bytes if it has none."""
     return tuple(kernel.products) or (int(kernel.bytes),)
 

@@ -19,7 +19,7 @@ from steptime.hardware.device import Device
 from steptime.records.row import grouped
 
 MEASURE_HINT = "measure some by `steptime run --out DIR`, or name the columns by --map"
-Refusal = tuple[str, str]  # place of a row, and why no prediction can be method_options for it
+Refusal = tuple[str, str]  # place of a row, and why it cannot be predicted
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Calibration:
 class _RowSet:
     """The rows of a source: steps of trainings with their predictions, or else cases."""
 
-    steps: list[tuple[Question, Reply]]
+    predicted_steps: list[tuple[Question, Reply]]
     cases: list[Case]
     refusals: list[Refusal]
 
     @property
     def devices(self) -> list[str]:
         """The device of each row."""
-        names = [question.texts["device"] for question, _ in self.steps]
+        names = [question.texts["device"] for question, _ in self.predicted_steps]
         return names + [case.device.name for case in self.cases]
 
 
@@ -79,15 +79,15 @@ def calibrate_from_rows(
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
     if device is None:
         device = row_set.cases[indices[0]].device if row_set.cases else catalog.device(name)
-    if row_set.steps:
-        table = _fit_steps([row_set.steps[index] for index in indices], max_points, path)
+    if row_set.predicted_steps:
+        table = _fit_steps([row_set.predicted_steps[index] for index in indices], max_points, path)
     else:
         table = _fit_cases(device, [row_set.cases[index] for index in indices], max_points, path)
     calibrated_device = device.with_calibration(table)
     if path is None or not write:
         return Calibration(calibrated_device, table)
     file = _write_device(device, of, table, path)
-    stack_option = f" --stack {table['stack']}" if row_set.steps else ""
+    stack_option = f" --stack {table['stack']}" if row_set.predicted_steps else ""
     usage = f"written to {file}; use --device {file.stem}{stack_option}"
     return Calibration(replace(calibrated_device, name=file.stem), table, file, usage)
 
@@ -101,27 +101,28 @@ def _read_rows(
     if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
     refusals: list[Refusal] = []
-    steps = [] if mapping or path is None else _read_steps(path, refusals)
+    predicted_steps = [] if mapping or path is None else _read_steps(path, refusals)
     cases = []
-    if not steps:
+    if not predicted_steps:
         row_refusals = None if path is None else refusals
         cases = _pool_cases(read_cases(rows, mapping, device, warn=note, refusals=row_refusals))
-    return _RowSet(steps, cases, refusals)
+    return _RowSet(predicted_steps, cases, refusals)
 
 
 def _pool_cases(cases: Sequence[Case]) -> list[Case]:
     """Return cases in which repeats, equal but for their seconds, are one case of the median."""
     pooled = []
-    for repeats in grouped(cases, _repeat_key).values():
+    for repeats in grouped(cases, _key_of_repeats).values():
         seconds = median(case.seconds for case in repeats)
         pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
     if len(pooled) < len(cases):
-        rows, steps = counted(len(cases), "row"), counted(len(pooled), "measurement")
-        note(f"{rows} are {steps}: repeats, equal but for their seconds, count as their median")
+        row_count, case_count = counted(len(cases), "row"), counted(len(pooled), "measurement")
+        reason = "repeats, equal but for their seconds, count as their median"
+        note(f"{row_count} are {case_count}: {reason}")
     return pooled
 
 
-def _repeat_key(case: Case) -> tuple[object, ...]:
+def _key_of_repeats(case: Case) -> tuple[object, ...]:
     """Return a key that is equal for cases that differ in nothing but their seconds."""
     return (
         case.device.name,
@@ -161,12 +162,12 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
 
 
 def _fit_steps(
-    steps: list[tuple[Question, Reply]], points: int | None, path: Path | None
+    predicted_steps: list[tuple[Question, Reply]], points: int | None, path: Path | None
 ) -> Mapping[str, Any]:
     """Return the table `calibration` that steps of trainings say."""
     from steptime.calibration.plan_calibration import calibrate_with_steps
 
-    table = calibrate_with_steps(steps, points or len(steps))
+    table = calibrate_with_steps(predicted_steps, points or len(predicted_steps))
     return table | {"source": f"{table['points']} steps of {path}"}
 
 
@@ -218,6 +219,8 @@ def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Rep
         if missing_columns:
             raise InputError(missing_columns)
         return []
-    answers = [answer for *_, answer in predict_rows(read_questions(path), "calibrated")]
-    refusals += [(path.name, str(answer)) for answer in answers if isinstance(answer, InputError)]
-    return [answer for answer in answers if not isinstance(answer, InputError)]
+    predicted_rows = predict_rows(read_questions(path), "calibrated")
+    steps_and_errors = [step_or_error for *_, step_or_error in predicted_rows]
+    errors = [error for error in steps_and_errors if isinstance(error, InputError)]
+    refusals += [(path.name, str(error)) for error in errors]
+    return [step for step in steps_and_errors if not isinstance(step, InputError)]

@@ -34,7 +34,7 @@ DeviceTable = Mapping[str, Any]  # the table of a device file
 
 
 @dataclass(frozen=True)
-class _Start:
+class _CalibrationStart:
     """The start of a calibration: its log, the ceilings, and the answers of one that was killed."""
 
     log_path: Path
@@ -55,7 +55,7 @@ def check_ceilings(backend: str) -> None:
         )
 
 
-def take_probe(backend: str, options: Options, budget_s: float) -> DeviceTable:
+def probe_ceilings(backend: str, options: Options, budget_s: float) -> DeviceTable:
     """Measure the ceilings of this machine in a worker, and return the table of its device file.
 
     Args:
@@ -70,11 +70,13 @@ def take_probe(backend: str, options: Options, budget_s: float) -> DeviceTable:
         raise InputError("calibrate measures one process: leave out torchrun or srun")
     request = {"do": "probe", "arguments": {"budget_s": budget_s}}
     with Worker(backend, options) as worker:
-        answer = _request(worker, request, timeout_s=60 + 4 * budget_s)
+        answer = _request_worker(worker, request, timeout_s=60 + 4 * budget_s)
     return device_table(answer)
 
 
-def _request(worker: Worker, request: Mapping[str, Any], timeout_s: float) -> Mapping[str, Any]:
+def _request_worker(
+    worker: Worker, request: Mapping[str, Any], timeout_s: float
+) -> Mapping[str, Any]:
     """Send a request to a worker and return its answer; its death is an `InputError`."""
     try:
         answer: Mapping[str, Any] = worker.ask(request, timeout_s)
@@ -107,12 +109,14 @@ def calibrate_machine(
     with Worker(backend, options) as worker:
 
         def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
-            return _request(worker, request, timeout_s=60 + 20 * request["budget_s"])
+            return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
-        def report_point(measured: MeasuredPoint, left_s: float) -> None:
-            times = [f"{name} {seconds(part_s)}" for name, part_s in measured.seconds.items()]
-            progress = format_progress(len(session.measured), max_points, left_s)
-            note(f"{progress} {measured.point.name}: {measured.note or ', '.join(times)}")
+        def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
+            times = [f"{name} {seconds(part_s)}" for name, part_s in measured_point.seconds.items()]
+            progress = format_progress(len(session.measured_points), max_points, left_s)
+            note(
+                f"{progress} {measured_point.point.name}: {measured_point.note or ', '.join(times)}"
+            )
 
         device = device_from_table(start.table, start.table["name"])
         session = Session(
@@ -136,7 +140,7 @@ def calibrate_machine(
         }
     table = {**start.table, "calibration": calibration}
     points = calibration["measured_points"]
-    if session.interrupted and _earlier_points(table["name"]) > points:
+    if session.interrupted and _count_earlier_points(table["name"]) > points:
         start.log_path.unlink()
         raise KeyboardInterrupt
     path = catalog.write_user_device(table, table["name"])
@@ -146,7 +150,7 @@ def calibrate_machine(
     return table, path
 
 
-def _earlier_points(name: str) -> int:
+def _count_earlier_points(name: str) -> int:
     """Return the number of points of a device's earlier calibration, 0 without one."""
     points = 0
     with suppress(InputError):  # a new device
@@ -154,7 +158,7 @@ def _earlier_points(name: str) -> int:
     return points
 
 
-def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Start:
+def _start_or_resume(backend: str, options: Options, limit_s: float) -> _CalibrationStart:
     """Measure the ceilings and begin a log, or read the log of a calibration that was killed.
 
     Raises:
@@ -174,12 +178,12 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Start:
     if table is not None:
         points = counted(sum(map(len, earlier_answers.values())), "point")
         note(f"going on after {points} of a calibration that was killed ...")
-        return _Start(log_path, table, earlier_answers)
+        return _CalibrationStart(log_path, table, earlier_answers)
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
     note(f"measuring ceilings ({duration(probing_s)}), then points ...")
-    table = take_probe(backend, options, probing_s)
+    table = probe_ceilings(backend, options, probing_s)
     log.begin(log_path, software, table)
-    return _Start(log_path, table, earlier_answers)
+    return _CalibrationStart(log_path, table, earlier_answers)
 
 
 def format_progress(measured: int, max_points: int, left_s: float) -> str:

@@ -22,13 +22,13 @@ from steptime.records.record import current_time
 MAX_AGE = timedelta(hours=12)  # after which the machine may have changed
 
 
-class _First(Struct, forbid_unknown_fields=True):
+class _LogHeading(Struct, forbid_unknown_fields=True):
     of: Mapping[str, Any]
     table: Mapping[str, Any]
     taken_at: Annotated[datetime, Meta(tz=True, description="a time with its zone")]
 
 
-class _Answer(Struct):
+class _PointAnswer(Struct):
     """The checked keys of the answer of a point."""
 
     seconds: Mapping[str, Above0] = {}
@@ -36,9 +36,9 @@ class _Answer(Struct):
     note: Text | None = None
 
 
-class _Point(Struct, forbid_unknown_fields=True):
+class _PointLine(Struct, forbid_unknown_fields=True):
     point: Text
-    answer: _Answer
+    answer: _PointAnswer
 
 
 Answers = Mapping[str, list[Mapping[str, Any]]]  # by the name of the point, in order
@@ -71,14 +71,14 @@ def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] |
     """
     heading, *point_lines = read_lines(path) or [{}]
     answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # by point
-    is_of_other_software = heading.get("of") != software
-    if is_of_other_software:
+    has_other_software = heading.get("of") != software
+    if has_other_software:
         return None, answers
     try:
-        start_time = typed(heading, _First, format_path(path)).taken_at
+        start_time = typed(heading, _LogHeading, format_path(path)).taken_at
         device_from_table(heading["table"], f"{format_path(path)}: table")  # raises for a wrong one
         for point_line in point_lines:
-            typed(point_line, _Point, format_path(path))
+            typed(point_line, _PointLine, format_path(path))
             answers[point_line["point"]].append(point_line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None

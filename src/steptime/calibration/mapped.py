@@ -25,7 +25,7 @@ from steptime.calibration.cases import (
 from steptime.calibration.record_cases import SEVERAL_REPLICAS, list_record_cases
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.formula import filled, formula
+from steptime.core.formula import fill_braces, formula
 from steptime.core.table_files import Words, is_table_name, table_cells, table_rows, values_of
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_truth
@@ -81,8 +81,8 @@ def read_cases(
     if isinstance(table, Path) and table.is_dir():
         return list_record_cases(table, warn, refusals)
     if not isinstance(table, Path):
-        numbered = ((f"row {index}", row) for index, row in enumerate(table))
-        return _read_plain_cases(numbered, device, refusals)
+        placed_rows = ((f"row {index}", row) for index, row in enumerate(table))
+        return _read_plain_cases(placed_rows, device, refusals)
     plain_rows = list(_read_plain_rows(table, refusals))
     if plain_rows and "seconds" not in plain_rows[0][1]:
         raise InputError(f"{table}: no column 'seconds'; --map MAP.toml says what columns mean")
@@ -147,7 +147,8 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     if not (keys.kind or keys.model):
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
-        case = _make_case(MappedRow(keys, row, row, row, 0), None, place, device)
+        mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)
+        case = _make_case(mapped_row, network_kernels=None, place=place, device=device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__
     if case is None:
@@ -194,20 +195,20 @@ def cases_of(
     mapping.check_complete()
     for source in _list_tables(table, mapping, refusals):
         folder = source.table.parent if isinstance(source.table, Path) else Path()
-        parts_by_entry = {
-            id(entry): _Parts(folder, entry.parts, mapping.words)
-            for entry in source.entries
+        network_kernels_by_entry = {
+            id(entry): _NetworkKernels(folder, entry.parts, mapping.words)
+            for entry in source.mapping_entries
             if entry.parts
         }
-        rows = mapping.rows_of(source.table, source.entries)
+        rows = mapping.rows_of(source.table, source.mapping_entries)
         for line, row in rows if max_rows is None else _draw_rows(rows, max_rows):
             try:
                 if isinstance(row, InputError):
                     raise row
-                parts = parts_by_entry.get(id(row.keys))
-                case = _make_case(row, parts, f"{source.place}{line}")
+                network_kernels = network_kernels_by_entry.get(id(row.keys))
+                case = _make_case(row, network_kernels, f"{source.row_prefix}{line}")
             except InputError as error:
-                add_refusal(refusals, f"{source.full_place}{line}", error)
+                add_refusal(refusals, f"{source.message_prefix}{line}", error)
                 continue
             if case is not None:
                 yield case
@@ -218,15 +219,15 @@ class _TableSource(NamedTuple):
 
     Attributes:
         table: the table.
-        entries: the entries of the mapping that read it.
-        place: the start of a row's place in tables: "name.csv:".
-        full_place: the same in messages, with the path.
+        mapping_entries: the entries of the mapping that read it.
+        row_prefix: the start of a row's place in tables: "name.csv:".
+        message_prefix: the same in messages, with the path.
     """
 
     table: Table
-    entries: Sequence[RowKeys]
-    place: str
-    full_place: str
+    mapping_entries: Sequence[RowKeys]
+    row_prefix: str
+    message_prefix: str
 
 
 def _list_tables(
@@ -234,7 +235,7 @@ def _list_tables(
 ) -> Iterator[_TableSource]:
     """Yield the tables that a mapping reads; unreadable sources are added to the refusals."""
     if not isinstance(table, Path):
-        yield _TableSource(table, mapping.rows, place="row ", full_place="row ")
+        yield _TableSource(table, mapping.rows, row_prefix="row ", message_prefix="row ")
     elif table.is_dir() and all(entry.file for entry in mapping.rows):
         # The mapping names the files of the folder, and which of its entries read each of them.
         files = dict.fromkeys(entry.file for entry in mapping.rows)
@@ -242,19 +243,22 @@ def _list_tables(
             path = table / file
             entries = [entry for entry in mapping.rows if entry.file == file]
             yield _TableSource(
-                path, entries, place=f"{path.name}:", full_place=f"{format_path(path)}:"
+                path, entries, row_prefix=f"{path.name}:", message_prefix=f"{format_path(path)}:"
             )
     elif is_table_name(table.name) and not table.is_dir():
         yield _TableSource(
-            table, mapping.rows, place=f"{table.name}:", full_place=f"{format_path(table)}:"
+            table,
+            mapping.rows,
+            row_prefix=f"{table.name}:",
+            message_prefix=f"{format_path(table)}:",
         )
     else:
         for source in list_sources(table):
             if isinstance(source, Unread):
                 add_refusal(refusals, source.file, InputError(source.reason))
             elif mapping.recognises(source):
-                place = f"{source.name}:"
-                yield _TableSource(source, mapping.rows, place, place)
+                prefix = f"{source.name}:"
+                yield _TableSource(source, mapping.rows, row_prefix=prefix, message_prefix=prefix)
             elif table.is_file() and not source.archive:
                 reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
                 raise InputError(f"{format_path(table)}: {reason}")
@@ -262,18 +266,18 @@ def _list_tables(
 
 def _draw_rows(rows: Iterable[NumberedRow], max_rows: int) -> Iterator[NumberedRow]:
     """Draw rows of each device and entry, with a fixed seed; broken rows are all yielded."""
-    groups: dict[tuple[str, int], list[NumberedRow]] = defaultdict(list)
+    rows_by_device_and_entry: dict[tuple[str, int], list[NumberedRow]] = defaultdict(list)
     for line, row in rows:
         if isinstance(row, InputError):
             yield line, row
         else:
-            groups[row.text(row.keys.device), id(row.keys)].append((line, row))
-    for group in groups.values():
+            rows_by_device_and_entry[row.text(row.keys.device), id(row.keys)].append((line, row))
+    for group in rows_by_device_and_entry.values():
         random.Random(0).shuffle(group)  # noqa: S311  # a draw of rows keeps no secret
         yield from group[:max_rows]
 
 
-class _Parts:
+class _NetworkKernels:
     """The kernels of networks, from a second table that lists the ops of each network."""
 
     def __init__(self, folder: Path, layout: PartsTable, words: Words) -> None:
@@ -291,13 +295,16 @@ class _Parts:
         key = network, dtype, tf32
         if key not in self._kernels:
             part_rows = self.rows_by_network[network]
-            kernels = [_kernels_of(self.layout.ops, part, dtype, tf32) for part in part_rows]
+            kernels = [_kernels_of_ops(self.layout.ops, part, dtype, tf32) for part in part_rows]
             self._kernels[key] = tuple(chain.from_iterable(kernels))
         return self._kernels[key]
 
 
 def _make_case(
-    row: MappedRow, parts: _Parts | None, place: str, device: Device | None = None
+    row: MappedRow,
+    network_kernels: _NetworkKernels | None,
+    place: str,
+    device: Device | None = None,
 ) -> Case | None:
     """Return the case of a row, None where its seconds are empty or NaN."""
     keys = row.keys
@@ -316,25 +323,25 @@ def _make_case(
         stack = stack or str(row.options.get("stack", ""))
         family = family or (workload.label if keys.quantities else "")
         kernels = step_kernels(workload, stack_option(stack) | method_options)
-    elif parts is not None:
-        kernels = parts.kernels(row.values, dtype, tf32)
+    elif network_kernels is not None:
+        kernels = network_kernels.kernels(row.values, dtype, tf32)
     else:
-        kernels = _kernels_of(keys.ops or [keys], row.values, dtype, tf32)
-    default_group = workload.model if workload else row.text(keys.kind)
+        kernels = _kernels_of_ops(keys.ops or [keys], row.values, dtype, tf32)
+    default_kind = workload.model if workload else row.text(keys.kind)
     default_condition: Condition = "step" if keys.quantities else "isolated"
     return Case(
-        kernels,
-        device or _find_device(row.text(keys.device)),
-        row.seconds,
-        row.text(keys.group) or default_group or "network",
-        keys.condition or default_condition,
+        kernels=kernels,
+        device=device or _find_device(row.text(keys.device)),
+        seconds=row.seconds,
+        kind=row.text(keys.group) or default_kind or "network",
+        condition=keys.condition or default_condition,
         calibrates=keys.calibrates,
         copies=keys.copies,
         timing=keys.timing,
         family=family,
         stack=stack,
         workload=workload,
-        rivals=row.rival_times_s,
+        published_s_by_method=row.rival_times_s,
         place=place,
         method_options=method_options,
     )
@@ -351,7 +358,7 @@ def _method_options(row: MappedRow) -> dict[str, str]:
     return {name: text for name, text in options.items() if text}
 
 
-def _kernels_of(ops: Iterable[OpOf], row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
+def _kernels_of_ops(ops: Iterable[OpOf], row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
     """Return the kernels of all ops whose filter takes the row."""
     kernels: list[Kernel] = []
     for op in ops:
@@ -364,8 +371,8 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(size_of(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _evaluate_attr(value, row) for name, value in op.attrs.items()}
-    op_dtype = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
-    kind = filled(op.kind, row)
+    op_dtype = find_dtype(fill_braces(op.dtype, row)) if op.dtype else dtype
+    kind = fill_braces(op.kind, row)
     method_options = {"tf32": tf32} if tf32 else {}
     try:
         settings = CALIBRATED.under(method_options).settings

@@ -40,7 +40,8 @@ CONSTANTS = (
     "serving.exchange_s",
 )
 STEP = 0.1  # of the log of a constant: the finite difference of its slope
-NORMAL = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))  # LEVEL lies within 1
+# Residuals in units of the half width of an interval: a share of LEVEL lies within 1.
+RESIDUAL_DISTRIBUTION = NormalDist(sigma=-1 / NormalDist().inv_cdf((1 - LEVEL) / 2))
 PRIOR_ROWS = 10  # rows that the interval of other devices counts for beside those that were drawn
 
 
@@ -53,26 +54,26 @@ class _LinearRows(NamedTuple):
 
     Attributes:
         seconds: the measured values.
-        base: the predictions at `start`.
+        prior_values: the predictions at `start`.
         slopes: derivatives of ln(predicted) by the logs of constants, as [rows, constants].
         start: the values of the constants.
     """
 
     seconds: Floats
-    base: Floats
+    prior_values: Floats
     slopes: Floats
     start: Floats
 
     def predict_s(self, constants: Mapping[str, float], /) -> Floats:
         """Return the prediction of each row under constants in the order of `start`."""
-        moves = np.log([*constants.values()] / self.start)
-        predicted: Floats = self.base * np.exp(self.slopes @ moves)
+        log_changes = np.log([*constants.values()] / self.start)
+        predicted: Floats = self.prior_values * np.exp(self.slopes @ log_changes)
         return predicted
 
     def take(self, indices: Sequence[int]) -> _LinearRows:
         """Return some of the rows."""
         return _LinearRows(
-            self.seconds[indices], self.base[indices], self.slopes[indices], self.start
+            self.seconds[indices], self.prior_values[indices], self.slopes[indices], self.start
         )
 
 
@@ -81,7 +82,7 @@ class _GroupKey(NamedTuple):
 
     device: str
     stack: str
-    form: str
+    interval_form: str
 
 
 class _DeviceFit(NamedTuple):
@@ -95,11 +96,14 @@ class _DeviceRows:
     """Rows of one device, stack and form, ready to be fitted again and again."""
 
     def __init__(self, steps: PredictedSteps, key: _GroupKey) -> None:
-        self.form = key.form
-        self.priors, self.half_width = _priors_of(key)
-        measured = [question.measured[_quantity_of(question, reply)] for question, reply in steps]
-        base = _predict_quantities(steps, {})
-        moved = np.array(  # [constants, rows]
+        self.interval_form = key.interval_form
+        self.priors, self.half_width = _find_free_priors(key)
+        measured = [
+            question.measured[_first_measured_quantity(question, reply)]
+            for question, reply in steps
+        ]
+        prior_values = _predict_quantities(steps, {})
+        values_by_constant = np.array(  # [constants, rows]
             [
                 _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
                 for name, prior in self.priors.items()
@@ -107,41 +111,47 @@ class _DeviceRows:
         )
         self.rows = _LinearRows(
             seconds=np.array(measured),
-            base=base,
-            slopes=np.log(moved / base).T / STEP,
+            prior_values=prior_values,
+            slopes=np.log(values_by_constant / prior_values).T / STEP,
             start=np.array([prior.value for prior in self.priors.values()]),
         )
 
     def draw_indices(self, points: int, seed: int) -> list[int]:
         """Draw indices of rows, spread evenly over their predicted times."""
         draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
-        return draw_evenly(list(np.log(self.rows.base)), points, draw)
+        return draw_evenly(list(np.log(self.rows.prior_values)), points, draw)
 
     def fit(self, indices: Sequence[int]) -> _DeviceFit:
         """Fit constants and intervals to the rows of these indices."""
         rows = self.rows.take(indices)
-        sigma = self.half_width * NORMAL.stdev
+        sigma = self.half_width * RESIDUAL_DISTRIBUTION.stdev
         constants = fit_constants([rows], self.priors, sigma=sigma)
         residuals = leave_out_residuals(rows, self.priors, constants, sigma)
         # Residuals of the prior, so that few rows do not make the interval certain.
         prior_quantiles = (np.arange(PRIOR_ROWS) + 0.5) / PRIOR_ROWS
-        prior_residuals = [self.half_width * NORMAL.inv_cdf(share) for share in prior_quantiles]
+        prior_residuals = [
+            self.half_width * RESIDUAL_DISTRIBUTION.inv_cdf(share) for share in prior_quantiles
+        ]
         interval_quantiles = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
         interval_ends = np.quantile([*residuals, *prior_residuals], interval_quantiles)
         table = {
             "constants": moved_constants(constants, self.priors),
-            "intervals": {self.form: [float(f"{end:.3g}") for end in interval_ends]},
+            "intervals": {self.interval_form: [float(f"{end:.3g}") for end in interval_ends]},
         }
         return _DeviceFit(table, residuals)
 
 
 def _group_by_device(steps: PredictedSteps) -> dict[_GroupKey, list[PredictedStep]]:
     """Return the rows with a measured quantity, by device, stack and form."""
-    usable_steps = [step for step in steps if _quantity_of(*step)]
-    return grouped(
-        usable_steps,
-        lambda step: _GroupKey(step[0].texts["device"], step[1].stack, step[1].form),
-    )
+    usable_steps = [step for step in steps if _first_measured_quantity(*step)]
+
+    def find_group(step: PredictedStep) -> _GroupKey:
+        question, reply = step
+        return _GroupKey(
+            device=question.texts["device"], stack=reply.stack, interval_form=reply.form
+        )
+
+    return grouped(usable_steps, find_group)
 
 
 class CalibratedDraw(NamedTuple):
@@ -185,9 +195,10 @@ def calibrate_with_steps(steps: PredictedSteps, points: int) -> JsonObject:
     groups = _group_by_device(steps)
     if not groups:
         raise InputError("calibrate: no row has a measured time")
-    key, group = max(groups.items(), key=lambda item: len(item[1]))
+    key = max(groups, key=lambda key: len(groups[key]))
+    group = groups[key]
     device_rows = _DeviceRows(group, key)
-    indices = device_rows.draw_indices(min(points, len(group)), 0)
+    indices = device_rows.draw_indices(min(points, len(group)), seed=0)
     table, residuals = device_rows.fit(indices)
     return {
         "date": current_time(),
@@ -198,7 +209,7 @@ def calibrate_with_steps(steps: PredictedSteps, points: int) -> JsonObject:
     }
 
 
-def _quantity_of(question: Question, reply: Reply) -> str:
+def _first_measured_quantity(question: Question, reply: Reply) -> str:
     """Return the quantity of a row that is fitted, "" if none is both measured and predicted."""
     for name in QUANTITIES:
         if name in question.measured and name in reply.values:
@@ -206,7 +217,7 @@ def _quantity_of(question: Question, reply: Reply) -> str:
     return ""
 
 
-def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
+def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     """Return the priors of the constants that rows can tell, and the half width of their interval.
 
     The half width is that of a row's own part. A device that the stack was fitted on has smaller
@@ -223,7 +234,7 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     # Devices differ by more than the plans of a stack.
     free_priors["training.products"] = products._replace(spread=tensor_share.spread)
     if key.device in fitted_devices:
-        shared_plan_width = priors[f"interval.{key.form}_shared"].value
+        shared_plan_width = priors[f"interval.{key.interval_form}_shared"].value
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value
         )
@@ -232,7 +243,7 @@ def _priors_of(key: _GroupKey) -> tuple[dict[str, Constant], float]:
             name: prior._replace(spread=factor * prior.spread)
             for name, prior in free_priors.items()
         }
-    row_half_width = priors[f"interval.{key.form}_own"].value
+    row_half_width = priors[f"interval.{key.interval_form}_own"].value
     return free_priors, row_half_width
 
 
@@ -252,5 +263,5 @@ def _predict_quantities(steps: PredictedSteps, constants: Mapping[str, float]) -
     values = []
     for question, reply in steps:
         prediction = question.reply(method)
-        values.append(prediction.values[_quantity_of(question, reply)].value)
+        values.append(prediction.values[_first_measured_quantity(question, reply)].value)
     return np.array(values)

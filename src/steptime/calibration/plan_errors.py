@@ -146,13 +146,13 @@ def errors_of(
     steps: list[PredictedStep] = []
     row_counts: Counter[str] = Counter()
     refused_places: dict[tuple[str, str], list[str]] = defaultdict(list)  # by set and reason
-    for set_name, place, answer in rows:
+    for set_name, place, step_or_error in rows:
         row_counts[set_name] += 1
-        if isinstance(answer, InputError):
-            reason = str(answer).removeprefix("plan: ")
+        if isinstance(step_or_error, InputError):
+            reason = str(step_or_error).removeprefix("plan: ")
             refused_places[set_name, reason].append(place)
         else:
-            steps.append(answer)
+            steps.append(step_or_error)
     cases = [
         row_of(question, reply, quantity)
         for question, reply in steps
@@ -188,10 +188,10 @@ def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) ->
         if not question.measured and reply.fits is not None:
             is_right_by_set[question.set].append(reply.fits == question.ran)
     for row in sets:
-        is_right = is_right_by_set[row["set"]]
-        if is_right and row["fits"] is not None:
-            right_count = row["fits"] * row["cases"] + sum(is_right)
-            row["fits"] = right_count / (row["cases"] + len(is_right))
+        is_right_of_rows = is_right_by_set[row["set"]]
+        if is_right_of_rows and row["fits"] is not None:
+            right_count = row["fits"] * row["cases"] + sum(is_right_of_rows)
+            row["fits"] = right_count / (row["cases"] + len(is_right_of_rows))
 
 
 def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonObject]:
@@ -200,22 +200,26 @@ def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonOb
     groups = grouped(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
     rows = []
     for key, group in sorted(groups.items()):
-        hits = [case["fits"] for case in group if case["fits"] is not None]
+        is_right_of_cases = [case["fits"] for case in group if case["fits"] is not None]
         errors = summarise_errors([_compare(case) for case in group])
         rows.append(
             {
                 **dict(zip(columns, key, strict=True)),
                 **asdict(errors),
-                "fits": sum(hits) / len(hits) if hits else None,
+                "fits": sum(is_right_of_cases) / len(is_right_of_cases)
+                if is_right_of_cases
+                else None,
             }
         )
     return rows
 
 
 def _compare(case: JsonObject) -> ComparedValue:
-    """Return a row with the cell of its device and model."""
-    cell = case["device"], case["model"]
-    return ComparedValue(case["measured"], case["predicted"], case["low"], case["high"], cell)
+    """Return a row with the group of its device and model."""
+    balance_group = case["device"], case["model"]
+    return ComparedValue(
+        case["measured"], case["predicted"], case["low"], case["high"], balance_group
+    )
 
 
 def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[JsonObject]:

@@ -67,13 +67,13 @@ class Point:
     def graph(self) -> Graph:
         """The forward graph."""
         name, _, sizes = self.text.partition(" ")
-        if name not in OPS:
+        if name not in OP_ADDERS:
             workload = make_workload(
                 read_model(name), sizes, self.dtype, self.phase, self.optimizer
             )
             return build(workload)
         b = Builder(name, precision(self.dtype), training=self.phase == "train")
-        y = OPS[name](b, *map(int, sizes.split()))
+        y = OP_ADDERS[name](b, *map(int, sizes.split()))
         return b.graph(mean_loss(b, y) if b.training and b.shape(y) else y)
 
     @cached_property
@@ -110,7 +110,7 @@ class Point:
         return cases
 
 
-def _op(kind: str, shapes_of: Callable[..., Mapping[str, Shape]]) -> AddOp:
+def _make_op_adder(kind: str, shapes_of: Callable[..., Mapping[str, Shape]]) -> AddOp:
     """Return a function that adds an op of some sizes.
 
     Args:
@@ -129,7 +129,7 @@ def _op(kind: str, shapes_of: Callable[..., Mapping[str, Shape]]) -> AddOp:
     return add_op
 
 
-def _recurrent(kind: str) -> AddOp:
+def _make_recurrent_adder(kind: str) -> AddOp:
     """Return a function that adds a recurrent layer: batch, length, width, hidden size."""
 
     def shapes_of(n: int, length: int, width: int, hidden: int) -> Mapping[str, Shape]:
@@ -137,22 +137,24 @@ def _recurrent(kind: str) -> AddOp:
         weights = {"w_ih": (rows, width), "w_hh": (rows, hidden), "b_ih": (rows,), "b_hh": (rows,)}
         return {"x": (n, length, width), **weights}
 
-    return _op(kind, shapes_of)
+    return _make_op_adder(kind, shapes_of)
 
 
-def _conv(b: Builder, *sizes: int, is_first_layer: bool = False) -> str:
+def _add_convolution(b: Builder, *sizes: int, is_first_layer: bool = False) -> str:
     """Add a convolution: n, c, size, filters, kernel, and stride and groups, 1 if left out.
 
     The input of a first layer has no gradient.
     """
-    n, c, size, filters, kernel, stride, groups = (*sizes, 1, 1)[:7]
+    default_stride, default_groups = 1, 1
+    sizes_and_defaults = (*sizes, default_stride, default_groups)
+    n, c, size, filters, kernel, stride, groups = sizes_and_defaults[:7]
     add_input = b.input if is_first_layer else b.weight
     x = add_input("x", (n, c, size, size))
     padding = kernel // 2
     return conv2d(b, x, filters, kernel, "y", stride=stride, padding=padding, groups=groups)
 
 
-def _pool(kind: str) -> AddOp:
+def _make_pool_adder(kind: str) -> AddOp:
     """Return a function that adds pooling of an image: n, c, size, kernel, stride."""
 
     def add_pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
@@ -169,12 +171,12 @@ def _pool(kind: str) -> AddOp:
     return add_pool
 
 
-def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
+def _add_attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
     q, k, v = (b.weight(name, (n, length, heads * width)) for name in "qkv")
     return b.op("attention", q, k, v, name="y", heads=heads, kv_heads=heads, causal=False)
 
 
-def _chain(b: Builder, count: int, *shape: int) -> str:
+def _add_elementwise_chain(b: Builder, count: int, *shape: int) -> str:
     """Add a chain of sums and products, each of which reads the one before."""
     x = b.weight("x", shape)
     z = b.input("z", shape)
@@ -183,7 +185,7 @@ def _chain(b: Builder, count: int, *shape: int) -> str:
     return x
 
 
-def _weights(b: Builder, count: int, *shape: int) -> str:
+def _add_weights(b: Builder, count: int, *shape: int) -> str:
     """Add sums with as many weights: an optimizer updates many small tensors."""
     x = b.input("x", shape)
     for i in range(count):
@@ -191,24 +193,31 @@ def _weights(b: Builder, count: int, *shape: int) -> str:
     return x
 
 
-OPS: dict[str, AddOp] = {
-    "linear": _op("linear", lambda m, n, k: {"x": (m, k), "w": (n, k)}),
-    "batched": _op("matmul", lambda b, m, n, k: {"x": (b, m, k), "w": (b, k, n)}),
-    "conv": _conv,
-    "first": partial(_conv, is_first_layer=True),
-    "add": _op("add", lambda *shape: {"x": shape, "z": shape}),
+OP_ADDERS: dict[str, AddOp] = {
+    "linear": _make_op_adder("linear", lambda m, n, k: {"x": (m, k), "w": (n, k)}),
+    "batched": _make_op_adder("matmul", lambda b, m, n, k: {"x": (b, m, k), "w": (b, k, n)}),
+    "conv": _add_convolution,
+    "first": partial(_add_convolution, is_first_layer=True),
+    "add": _make_op_adder("add", lambda *shape: {"x": shape, "z": shape}),
     "batch_norm": lambda b, *shape: batch_norm(b, b.weight("x", shape), "y"),
-    "layer_norm": _op("layer_norm", lambda *x: {"x": x, "w": x[-1:], "b": x[-1:]}),
-    "rms_norm": _op("rms_norm", lambda *x: {"x": x, "w": x[-1:]}),
-    "max_pool": _pool("max_pool2d"),
-    "avg_pool": _pool("avg_pool2d"),
-    "cross_entropy": _op("cross_entropy", lambda n, classes: {"x": (n, classes), "ids": (n,)}),
-    "embedding": _op("embedding", lambda n, words, width: {"ids": (n,), "w": (words, width)}),
-    "attention": _attention,
-    "chain": _chain,
-    "weights": _weights,
-    **{kind: _op(kind, lambda *x: {"x": x}) for kind in ("relu", "tanh", "gelu", "softmax")},
-    **{kind: _recurrent(kind) for kind in GATES},
+    "layer_norm": _make_op_adder("layer_norm", lambda *x: {"x": x, "w": x[-1:], "b": x[-1:]}),
+    "rms_norm": _make_op_adder("rms_norm", lambda *x: {"x": x, "w": x[-1:]}),
+    "max_pool": _make_pool_adder("max_pool2d"),
+    "avg_pool": _make_pool_adder("avg_pool2d"),
+    "cross_entropy": _make_op_adder(
+        "cross_entropy", lambda n, classes: {"x": (n, classes), "ids": (n,)}
+    ),
+    "embedding": _make_op_adder(
+        "embedding", lambda n, words, width: {"ids": (n,), "w": (words, width)}
+    ),
+    "attention": _add_attention,
+    "chain": _add_elementwise_chain,
+    "weights": _add_weights,
+    **{
+        kind: _make_op_adder(kind, lambda *x: {"x": x})
+        for kind in ("relu", "tanh", "gelu", "softmax")
+    },
+    **{kind: _make_recurrent_adder(kind) for kind in GATES},
 }
 
 

@@ -36,16 +36,16 @@ def list_record_cases(
             reason why steps are left out.
         refusals: gets the steps that no prediction can be made for, with the reasons.
     """
-    left_out: Refusals = [] if refusals is None else refusals
+    refused_rows: Refusals = [] if refusals is None else refusals
     cases = []
     for record, step_s in _measured_steps(folder, warn):
         place = f"{record.workload.label}, batch {record.workload.batch_per_replica}"
         try:
             cases.append(_make_case(record, step_s, place))
         except InputError as error:
-            left_out.append((place, str(error)))
+            refused_rows.append((place, str(error)))
     if refusals is None:
-        for reason, count in Counter(cause for _, cause in left_out).items():
+        for reason, count in Counter(cause for _, cause in refused_rows).items():
             warn(f"{count:,} records left out: {reason}")
     return cases
 
@@ -57,12 +57,14 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
     groups = group_predicted_and_measured(data, takes_part=IS_STEP)
     columns = groups.columns
     is_measured = columns.level == groups.level_index(MEASURED)
-    ids = np.flatnonzero(is_measured & (columns.value > 0))
-    seqs = columns.best_seq[ids]
-    places = dict(data.take_records(seqs, ["place"]).iter_rows())
+    cell_ids = np.flatnonzero(is_measured & (columns.value > 0))
+    record_numbers = columns.best_seq[cell_ids]
+    places = dict(data.take_records(record_numbers, ["place"]).iter_rows())
     records = data.read_records(0, sorted(places.values()))
-    for seq, step_s in zip(seqs.tolist(), columns.value[ids].tolist(), strict=True):
-        yield records[places[seq]], step_s
+    for record_number, step_s in zip(
+        record_numbers.tolist(), columns.value[cell_ids].tolist(), strict=True
+    ):
+        yield records[places[record_number]], step_s
 
 
 def _make_case(record: Record, step_s: float, place: str) -> Case:
@@ -73,17 +75,17 @@ def _make_case(record: Record, step_s: float, place: str) -> Case:
     """
     workload = record.workload
     device = catalog.device(device_words.platform_of(record.platform) or record.platform)
-    devices = record.method.options.get("device_count", 1)
-    if workload.plan.data > 1 or devices != 1:
+    device_count = record.method.options.get("device_count", 1)
+    if workload.plan.data > 1 or device_count != 1:
         raise InputError(SEVERAL_REPLICAS)
     options = options_of(record, device)
     stack = stack_of(record)
     return Case(
-        step_kernels(workload, options),
-        device,
-        step_s,
-        workload.model,
-        "step",
+        kernels=step_kernels(workload, options),
+        device=device,
+        seconds=step_s,
+        kind=workload.model,
+        condition="step",
         family=workload.label,
         workload=workload,
         stack="" if stack == catalog.DEFAULT_STACK else stack,

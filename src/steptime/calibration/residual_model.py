@@ -48,15 +48,18 @@ def learn_residuals(
     """
     residuals = log_residuals(columns, constants)
     posterior_residuals = left_out.copy()
-    ratios = np.divide(left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0)
-    ratios = ratios.clip(-MAX_RATIO, MAX_RATIO)  # a case may have hardly any residual by chance
+    left_out_ratios = np.divide(
+        left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0
+    )
+    # A case may have hardly any residual by chance.
+    left_out_ratios = left_out_ratios.clip(-MAX_RATIO, MAX_RATIO)
     tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
-    indices, sensitivity = columns.find_products(constants)
+    indices, sensitivity = columns.find_product_cases(constants)
     if len(indices) >= MIN_ROWS:
         tables["products"], product_residuals = _learn_products(
             columns, indices, sensitivity, residuals
         )
-        posterior_residuals[indices] = product_residuals * ratios[indices]
+        posterior_residuals[indices] = product_residuals * left_out_ratios[indices]
     indices, host_s, device_s = columns.find_host_steps(constants)
     if len(indices) >= MIN_ROWS:
         covariance = SPREAD**2 * step_similarity(
@@ -64,9 +67,9 @@ def learn_residuals(
         )
         families = [columns.families[index] for index in indices]
         posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
-        posterior_residuals[indices] = posterior.left_out * ratios[indices]
-        rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
-        tables["steps"] = _round_rows(rows)
+        posterior_residuals[indices] = posterior.left_out * left_out_ratios[indices]
+        weight_rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
+        tables["steps"] = _round_rows(weight_rows)
     return tables, posterior_residuals
 
 
@@ -84,8 +87,8 @@ def _learn_products(
     families = [columns.families[index] for index in indices]
     posterior = _fit_process(covariance, residuals[indices], PRODUCT_NOISE, families)
     weights = SPREAD**2 * sensitivity * posterior.weights
-    rows = np.column_stack([sizes.T, weights])
-    tables = {str(kind): _round_rows(rows[kinds == kind]) for kind in np.unique(kinds)}
+    weight_rows = np.column_stack([sizes.T, weights])
+    tables = {str(kind): _round_rows(weight_rows[kinds == kind]) for kind in np.unique(kinds)}
     return tables, posterior.left_out
 
 
@@ -100,8 +103,8 @@ def _fit_process(
     for _ in range(ROUNDS):
         precision = np.linalg.inv(covariance + np.diag(variances))
         weights = precision @ residuals
-        scaled = (residuals - covariance @ weights) / noise
-        variances = noise**2 * (DEGREES_OF_FREEDOM + scaled**2) / (DEGREES_OF_FREEDOM + 1)
+        scaled_residuals = (residuals - covariance @ weights) / noise
+        variances = noise**2 * (DEGREES_OF_FREEDOM + scaled_residuals**2) / (DEGREES_OF_FREEDOM + 1)
     left_out = np.empty(len(weights))
     for indices in indices_by_family(families):
         block = precision[np.ix_(indices, indices)]
@@ -109,6 +112,6 @@ def _fit_process(
     return _Posterior(weights, left_out)
 
 
-def _round_rows(rows: Floats) -> WeightRows:
+def _round_rows(weight_rows: Floats) -> WeightRows:
     """Return rows with four significant digits."""
-    return [[float(f"{number:.4g}") for number in row] for row in rows]
+    return [[float(f"{number:.4g}") for number in row] for row in weight_rows]

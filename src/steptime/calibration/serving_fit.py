@@ -37,7 +37,7 @@ MIN_SHARE = 0.05  # of a constant of the stack, below which none falls
 STEP_SHARE = 0.25  # of a constant, for derivatives by it
 FACTOR_STEP = 0.02  # for derivatives by the logarithm of a factor
 ROUNDS = 3  # of Gauss and Newton: times are nearly linear in the constants
-REQUEST, TTFT = 0, 1  # places of the measured times of a run
+REQUEST_INDEX, TTFT_INDEX = 0, 1  # places of the measured times of a run
 
 
 @dataclass(frozen=True)
@@ -133,30 +133,33 @@ class _Parameters:
         has_long_prompts = any(_has_long_prompts(run) for run in runs)
         names = [name for name in CONSTANTS if has_long_prompts or name != "long_prompt_s"]
         self.stack = runs[0].stack
-        self.prior = {name: phases.constant(name) for name in names}
-        self.names = [name for name in names if self.prior[name] > 0]
+        self.stack_constants = {name: phases.constant(name) for name in names}
+        self.names = [name for name in names if self.stack_constants[name] > 0]
         self.networks = list(dict.fromkeys(run.network for run in runs))
         self.models = {run.network: run.service.model for run in runs}
         spreads = _stack_spreads(self.stack)
-        prior = np.array([self.prior[name] for name in self.names])
+        constants = np.array([self.stack_constants[name] for name in self.names])
         relative_spreads = np.array([spreads.get(name, DEFAULT_SPREAD) for name in self.names])
-        per_network = np.ones(len(self.networks))
+        unit_per_network = np.ones(len(self.networks))
         # Constants as changes from the prior, then the logarithms of the networks' factors.
-        self.deviations = np.r_[prior * relative_spreads, NETWORK_DEVIATION * per_network]
-        self.steps = np.r_[-STEP_SHARE * prior, FACTOR_STEP * per_network]
-        self.lowest = np.r_[(MIN_SHARE - 1) * prior, -np.inf * per_network]
+        self.prior_deviations = np.r_[
+            constants * relative_spreads, NETWORK_DEVIATION * unit_per_network
+        ]
+        self.difference_steps = np.r_[-STEP_SHARE * constants, FACTOR_STEP * unit_per_network]
+        self.lowest_values = np.r_[(MIN_SHARE - 1) * constants, -np.inf * unit_per_network]
 
     def __len__(self) -> int:
         return len(self.names) + len(self.networks)
 
-    def calibration(self, values: Any) -> ServingCalibration:
+    def calibration(self, parameter_values: Any) -> ServingCalibration:
         """Return the calibration of values: changes of constants, logarithms of factors."""
         constant_count = len(self.names)
-        changes = dict(zip(self.names, values[:constant_count], strict=True))
+        changes = dict(zip(self.names, parameter_values[:constant_count], strict=True))
         constants = {
-            name: float(prior + changes.get(name, 0.0)) for name, prior in self.prior.items()
+            name: float(constant + changes.get(name, 0.0))
+            for name, constant in self.stack_constants.items()
         }
-        log_factors = values[constant_count:]
+        log_factors = parameter_values[constant_count:]
         factors = [
             NetworkFactor(self.models[network], *network, exp(log_factor))
             for network, log_factor in zip(self.networks, log_factors, strict=True)
@@ -172,9 +175,9 @@ class _Parameters:
     def solve(self, slopes: Any, residuals: Any) -> Any:
         """Return the most likely parameters of a linear model: residuals = slopes x parameters."""
         weight = ROW_DEVIATION**-2
-        normal = weight * slopes.T @ slopes + np.diag(self.deviations**-2.0)
+        normal = weight * slopes.T @ slopes + np.diag(self.prior_deviations**-2.0)
         solution = np.linalg.solve(normal, weight * slopes.T @ residuals)
-        return np.maximum(solution, self.lowest)
+        return np.maximum(solution, self.lowest_values)
 
 
 def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
@@ -193,18 +196,20 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
     parameters = _Parameters(runs)
     measured_logs = [np.array(run.measured) for run in runs]
     logs_before = [np.array(run.predict(None)) for run in runs]
-    values = np.zeros(len(parameters))
-    slopes = _slopes(runs, parameters, values, logs_before)
+    parameter_values = np.zeros(len(parameters))
+    slopes = _find_slopes(runs, parameters, parameter_values, logs_before)
     predicted_logs = logs_before
     for _ in range(ROUNDS):
-        values = _solve_linear_model(parameters, slopes, values, predicted_logs, measured_logs)
-        predicted_logs = _predict(runs, parameters, values)
-    fitted = parameters.calibration(values)
+        parameter_values = _solve_linear_model(
+            parameters, slopes, parameter_values, predicted_logs, measured_logs
+        )
+        predicted_logs = _predict_logs(runs, parameters, parameter_values)
+    fitted = parameters.calibration(parameter_values)
     left_out_logs = _predict_left_out(
-        runs, parameters, slopes, values, predicted_logs, measured_logs
+        runs, parameters, slopes, parameter_values, predicted_logs, measured_logs
     )
     logs_of_runs = zip(measured_logs, logs_before, predicted_logs, left_out_logs, strict=True)
-    rows = tuple(_run_fit(run, *logs) for run, logs in zip(runs, logs_of_runs, strict=True))
+    rows = tuple(_make_run_fit(run, *logs) for run, logs in zip(runs, logs_of_runs, strict=True))
     calibration = ServingCalibration(
         stack=fitted.stack,
         source=source,
@@ -214,19 +219,22 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
         request_error=_median_error([row.request_left_out for row in rows]),
         ttft_error=_median_error([row.ttft_left_out for row in rows]),
     )
-    return ServingFit(calibration, rows, parameters.prior)
+    return ServingFit(calibration, rows, parameters.stack_constants)
 
 
-def _slopes(
-    runs: Sequence[ServedRun], parameters: _Parameters, values: Any, predicted_logs: Sequence[Any]
+def _find_slopes(
+    runs: Sequence[ServedRun],
+    parameters: _Parameters,
+    parameter_values: Any,
+    predicted_logs: Sequence[Any],
 ) -> list[Any]:
     """Return the derivatives of each run's logarithms by the parameters: [logs, parameters]."""
     slopes = []
     for run_number, (run, logs) in enumerate(zip(runs, predicted_logs, strict=True), start=1):
         run_slopes = np.zeros((len(logs), len(parameters)))
-        for parameter, step in enumerate(parameters.steps):
+        for parameter, step in enumerate(parameters.difference_steps):
             if parameters.has_effect(parameter, run):
-                moved_values = values.copy()
+                moved_values = parameter_values.copy()
                 moved_values[parameter] += step
                 moved_logs = run.predict(parameters.calibration(moved_values))
                 run_slopes[:, parameter] = (moved_logs - logs) / step
@@ -235,21 +243,23 @@ def _slopes(
     return slopes
 
 
-def _predict(runs: Sequence[ServedRun], parameters: _Parameters, values: Any) -> list[Any]:
-    calibration = parameters.calibration(values)
+def _predict_logs(
+    runs: Sequence[ServedRun], parameters: _Parameters, parameter_values: Any
+) -> list[Any]:
+    calibration = parameters.calibration(parameter_values)
     return [np.array(run.predict(calibration)) for run in runs]
 
 
 def _solve_linear_model(
     parameters: _Parameters,
     slopes: Sequence[Any],
-    values: Any,
+    parameter_values: Any,
     predicted_logs: Sequence[Any],
     measured_logs: Sequence[Any],
 ) -> Any:
-    """Return the most likely parameters of the linear model around `values`."""
+    """Return the most likely parameters of the linear model around `parameter_values`."""
     targets = [
-        measured - predicted + run_slopes @ values
+        measured - predicted + run_slopes @ parameter_values
         for measured, predicted, run_slopes in zip(
             measured_logs, predicted_logs, slopes, strict=True
         )
@@ -261,7 +271,7 @@ def _predict_left_out(
     runs: Sequence[ServedRun],
     parameters: _Parameters,
     slopes: Sequence[Any],
-    values: Any,
+    parameter_values: Any,
     predicted_logs: Sequence[Any],
     measured_logs: Sequence[Any],
 ) -> list[Any]:
@@ -274,50 +284,50 @@ def _predict_left_out(
         groups = [run.run.place for run in runs]
     if len(set(groups)) == 1:
         return [None] * len(runs)
-    values_without = {}  # by the group that is left out
+    values_by_left_out_group = {}  # by the group that is left out
     for left_out_group in dict.fromkeys(groups):
-        training = [i for i, group in enumerate(groups) if group != left_out_group]
-        values_without[left_out_group] = _solve_linear_model(
+        training_indices = [i for i, group in enumerate(groups) if group != left_out_group]
+        values_by_left_out_group[left_out_group] = _solve_linear_model(
             parameters,
-            [slopes[i] for i in training],
-            values,
-            [predicted_logs[i] for i in training],
-            [measured_logs[i] for i in training],
+            [slopes[i] for i in training_indices],
+            parameter_values,
+            [predicted_logs[i] for i in training_indices],
+            [measured_logs[i] for i in training_indices],
         )
     return [
-        logs + run_slopes @ (values_without[group] - values)
+        logs + run_slopes @ (values_by_left_out_group[group] - parameter_values)
         for logs, run_slopes, group in zip(predicted_logs, slopes, groups, strict=True)
     ]
 
 
-def _run_fit(
+def _make_run_fit(
     run: ServedRun, measured_logs: Any, logs_before: Any, predicted_logs: Any, left_out_logs: Any
 ) -> RunFit:
     """Return the errors of a run from logarithms of its seconds."""
-    has_ttft = len(measured_logs) > TTFT
+    has_ttft = len(measured_logs) > TTFT_INDEX
 
-    def error(logs: Any, quantity: int) -> float | None:
+    def relative_error(logs: Any, quantity: int) -> float | None:
         if logs is None or quantity >= len(measured_logs):
             return None
         return float(exp(logs[quantity] - measured_logs[quantity]) - 1)
 
     return RunFit(
         run=run,
-        request_s=exp(predicted_logs[REQUEST]),
-        ttft_s=exp(predicted_logs[TTFT]) if has_ttft else None,
-        request_before=error(logs_before, REQUEST) or 0.0,
-        request_error=error(predicted_logs, REQUEST) or 0.0,
-        request_left_out=error(left_out_logs, REQUEST),
-        ttft_before=error(logs_before, TTFT),
-        ttft_error=error(predicted_logs, TTFT),
-        ttft_left_out=error(left_out_logs, TTFT),
+        request_s=exp(predicted_logs[REQUEST_INDEX]),
+        ttft_s=exp(predicted_logs[TTFT_INDEX]) if has_ttft else None,
+        request_before=relative_error(logs_before, REQUEST_INDEX) or 0.0,
+        request_error=relative_error(predicted_logs, REQUEST_INDEX) or 0.0,
+        request_left_out=relative_error(left_out_logs, REQUEST_INDEX),
+        ttft_before=relative_error(logs_before, TTFT_INDEX),
+        ttft_error=relative_error(predicted_logs, TTFT_INDEX),
+        ttft_left_out=relative_error(left_out_logs, TTFT_INDEX),
     )
 
 
 def _median_error(errors: Sequence[float | None]) -> float | None:
     """Return the median size of the errors that are known; None without any."""
-    sizes = [abs(error) for error in errors if error is not None]
-    return median(sizes) if sizes else None
+    magnitudes = [abs(error) for error in errors if error is not None]
+    return median(magnitudes) if magnitudes else None
 
 
 def _has_long_prompts(run: ServedRun) -> bool:

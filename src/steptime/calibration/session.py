@@ -45,14 +45,14 @@ class MeasuredPoint:
         seconds: its seconds by part, empty if it could not be measured.
         disturbed: the share of rounds that a neighbour disturbed.
         note: why it could not be measured.
-        check: whether it checks the fit instead of taking part in it.
+        is_check: whether it checks the fit instead of taking part in it.
     """
 
     point: Point
     seconds: Mapping[str, float]
     disturbed: float
     note: str = ""
-    check: bool = False
+    is_check: bool = False
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Session:
 
     Attributes:
         device: the device.
-        request: sends a request to the worker and returns the answer.
-        report: is called with each measured point.
+        send_request: sends a request to the worker and returns the answer.
+        report_point: is called with each measured point.
         limit_s: seconds after which the session ends.
         max_points: the largest number of points.
         min_points: points after which errors that fall no more end the session.
@@ -73,15 +73,15 @@ class Session:
         save_answer: is called with each answer as it comes.
         earlier_answers: answers of a session that was killed, by point; these points are not
             measured again.
-        measured: the points so far.
+        measured_points: the points so far.
         check_errors: the mean error of the check points after each fit.
         drift: by which share the first point took longer at the end.
         interrupted: whether the session was interrupted.
     """
 
     device: Device
-    request: Request
-    report: Report
+    send_request: Request
+    report_point: Report
     limit_s: float
     max_points: int = 60
     min_points: int = 40
@@ -89,7 +89,7 @@ class Session:
     clock: Callable[[], float] = monotonic
     save_answer: SaveAnswer = lambda _, __: None
     earlier_answers: Mapping[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    measured: list[MeasuredPoint] = field(default_factory=list)
+    measured_points: list[MeasuredPoint] = field(default_factory=list)
     check_errors: list[float] = field(default_factory=list)
     drift: float | None = None
     interrupted: bool = False
@@ -110,12 +110,12 @@ class Session:
             self._measure_sustained_work()
             self._measure_drift()
         except KeyboardInterrupt:
-            if not self.measured:
+            if not self.measured_points:
                 raise
             self.interrupted = True
         return calibrate(
             self.device,
-            self._cases_of(self.measured),
+            self._cases_of(self.measured_points),
             points=None,
             source="steptime calibrate",
             facts=self._facts(),
@@ -123,8 +123,12 @@ class Session:
 
     def _facts(self) -> JsonObject:
         """Return the keys of the calibration that describe the session."""
-        good_names = {measured.point.name for measured in self.measured if measured.seconds}
-        disturbed = [measured.disturbed for measured in self.measured] or [0.0]
+        good_names = {
+            measured_point.point.name
+            for measured_point in self.measured_points
+            if measured_point.seconds
+        }
+        disturbed = [measured_point.disturbed for measured_point in self.measured_points] or [0.0]
         facts: JsonObject = {
             "measured_points": len(good_names),
             "disturbed": round(median(disturbed), 3),
@@ -133,9 +137,13 @@ class Session:
             facts["drift"] = round(self.drift, 3)
         if self.check_errors:
             facts["check_mape"] = round(self.check_errors[-1], 3)
-        facts["check_points"] = sum(measured.check for measured in self.measured)
+        facts["check_points"] = sum(
+            measured_point.is_check for measured_point in self.measured_points
+        )
         facts["failed"] = {
-            measured.point.name: measured.note for measured in self.measured if measured.note
+            measured_point.point.name: measured_point.note
+            for measured_point in self.measured_points
+            if measured_point.note
         }
         return facts
 
@@ -146,31 +154,36 @@ class Session:
         """
         disturbed_indices = [
             index
-            for index, measured in enumerate(self.measured)
-            if measured.seconds and measured.disturbed > BUSY
+            for index, measured_point in enumerate(self.measured_points)
+            if measured_point.seconds and measured_point.disturbed > BUSY
         ]
         for index in disturbed_indices:
             if self._remaining_s() <= 0:
                 continue
-            measured = self.measured[index]
-            repeat = self._request_point(measured.point).get("seconds", {})
+            measured_point = self.measured_points[index]
+            repeated_s = self._request_point(measured_point.point).get("seconds", {})
             shortest = {
-                part: min(part_s, repeat.get(part, part_s))
-                for part, part_s in measured.seconds.items()
+                part: min(part_s, repeated_s.get(part, part_s))
+                for part, part_s in measured_point.seconds.items()
             }
-            self.measured[index] = replace(measured, seconds=shortest)
-            self.report(self.measured[index], self._remaining_s())
+            self.measured_points[index] = replace(measured_point, seconds=shortest)
+            self.report_point(self.measured_points[index], self._remaining_s())
         if disturbed_indices and self.check_errors:
             self._refit()
 
     def _measure_drift(self) -> None:
         """Measure the first point again, and set `drift`."""
-        first = next((measured for measured in self.measured if measured.seconds), None)
-        if first is None:
+        first_point = next(
+            (measured_point for measured_point in self.measured_points if measured_point.seconds),
+            None,
+        )
+        if first_point is None:
             return
-        repeat = self._measure_point(first.point)
-        if repeat.seconds:
-            self.drift = sum(repeat.seconds.values()) / sum(first.seconds.values()) - 1
+        repeated_point = self._measure_point(first_point.point)
+        if repeated_point.seconds:
+            self.drift = (
+                sum(repeated_point.seconds.values()) / sum(first_point.seconds.values()) - 1
+            )
 
     def _list_candidates(self) -> dict[str, Point]:
         """Return the candidates that the device has memory and, by prediction, time for."""
@@ -200,18 +213,18 @@ class Session:
         no_slopes = np.empty((0, len(names)))  # there may be no points at all
         target_slopes = np.concatenate([no_slopes, *(step_slopes or slopes.values())])
         covariance: Floats = np.eye(len(names))
-        while points and len(self.measured) < self.max_points and self._remaining_s() > 0:
+        while points and len(self.measured_points) < self.max_points and self._remaining_s() > 0:
             # The last of each interval only checks the fit, and tells it nothing.
-            is_check = len(self.measured) % CHECK_INTERVAL == CHECK_INTERVAL - 1
+            is_check = len(self.measured_points) % CHECK_INTERVAL == CHECK_INTERVAL - 1
             candidate_slopes = {name: slopes[name] for name in points}
             name = choose_point(candidate_slopes, target_slopes, covariance)
-            measured = self._measure_point(points.pop(name), check=is_check)
-            if measured.seconds and not is_check:
+            measured_point = self._measure_point(points.pop(name), is_check=is_check)
+            if measured_point.seconds and not is_check:
                 covariance = update_covariance(covariance, slopes[name])
-            if len(self.measured) % REFIT_INTERVAL == 0:
+            if len(self.measured_points) % REFIT_INTERVAL == 0:
                 constants = self._refit()
                 slopes = self._slopes_by_point(points, constants, names)
-                if len(self.measured) >= self.min_points and self._has_converged():
+                if len(self.measured_points) >= self.min_points and self._has_converged():
                     break
 
     def _slopes_by_point(
@@ -232,7 +245,7 @@ class Session:
         return {name: slopes[owner_column == name] for name in points}
 
     def _measure_point(
-        self, point: Point, min_s: float = 0.0, check: bool = False
+        self, point: Point, min_s: float = 0.0, is_check: bool = False
     ) -> MeasuredPoint:
         """Measure a point, or take an earlier answer; add it to the points and report it."""
         earlier_answers = self.earlier_answers.get(point.name)
@@ -241,23 +254,23 @@ class Session:
         else:
             answer = self._request_point(point, min_s)
             self.save_answer(point.name, answer)
-        measured = MeasuredPoint(
-            point,
-            answer.get("seconds", {}),
-            answer.get("disturbed", 0.0),
-            answer.get("note", ""),
-            check,
+        measured_point = MeasuredPoint(
+            point=point,
+            seconds=answer.get("seconds", {}),
+            disturbed=answer.get("disturbed", 0.0),
+            note=answer.get("note", ""),
+            is_check=is_check,
         )
-        self.measured.append(measured)
-        self.report(measured, self._remaining_s())
-        return measured
+        self.measured_points.append(measured_point)
+        self.report_point(measured_point, self._remaining_s())
+        return measured_point
 
     def _request_point(self, point: Point, min_s: float = 0.0) -> Mapping[str, Any]:
         """Return the worker's answer to a point that runs for `min_s` seconds at least."""
         remaining_s = max(0.0, self._remaining_s())
-        remaining_points = max(1, self.max_points - len(self.measured))
+        remaining_points = max(1, self.max_points - len(self.measured_points))
         point_s = min(SHARE_OF_TIME * remaining_s / remaining_points, MAX_POINT_S)
-        return self.request(
+        return self.send_request(
             {
                 "do": "point",
                 "graph": graph_to_json(point.graph, phase=point.phase, dtype=point.dtype, batch=1),
@@ -272,29 +285,37 @@ class Session:
         if self.device.datasheet.peak_w is None or self.device.is_cpu:
             return
         products = [
-            measured.point
-            for measured in self.measured
-            if measured.seconds
-            and measured.point.kind == "product"
-            and measured.point.text.startswith("linear")
+            measured_point.point
+            for measured_point in self.measured_points
+            if measured_point.seconds
+            and measured_point.point.kind == "product"
+            and measured_point.point.text.startswith("linear")
         ]
         if products:
-            largest = max(products, key=_flop_of)
-            self._measure_point(largest, SUSTAINED_S)
+            largest = max(products, key=_count_flop)
+            self._measure_point(largest, min_s=SUSTAINED_S)
 
     def _cases_of(self, points: Sequence[MeasuredPoint]) -> list[Case]:
         """Return the cases of measured points."""
         return [
             case
-            for measured in points
-            for case in measured.point.cases(self.device, measured.seconds)
+            for measured_point in points
+            for case in measured_point.point.cases(self.device, measured_point.seconds)
         ]
 
     def _refit(self) -> dict[str, float]:
         """Return the constants fitted to the points; add the error of the check points."""
         priors = priors_of(self.device)
-        cases = self._cases_of([measured for measured in self.measured if not measured.check])
-        checks = self._cases_of([measured for measured in self.measured if measured.check])
+        cases = self._cases_of(
+            [
+                measured_point
+                for measured_point in self.measured_points
+                if not measured_point.is_check
+            ]
+        )
+        checks = self._cases_of(
+            [measured_point for measured_point in self.measured_points if measured_point.is_check]
+        )
         constants = fit_constants([Columns(cases)], priors) if cases else constants_of(priors)
         if checks:
             residuals = log_residuals(Columns(checks), constants)
@@ -310,6 +331,6 @@ class Session:
         return self._end_s - self.clock()
 
 
-def _flop_of(point: Point) -> float:
+def _count_flop(point: Point) -> float:
     """Return the FLOP of a point's kernels."""
     return sum(kernel.flop for kernel in point.kernels)

@@ -122,51 +122,52 @@ def parse_amount(text: str) -> CellAmount | None:
     if duration_s is not None:
         return CellAmount(duration_s, "s")
     match = _AMOUNT.fullmatch(text)
-    return match and _convert(match[1], match[2] or "")
+    return match and _convert_to_si(match[1], match[2] or "")
 
 
-def read_number(value: object, place: int | None = None) -> int | float:
+def read_number(value: object, number_index: int | None = None) -> int | float:
     """Return a number of a text in SI: 0.0125 for "12.5 ms"; a number stands for itself.
 
     Args:
         value: a text that holds numbers, or a number.
-        place: which of the numbers of the text, counted from 0; None for the only or first one.
+        number_index: which of the numbers of the text, counted from 0; None for the only or the
+            first one.
 
     Raises:
-        ValueError: for a text without that number; where no place is given, for an unknown unit
-            and for a comma, which could be a decimal comma. A place is of a sentence, where a word
+        ValueError: for a text without that number; where no index is given, for an unknown unit
+            and for a comma, which could be a decimal comma. An index is of a sentence, where a word
             behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
     is_flag = isinstance(value, bool)  # which Python counts among the numbers
-    asks_for_first = place in (None, 0)
-    if isinstance(value, int | float) and not is_flag and asks_for_first:
+    wants_first_number = number_index in (None, 0)
+    if isinstance(value, int | float) and not is_flag and wants_first_number:
         return value
     text = str(value)[:MAX_CHARACTERS]
-    amount = parse_amount(text) if place is None else None
+    amount = parse_amount(text) if number_index is None else None
     if amount is not None:
-        return _tagged(amount)
-    if place is None and re.search(r"\d,\d", text):
+        return _with_dimension_of(amount)
+    if number_index is None and re.search(r"\d,\d", text):
         keys = "decimal or thousands of the mapping says"
         raise ValueError(f"{shorten(text)} has a comma in its number; {keys} what it is")
     matches = list(_AMOUNT.finditer(text))
-    index = place or 0
+    index = number_index or 0
     if not 0 <= index < len(matches):
         raise ValueError(f"{shorten(text)} has {len(matches)} numbers, counted from 0")
     digits, unit = matches[index][1], matches[index][2]
-    amount = _convert(digits, unit or "")
-    is_in_sentence = place is not None  # a word behind the number: "64 nodes of 8 GPUs"
+    amount = _convert_to_si(digits, unit or "")
+    is_in_sentence = number_index is not None  # a word behind the number: "64 nodes of 8 GPUs"
     if amount is None and is_in_sentence:
-        amount = _convert(digits, "")
+        amount = _convert_to_si(digits, "")
     if amount is None:
         raise ValueError(f"{shorten(text)}: unknown unit {shorten(unit)}")
-    return _tagged(amount)
+    return _with_dimension_of(amount)
 
 
-def _tagged(amount: CellAmount) -> int | float:
+def _with_dimension_of(amount: CellAmount) -> int | float:
     return SIValue(amount.value, amount.dimension) if amount.dimension else amount.value
 
 
-def _convert(number: str, unit: str) -> CellAmount | None:
+def _convert_to_si(number: str, unit: str) -> CellAmount | None:
     """Return a number of a unit in SI; None for an unknown unit."""
     scale = _unit_scale(unit)
     if scale is None or len(number) > MAX_CHARACTERS:
@@ -197,14 +198,14 @@ def _unit_scale(unit: str) -> tuple[float, str] | None:
 
 def _parse_duration_s(text: str) -> float | None:
     """Return the seconds of a clock time or of a duration of several units, None of another."""
-    clock = _CLOCK.fullmatch(text)
-    if clock:
-        hours_text, minutes_text, seconds_text = clock.groups()
+    clock_match = _CLOCK.fullmatch(text)
+    if clock_match:
+        hours_text, minutes_text, seconds_text = clock_match.groups()
         return int(hours_text[:9]) * 3600 + int(minutes_text) * 60 + float(seconds_text)
-    duration = _DURATION.fullmatch(text)
-    if not duration:
+    duration_match = _DURATION.fullmatch(text)
+    if not duration_match:
         return None
-    numbers = [number or "0" for number in duration.groups()]
+    numbers = [number or "0" for number in duration_match.groups()]
     unit_count = sum(number != "0" for number in numbers)
     if unit_count < 2:  # a single unit is an amount, not a duration
         return None

@@ -126,7 +126,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def document_of(answer: Answer) -> JsonObject:
     """Return the public fields of an answer as plain values; lazy sequences stay lazy."""
-    return {key: _plain(getattr(answer, name)) for name, key in public_keys(type(answer)).items()}
+    return {
+        key: _to_plain(getattr(answer, name)) for name, key in public_keys(type(answer)).items()
+    }
 
 
 def csv_table(structs: Sequence[Any]) -> Table | None:
@@ -135,18 +137,18 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
     A cell is a scalar; a list of scalars is joined by `; `, a table is written `name=value; ...`.
     Fields that hold structs have none. The table is None where there are no structs.
     """
-    first = next(iter(structs), None)
-    if not isinstance(first, msgspec.Struct):
+    first_struct = next(iter(structs), None)
+    if not isinstance(first_struct, msgspec.Struct):
         return None
-    hints = get_type_hints(type(first))
+    hints = get_type_hints(type(first_struct))
     key_by_field: dict[str, str] = {}
     list_keys: list[str] = []  # of fields with several values, which share a cell
-    for field, key in public_keys(type(first)).items():
-        field_types = _members(hints[field])
+    for field, key in public_keys(type(first_struct)).items():
+        field_types = _list_nested_hints(hints[field])
         if any(map(_is_struct, field_types)):  # a struct has no cell
             continue
         key_by_field[field] = key
-        if any(map(_holds_items, field_types)):
+        if any(map(_is_container, field_types)):
             list_keys.append(key)
 
     def make_row(struct: Any) -> Row:
@@ -157,15 +159,15 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
     return Table([Column(key, key) for key in key_by_field.values()], rows)
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _is_struct(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, msgspec.Struct)
 
 
-def _holds_items(kind: Any) -> bool:
+def _is_container(hint: Any) -> bool:
     """Whether values of a type may be lists or tables."""
-    origin = get_origin(kind)
+    origin = get_origin(hint)
     is_container = isinstance(origin, type) and issubclass(origin, Mapping | Sequence)
-    return is_container or kind is Any
+    return is_container or hint is Any
 
 
 def _join_items(value: Any) -> Any:
@@ -177,44 +179,44 @@ def _join_items(value: Any) -> Any:
     return value
 
 
-def public_fields(kind: type[msgspec.Struct]) -> list[str]:
+def public_fields(struct_type: type[msgspec.Struct]) -> list[str]:
     """Return the names of the fields of a struct that programs see."""
-    return list(public_keys(kind))
+    return list(public_keys(struct_type))
 
 
-def public_keys(kind: type[msgspec.Struct]) -> dict[str, str]:
+def public_keys(struct_type: type[msgspec.Struct]) -> dict[str, str]:
     """Return the keys of a struct in JSON by the names of its public fields: `pass` of `pass_`."""
-    fields = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    fields = zip(struct_type.__struct_fields__, struct_type.__struct_encode_fields__, strict=True)
     return {name: key for name, key in fields if not name.startswith("_")}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a field of an answer as plain values; only answers have private fields, not rows."""
     if isinstance(value, JsonRows):
         return value
     if isinstance(value, Answer):
         return document_of(value)
     if isinstance(value, LazySequence):
-        return LazySequence(len(value), lambda: map(_plain, value))
+        return LazySequence(len(value), lambda: map(_to_plain, value))
     if isinstance(value, list | tuple) and any(isinstance(item, Answer) for item in value):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return msgspec.to_builtins(value)
 
 
 @cache
-def field_texts(kind: type) -> Mapping[str, str]:
+def field_texts(struct_type: type) -> Mapping[str, str]:
     """Return the meanings of a struct's fields by name, those of its bases too."""
     texts: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
+    for base in reversed(struct_type.__mro__):
         texts |= argument_texts(base.__doc__ or "")
     return texts
 
 
 def answer_kinds(hint: Any) -> tuple[type[Answer], ...]:
     """Return the answers of a question's return type, several of a union, none of another type."""
-    kinds = get_args(hint) or (hint,)
-    is_typed = all(isinstance(kind, type) and issubclass(kind, Answer) for kind in kinds)
-    return kinds if is_typed else ()
+    answer_types = get_args(hint) or (hint,)
+    is_typed = all(isinstance(kind, type) and issubclass(kind, Answer) for kind in answer_types)
+    return answer_types if is_typed else ()
 
 
 def answer_schema(hint: Any) -> JsonObject:
@@ -225,32 +227,34 @@ def answer_schema(hint: Any) -> JsonObject:
     Args:
         hint: a subclass of `Answer`, or a union of such classes.
     """
-    schemas = [_struct_schema(kind) for kind in answer_kinds(hint)]
+    schemas = [_struct_schema(struct_type) for struct_type in answer_kinds(hint)]
     if len(schemas) == 1:
         return dict(schemas[0])
     definitions = ChainMap(*(schema["$defs"] for schema in schemas))
-    alternatives = [{key: schema[key] for key in schema if key != "$defs"} for schema in schemas]
-    return {"anyOf": alternatives, "$defs": dict(definitions)}
+    schema_choices = [{key: schema[key] for key in schema if key != "$defs"} for schema in schemas]
+    return {"anyOf": schema_choices, "$defs": dict(definitions)}
 
 
-def _struct_schema(kind: type[Answer]) -> Mapping[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
-    fields = [(name, hints[name]) for name in public_fields(kind)]
-    public = msgspec.defstruct(kind.__name__, fields, kw_only=True)
+def _struct_schema(struct_type: type[Answer]) -> Mapping[str, Any]:
+    hints = get_type_hints(struct_type, include_extras=True)
+    fields = [(name, hints[name]) for name in public_fields(struct_type)]
+    public = msgspec.defstruct(struct_type.__name__, fields, kw_only=True)
     _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
-    schema: JsonObject = dict(components.pop(kind.__name__))
+    schema: JsonObject = dict(components.pop(struct_type.__name__))
     schema["$defs"] = components
-    structs = {kind.__name__: kind} | {struct.__name__: struct for struct in structs_of(kind)}
-    for name, table in {kind.__name__: schema, **components}.items():
+    structs = {struct_type.__name__: struct_type} | {
+        struct.__name__: struct for struct in structs_of(struct_type)
+    }
+    for name, table in {struct_type.__name__: schema, **components}.items():
         if name in structs:
             _describe_schema(table, structs[name])
     return schema
 
 
-def _describe_schema(schema: JsonObject, kind: type[msgspec.Struct]) -> None:
+def _describe_schema(schema: JsonObject, struct_type: type[msgspec.Struct]) -> None:
     """Set the texts of a struct's schema and of its fields, and drop its private fields."""
-    schema["description"] = summary(kind.__doc__ or "")
-    keys, texts = public_keys(kind), field_texts(kind)
+    schema["description"] = summary(struct_type.__doc__ or "")
+    keys, texts = public_keys(struct_type), field_texts(struct_type)
     properties = schema.get("properties", {})
     for key in [key for key in properties if key not in keys.values()]:
         del properties[key]
@@ -259,17 +263,17 @@ def _describe_schema(schema: JsonObject, kind: type[msgspec.Struct]) -> None:
             properties[key]["description"] = texts[name]
 
 
-def structs_of(kind: type) -> Iterator[type[msgspec.Struct]]:
+def structs_of(struct_type: type) -> Iterator[type[msgspec.Struct]]:
     """Yield the structs of rows and parts that a struct holds, at any depth."""
-    for hint in get_type_hints(kind).values():
-        for member in _members(hint):
-            if isinstance(member, type) and issubclass(member, msgspec.Struct):
-                yield member
-                yield from structs_of(member)
+    for hint in get_type_hints(struct_type).values():
+        for nested_hint in _list_nested_hints(hint):
+            if isinstance(nested_hint, type) and issubclass(nested_hint, msgspec.Struct):
+                yield nested_hint
+                yield from structs_of(nested_hint)
 
 
-def _members(hint: Any) -> Iterator[Any]:
+def _list_nested_hints(hint: Any) -> Iterator[Any]:
     """Yield a type and all types inside of it."""
     yield hint
-    for member in getattr(hint, "__args__", ()):
-        yield from _members(member)
+    for nested_hint in getattr(hint, "__args__", ()):
+        yield from _list_nested_hints(nested_hint)

@@ -63,11 +63,11 @@ def write_atomically(
     try:
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as new:
+        with replacing(path) as temporary_path:
             if isinstance(content, bytes):
-                new.write_bytes(content)
+                temporary_path.write_bytes(content)
             else:
-                with new.open("w", encoding="utf-8", newline="") as file:
+                with temporary_path.open("w", encoding="utf-8", newline="") as file:
                     file.writelines([content] if isinstance(content, str) else content)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__

@@ -25,7 +25,7 @@ MAX_REPEATED_CHARACTERS = 10_000  # of the text that `repeat` makes
 MAX_ROUNDING_ERROR = 1e-3  # of a whole number computed as a product of rounded numbers
 
 
-def _first_column(values: Mapping[str, Any], *headings: str) -> Any:
+def _find_first_cell(values: Mapping[str, Any], *headings: str) -> Any:
     """Return the first value that is not empty in columns of these headings, else ""."""
     for heading in headings:
         value = values.get(column_name(heading), "")
@@ -41,7 +41,7 @@ def _repeat(text: str, times: int, end: str) -> str:
     return text * times + end
 
 
-def _rounded(value: float) -> int:
+def _round_exactly(value: float) -> int:
     """Return the whole number nearest to a product of rounded numbers: 64 for 63.9997."""
     if abs(value - round(value)) > MAX_ROUNDING_ERROR:
         raise ValueError(f"{value:.6g} is no whole number")
@@ -67,7 +67,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "number": read_number,
     "repeat": _repeat,
-    "whole": _rounded,
+    "whole": _round_exactly,
 }
 
 
@@ -114,7 +114,7 @@ def formula(text: str) -> Formula:
     """
     if len(text) > MAX_CHARACTERS:
         raise InputError(f"formula {shorten(text)}: longer than {MAX_CHARACTERS} characters")
-    parser = ExpressionParser(FUNCTIONS, {COLUMN: _first_column})
+    parser = ExpressionParser(FUNCTIONS, {COLUMN: _find_first_cell})
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -142,7 +142,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _INTEGER = re.compile(r"[-+]?\d+")
 
 
-def filled(
+def fill_braces(
     text: str,
     values: Mapping[str, Any],
     cells: Mapping[str, Any] = NO_CELLS,
@@ -172,7 +172,7 @@ def filled(
 
 def _integer_text(value: object) -> str:
     """Return a value as text, a float or text of a whole number without its decimals: 4 for 4.0."""
-    number = valued(value)
+    number = parse_cell(value)
     is_integer = isinstance(number, float) and number.is_integer() and abs(number) < MAX_COUNT
     return str(int(number)) if is_integer else str(value)
 
@@ -212,7 +212,7 @@ class TruthText(str):
     __hash__ = str.__hash__
 
 
-def valued(cell: object) -> Any:
+def parse_cell(cell: object) -> Any:
     """Return a cell as a number if it is a finite number, else as text, for formulas."""
     if not isinstance(cell, str):
         return cell

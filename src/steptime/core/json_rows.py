@@ -23,7 +23,7 @@ def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterato
     """
     rows: Iterable[JsonRow] | None = None
     if layout.prefix or name.lower().endswith(".jsonl"):
-        rows = _lines(text, layout)
+        rows = _read_line_rows(text, layout)
     else:
         try:
             rows = _document_rows(json.loads(text), source, layout)
@@ -32,8 +32,8 @@ def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterato
         except ValueError as error:
             if not _is_json_lines(text):
                 raise InputError(f"{source}:1: not JSON: {error}") from None
-            rows = _lines(text, layout)
-    yield from _with_names(rows) if layout.has_names else rows
+            rows = _read_line_rows(text, layout)
+    yield from _complete_names(rows) if layout.has_names else rows
 
 
 def _is_json_lines(text: str) -> bool:
@@ -51,7 +51,7 @@ def _parse_line(line: str) -> Any:
         return InputError(f"not JSON: {error}")
 
 
-def _lines(text: str, layout: TableLayout) -> Iterator[JsonRow]:
+def _read_line_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the objects of lines; those without the prefix are passed over."""
     facts: dict[str, object] = {}
     lines = re.split(r"\r\n|\n|\r", text)
@@ -80,31 +80,31 @@ def _lines(text: str, layout: TableLayout) -> Iterator[JsonRow]:
 
 def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the rows of a document: a list, a list within objects, or an object alone."""
-    outer: dict[str, object] = {}
+    outer_cells: dict[str, object] = {}
     rows = document
     for key in filter(None, layout.rows_path.split(".")):
         if not isinstance(rows, dict) or key not in rows:
             keys = rows if isinstance(rows, dict) else ()
             raise unknown("key", key, keys, f"{source}: rows_at")
-        outer |= _flatten({name: value for name, value in rows.items() if name != key})
+        outer_cells |= _flatten({name: value for name, value in rows.items() if name != key})
         rows = rows[key]
     if isinstance(rows, dict) and layout.has_names and not layout.rows_path:  # search for the rows
-        key = _key_of_rows(rows, source)
+        key = _find_key_of_rows(rows, source)
         if key:
-            outer = _flatten({name: value for name, value in rows.items() if name != key})
+            outer_cells = _flatten({name: value for name, value in rows.items() if name != key})
             rows = rows[key]
     if isinstance(rows, dict) and layout.has_names and any(map(_is_scalar, rows.values())):
         rows = [rows]  # the document is a single row
     if not isinstance(rows, list):
         raise InputError(f"{source}: a table is a list of rows, not {shorten(rows)}")
-    for place, row in enumerate(rows, start=1):
+    for row_number, row in enumerate(rows, start=1):
         if isinstance(row, dict):
-            yield place, {**outer, **row} if layout.has_names else row
+            yield row_number, {**outer_cells, **row} if layout.has_names else row
         else:
-            yield place, InputError(f"a row is an object, not {shorten(row)}")
+            yield row_number, InputError(f"a row is an object, not {shorten(row)}")
 
 
-def _key_of_rows(document: Mapping[str, Any], source: str) -> str:
+def _find_key_of_rows(document: Mapping[str, Any], source: str) -> str:
     """Return the key of the only list of objects, "" without one; raises `InputError` for two."""
     keys = [key for key, value in document.items() if _is_list_of_objects(value)]
     if len(keys) > 1:
@@ -133,32 +133,38 @@ def _flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[s
     return cells
 
 
-def _with_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
+def _complete_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
     """Yield rows with names for values of inner objects; a key that a row lacks is empty there."""
     flat_rows = [
-        (place, row if isinstance(row, InputError) else _flatten(row)) for place, row in rows
+        (row_number, row if isinstance(row, InputError) else _flatten(row))
+        for row_number, row in rows
     ]
     readable_rows = [row for _, row in flat_rows if not isinstance(row, InputError)]
     empty_cells = {name: "" for row in readable_rows for name in row}
-    name_by_ending = _short_names(empty_cells)
-    for place, row in flat_rows:
+    name_by_ending = _find_unique_endings(empty_cells)
+    for row_number, row in flat_rows:
         if isinstance(row, InputError):
-            yield place, row
+            yield row_number, row
         else:
             cells = {**empty_cells, **row}
-            yield place, cells | {ending: cells[name] for ending, name in name_by_ending.items()}
+            yield (
+                row_number,
+                cells | {ending: cells[name] for ending, name in name_by_ending.items()},
+            )
 
 
-def _short_names(names: Iterable[str]) -> dict[str, str]:
+def _find_unique_endings(names: Iterable[str]) -> dict[str, str]:
     """Return the ends of dotted names that only one name has: `median` of `stats.median`."""
     names_by_ending: dict[str, list[str]] = {}  # of a.b.c: b.c and c
     for name in names:
         parts = name.split(".")
-        for place in range(1, len(parts)):
-            ending = ".".join(parts[place:])
+        for start in range(1, len(parts)):
+            ending = ".".join(parts[start:])
             names_by_ending.setdefault(ending, []).append(name)
     unique_names = {
-        ending: paths[0] for ending, paths in names_by_ending.items() if len(paths) == 1
+        ending: full_names[0]
+        for ending, full_names in names_by_ending.items()
+        if len(full_names) == 1
     }
     # A formula must not mean two columns by a name: not a whole name, and not another ending.
     columns = set(map(column_name, names))
@@ -182,11 +188,11 @@ def log_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
         for pattern in fact_patterns:
             fact = pattern.search(line)
             if fact is not None:
-                facts |= _groups(fact)
+                facts |= _matched_cells(fact)
         row = row_pattern.search(line)
         if row is not None:
-            yield number, {**empty_cells, **facts, **_groups(row)}
+            yield number, {**empty_cells, **facts, **_matched_cells(row)}
 
 
-def _groups(match: re.Match[str]) -> dict[str, str]:
+def _matched_cells(match: re.Match[str]) -> dict[str, str]:
     return {name: text for name, text in match.groupdict().items() if text is not None}

@@ -60,14 +60,14 @@ def csv_parts(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterato
 
 
 @lru_cache(maxsize=4096)
-def _quoted(value: str) -> str:
+def _quote_cell(value: str) -> str:
     """Return a cell of CSV: without formulas, in quotation marks where it holds a delimiter."""
     cell = harmless(value)
     return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _NEEDS_QUOTES(cell) else cell
 
 
 _CELL_WRITERS: Mapping[type, Callable[[Any], str]] = {
-    str: _quoted,
+    str: _quote_cell,
     float: repr,
     int: repr,
     bool: repr,
@@ -77,20 +77,20 @@ _CELL_WRITERS: Mapping[type, Callable[[Any], str]] = {
 
 def _csv_line(row: Iterable[Any]) -> str:
     """Return a line of a CSV file; Python's own writer takes half as long again for it."""
-    line = ",".join([_CELL_WRITERS.get(type(cell), _quoted_text)(cell) for cell in row])
+    line = ",".join([_CELL_WRITERS.get(type(cell), _quote_any_cell)(cell) for cell in row])
     return f"{line}\n" if line else '""\n'
 
 
-def _quoted_text(value: object) -> str:
+def _quote_any_cell(value: object) -> str:
     """Return the text of a value that is neither a text nor a number as a cell of CSV."""
-    return _quoted(str(value))
+    return _quote_cell(str(value))
 
 
 def harmless(value: str) -> str:
     """Return a CSV cell that no program runs: no formula, no control character but newlines."""
     text = value if value.isprintable() else "\n".join(map(escape_controls, value.split("\n")))
-    computes = value.startswith(FORMULA) and math.isnan(number_of(value))
-    return f"{APOSTROPHE}{text}" if computes else text
+    is_formula = value.startswith(FORMULA) and math.isnan(number_of(value))
+    return f"{APOSTROPHE}{text}" if is_formula else text
 
 
 def json_text(document: object) -> str:
@@ -98,7 +98,7 @@ def json_text(document: object) -> str:
     return "".join(json_parts(document)) + "\n"
 
 
-def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
+def json_parts(value: Any, newline: str = "\n") -> Iterator[str]:
     """Yield the text of a JSON document in parts, without the last line end of `json_text`.
 
     The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are written
@@ -106,65 +106,65 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
 
     Args:
         value: the document.
-        end: the line end with the indentation of the document.
+        newline: the line end with the indentation of the document.
     """
     if isinstance(value, LAZY):
-        yield from _lazy_list_parts(value, end)
+        yield from _lazy_list_parts(value, newline)
     elif isinstance(value, Mapping) and any(isinstance(item, LAZY) for item in value.values()):
-        yield from _nested_parts(value, end)
+        yield from _mapping_parts(value, newline)
     else:
-        yield _json_value(value, end)
+        yield _json_value(value, newline)
 
 
 LAZY = (Iterator, JsonRows, LazySequence)
 
 
-def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
+def _lazy_list_parts(value: Any, newline: str) -> Iterator[str]:
     """Yield the text of a lazy sequence as a JSON list, one line an item."""
-    before = f"{end}  "
-    between = f",{end}  "
+    separator = f"{newline}  "
+    next_separator = f",{newline}  "
     yield "["
     single_texts = ([_encode(item, ", ")] for item in value)
-    for texts in value.texts() if isinstance(value, JsonRows) else single_texts:
-        yield before
-        yield between.join(texts)  # not joined with `before`, which would copy it
-        before = between
-    yield f"{end}]"
+    for item_texts in value.read_chunks() if isinstance(value, JsonRows) else single_texts:
+        yield separator
+        yield next_separator.join(item_texts)  # not joined with `separator`, which would copy it
+        separator = next_separator
+    yield f"{newline}]"
 
 
-def _nested_parts(value: Mapping[Any, Any], end: str) -> Iterator[str]:
+def _mapping_parts(value: Mapping[Any, Any], newline: str) -> Iterator[str]:
     """Yield the text of a table that holds a lazy sequence."""
-    before = f"{end}  "
+    separator = f"{newline}  "
     yield "{"
     for key, item in value.items():
-        yield f"{before}{_json_key(key)}: "
-        yield from json_parts(item, f"{end}  ")
-        before = f",{end}  "
-    yield f"{end}}}"
+        yield f"{separator}{_json_key(key)}: "
+        yield from json_parts(item, f"{newline}  ")
+        separator = f",{newline}  "
+    yield f"{newline}}}"
 
 
-def _json_value(value: Any, end: str) -> str:
+def _json_value(value: Any, newline: str) -> str:
     """Return a value as JSON, each item of a list or a table on a line of its own."""
     write = _SCALAR_WRITERS.get(type(value))
     if write is not None:
         return write(value)
     is_lazy = type(value) not in CONTAINERS and isinstance(value, LAZY)
     if is_lazy:
-        return "".join(_lazy_list_parts(value, end))
+        return "".join(_lazy_list_parts(value, newline))
     is_container = isinstance(value, Mapping | list | tuple)
     if not is_container or not value:
         return json.dumps(finite(value), allow_nan=False)
-    inner = f"{end}  "
+    inner = f"{newline}  "
     is_flat_table = type(value) is dict and _FLAT_TYPES.issuperset(map(type, value.values()))
     if is_flat_table:
         text = _encode(value, f",{inner}")  # the encoder in C, which cannot indent
-        return f"{{{inner}{text[1:-1]}{end}}}"
+        return f"{{{inner}{text[1:-1]}{newline}}}"
     if isinstance(value, Mapping):
         items = {_json_key(key): _json_value(item, inner) for key, item in value.items()}
         body = f",{inner}".join([f"{key}: {text}" for key, text in items.items()])
-        return f"{{{inner}{body}{end}}}"
+        return f"{{{inner}{body}{newline}}}"
     body = f",{inner}".join([_json_value(item, inner) for item in value])
-    return f"[{inner}{body}{end}]"
+    return f"[{inner}{body}{newline}]"
 
 
 _FLAT_TYPES = {str, int, float, bool, type(None)}

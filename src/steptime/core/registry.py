@@ -49,7 +49,10 @@ def added(room: str) -> dict[str, str]:
     """Return the rows that installed packages add to a room, as `module:attribute`."""
     from importlib.metadata import entry_points
 
-    return {point.name: point.value for point in entry_points(group=f"steptime.{room}")}
+    return {
+        entry_point.name: entry_point.value
+        for entry_point in entry_points(group=f"steptime.{room}")
+    }
 
 
 def names(table: Mapping[str, str], room: str) -> list[str]:

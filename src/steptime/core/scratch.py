@@ -55,9 +55,10 @@ def make(parent: Path, prefix: str) -> Path:
     _remove_on_end(folder)  # before it is there: a kill between leaves nothing
     folder.mkdir(mode=0o700)
     new_lock_file = folder / f"{_LOCK}-soon"
-    lock = os.open(new_lock_file, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
+    # The descriptor stays open, and so locked, to the end of this process.
+    lock_descriptor = os.open(new_lock_file, os.O_CREAT | os.O_RDWR)
     with suppress(OSError):  # a file system without locks: nobody will take it for stale
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     new_lock_file.rename(folder / _LOCK)  # no moment at which it is there and free
     return folder
 
@@ -83,13 +84,13 @@ def remove_stale(parent: Path, prefix: str) -> None:
     """Remove the folders in `parent` whose lock is free, since their process has ended."""
     for folder in parent.glob(f"{prefix}*"):
         try:
-            lock = os.open(folder / _LOCK, os.O_RDWR)
+            lock_descriptor = os.open(folder / _LOCK, os.O_RDWR)
         except OSError:  # of somebody else, or just being made or removed
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             pass
         finally:
-            os.close(lock)
+            os.close(lock_descriptor)

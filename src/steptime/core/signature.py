@@ -30,12 +30,12 @@ class OptionGroup:
     texts, with the `TypedDict` that gives a question's `**options` their types.
     """
 
-    of_keywords: ClassVar[dict[type, type[OptionGroup]]] = {}
+    group_by_keywords: ClassVar[dict[type, type[OptionGroup]]] = {}
     keywords: ClassVar[type]
 
     def __init_subclass__(cls, keywords: type) -> None:
         cls.keywords = keywords
-        OptionGroup.of_keywords[keywords] = cls
+        OptionGroup.group_by_keywords[keywords] = cls
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any], question: Callable[..., Any]) -> Self:
@@ -109,7 +109,7 @@ class QuestionParameter:
     @property
     def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
-        json_types = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
+        json_types = list(dict.fromkeys(filter(None, map(_find_json_type, self.types))))
         has_single_type = len(json_types) == 1
         schema: dict[str, object] = {"type": json_types[0] if has_single_type else json_types}
         schema["description"] = self.help
@@ -135,10 +135,10 @@ def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             for keywords in get_args(hints[name]):
-                parameters += group_parameters(OptionGroup.of_keywords[keywords])
+                parameters += group_parameters(OptionGroup.group_by_keywords[keywords])
             continue
         default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-        parameters.append(_parameter(name, hints[name], default, function))
+        parameters.append(_make_parameter(name, hints[name], default, function))
     return tuple(parameters)
 
 
@@ -148,31 +148,33 @@ def group_parameters(group: Any) -> Iterator[QuestionParameter]:
     for name, hint in hints.items():
         field = group.__dataclass_fields__[name]
         default = REQUIRED if field.default is MISSING else field.default
-        yield _parameter(name, hint, default, group)
+        yield _make_parameter(name, hint, default, group)
 
 
-def _parameter(name: str, hint: Any, default: Any, owner: object) -> QuestionParameter:
-    kinds = [value for value in _metadata(hint) if isinstance(value, Kind)]
+def _make_parameter(name: str, hint: Any, default: Any, owner: object) -> QuestionParameter:
+    kinds = [value for value in _list_metadata(hint) if isinstance(value, Kind)]
     kind = kinds[0] if kinds else Kind()
-    return QuestionParameter(name, _bare(hint), kind, default, owner)
+    return QuestionParameter(name, _strip_metadata(hint), kind, default, owner)
 
 
-def _metadata(hint: Any) -> Iterator[Any]:
+def _list_metadata(hint: Any) -> Iterator[Any]:
     """Yield the metadata of a type, the outermost first, also inside of a union."""
     if get_origin(hint) is Annotated:
         yield from hint.__metadata__
-        yield from _metadata(get_args(hint)[0])
+        yield from _list_metadata(get_args(hint)[0])
     elif get_origin(hint) in (Union, UnionType):
         for member in get_args(hint):
-            yield from _metadata(member)
+            yield from _list_metadata(member)
 
 
-def _bare(hint: Any) -> Any:
+def _strip_metadata(hint: Any) -> Any:
     """Return a type without its kind."""
     if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
+        return _strip_metadata(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(_bare(member) for member in get_args(hint))]  # noqa: UP007  # made of many
+        return Union[  # noqa: UP007  # made of many
+            tuple(_strip_metadata(member) for member in get_args(hint))
+        ]
     return hint
 
 
@@ -180,7 +182,7 @@ def _is_sequence(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)
 
 
-def _json_type(member: Any) -> str:
+def _find_json_type(member: Any) -> str:
     """Return the name of a type in JSON schema, "" of one that JSON does not have."""
     words = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
     if member in words:

@@ -25,20 +25,20 @@ class JsonRows(Sequence[JsonObject]):
     """Rows that are read from JSON on each pass, so that not all are in memory at once.
 
     Args:
-        number: the number of rows.
-        texts: yields lists of JSON objects, `number` in all.
-        row: converts a JSON object to a row.
+        row_count: the number of rows.
+        read_chunks: yields lists of JSON objects, `row_count` in all.
+        make_row: converts a JSON object to a row.
     """
 
-    number: int
-    texts: Callable[[], Iterator[Sequence[str]]]
-    row: Callable[[JsonObject], JsonObject] = dict
+    row_count: int
+    read_chunks: Callable[[], Iterator[Sequence[str]]]
+    make_row: Callable[[JsonObject], JsonObject] = dict
 
     def __len__(self) -> int:
-        return self.number
+        return self.row_count
 
     def __iter__(self) -> Iterator[JsonObject]:
-        return (self.row(json.loads(text)) for part in self.texts() for text in part)
+        return (self.make_row(json.loads(text)) for chunk in self.read_chunks() for text in chunk)
 
     def __getitem__(self, index: Any) -> Any:
         return [*self][index]

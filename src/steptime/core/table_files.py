@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.formula import column_name, valued
+from steptime.core.formula import column_name, parse_cell
 from steptime.core.json_rows import json_rows, log_rows
 from steptime.core.json_types import JsonObject
 from steptime.core.table_layout import (
@@ -135,7 +135,9 @@ def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObj
     `words` translate cells by column. Raises `InputError`, which begins with `place`, if two
     columns have the same name in formulas.
     """
-    return values_by_name(cells, {name: valued(cell) for name, cell in cells.items()}, words, place)
+    return values_by_name(
+        cells, {name: parse_cell(cell) for name, cell in cells.items()}, words, place
+    )
 
 
 def values_by_name(

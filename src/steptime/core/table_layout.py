@@ -142,7 +142,7 @@ def _column_names(line: str, delimiter: str) -> tuple[str, ...]:
     names = [cell.strip() for cell in cells]
     if names:
         names[0] = re.sub(r"^#+\s*(?=\w)", "", names[0])
-    return tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
+    return tuple(name or f"Unnamed: {column_index}" for column_index, name in enumerate(names))
 
 
 def check_names_differ(columns: Iterable[str], source: str) -> None:
@@ -213,8 +213,8 @@ def _distinct_columns(
     used_columns = [column for column in columns if column_name(column) in used_names]
     check_names_differ(used_columns, source)
     distinct_columns: list[str] = []
-    for place, (column, name) in enumerate(zip(columns, names, strict=True)):
-        occurrence = names[: place + 1].count(name)
+    for column_index, (column, name) in enumerate(zip(columns, names, strict=True)):
+        occurrence = names[: column_index + 1].count(name)
         is_distinct = occurrence == 1 or not name
         distinct_columns.append(column if is_distinct else f"{column} ({occurrence})")
     return tuple(distinct_columns)

@@ -78,7 +78,7 @@ class _Grid:
 
     def fits(self, width: int, has_folded_intervals: bool) -> bool:
         """Whether the folded columns are at most `width` characters wide in all."""
-        return _total(self._min_widths(has_folded_intervals)) <= width
+        return _total_width(self._min_widths(has_folded_intervals)) <= width
 
     def _min_widths(self, has_folded_intervals: bool) -> list[int]:
         """Return the width of each column whose texts are folded as far as they can be."""
@@ -99,19 +99,21 @@ class _Grid:
 
     def lines(self, width: int | None) -> Iterator[str]:
         """Yield the lines of the grid, folded where it is wider than `width`."""
-        if width is None or _total(self.widths) <= width:
+        if width is None or _total_width(self.widths) <= width:
             yield from self._plain_lines()
             return
         min_widths = self._min_widths(has_folded_intervals=False)
-        if _total(min_widths) > width:
+        if _total_width(min_widths) > width:
             min_widths = self._min_widths(has_folded_intervals=True)
         widths = [*self.widths]
-        while _total(widths) > width:
+        while _total_width(widths) > width:
             # Take a character from the widest column that can still be folded.
-            foldable = [i for i, column_width in enumerate(widths) if column_width > min_widths[i]]
-            if not foldable:
+            foldable_columns = [
+                i for i, column_width in enumerate(widths) if column_width > min_widths[i]
+            ]
+            if not foldable_columns:
                 break
-            widest = max(foldable, key=lambda i: widths[i])
+            widest = max(foldable_columns, key=lambda i: widths[i])
             widths[widest] -= 1
         yield from self._folded_lines(widths)
 
@@ -142,7 +144,9 @@ class _Grid:
         ]
         line_count = max(map(len, heading_lines))
         headings = [[""] * (line_count - len(lines)) + lines for lines in heading_lines]
-        rows = [[self._fold(row[i], i, widths[i]) for i in range(len(row))] for row in self.rows]
+        rows = [
+            [self._fold_cell(row[i], i, widths[i]) for i in range(len(row))] for row in self.rows
+        ]
         if any(self.headings):
             rows.insert(0, headings)
         for cells in rows:
@@ -154,7 +158,7 @@ class _Grid:
         console.print(layout)
         yield from (line.rstrip() for line in file.getvalue().splitlines())
 
-    def _fold(self, cell: str, position: int, width: int) -> list[str]:
+    def _fold_cell(self, cell: str, position: int, width: int) -> list[str]:
         """Return a cell in lines: a number alone or above its interval, a text between words."""
         if not self.is_numeric[position]:
             return wrap(cell, width - PADDING)
@@ -162,7 +166,7 @@ class _Grid:
         return INTERVAL_BREAK.split(cell) if is_wide else [cell]
 
 
-def _total(widths: Sequence[int]) -> int:
+def _total_width(widths: Sequence[int]) -> int:
     """Return the width of all columns; the blank at the end of a line does not count."""
     return sum(widths) - 1
 
@@ -194,7 +198,7 @@ def _hide_columns(
     hidden_columns: list[Column] = []
     while len(columns) > 2:
         grid = _Grid(columns, make_cells(table, columns, table.max_rows))
-        if _total(grid.widths) <= width:
+        if _total_width(grid.widths) <= width:
             break
         hideable = _spare_positions(columns, filled_keys, value_counts)
         if not hideable:  # before a filled column is hidden, texts are folded

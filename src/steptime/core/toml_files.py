@@ -53,28 +53,30 @@ def packaged(name: str) -> Mapping[str, Any]:
 
 def toml_text(table: Mapping[str, Any]) -> str:
     """Return a table as TOML: its values first, then each inner table; `None` is left out."""
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [*_lines({key: value for key, value in table.items() if key not in inner})]
-    for key, value in inner.items():
-        lines += ["", f"[{_key(key)}]", *_lines(value)]
+    inner_tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [
+        *_format_lines({key: value for key, value in table.items() if key not in inner_tables})
+    ]
+    for key, value in inner_tables.items():
+        lines += ["", f"[{_format_key(key)}]", *_format_lines(value)]
     return "\n".join(lines) + "\n"
 
 
-def _lines(table: Mapping[str, Any]) -> Iterator[str]:
+def _format_lines(table: Mapping[str, Any]) -> Iterator[str]:
     for key, value in table.items():
         if value is not None:
-            yield f"{_key(key)} = {_value(value)}"
+            yield f"{_format_key(key)} = {_format_value(value)}"
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+def _format_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _format_value(key)
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(_lines(value)) + "}"
+        return "{" + ", ".join(_format_lines(value)) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(_format_value, value)) + "]"
     if isinstance(value, bool | str):  # TOML's texts are JSON's, but for the DEL character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, int | float):

@@ -57,7 +57,7 @@ def typed(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kin
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise _fault(str(error), table, kind, source, prefix) from None
+        raise _describe_fault(str(error), table, kind, source, prefix) from None
     except UnicodeEncodeError:
         raise InputError(f"{source}: a text holds half of a character") from None
 
@@ -89,7 +89,7 @@ def struct(
     return msgspec.defstruct(name, fields, forbid_unknown_fields=closed)
 
 
-class _Place(NamedTuple):
+class _FaultPlace(NamedTuple):
     """A value inside a table: its type, that type in words, and the path of keys to it."""
 
     kind: Any
@@ -99,14 +99,14 @@ class _Place(NamedTuple):
     is_inner: bool
 
 
-def _fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
+def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
     """Return a message of msgspec in our words: the place, the expected type and the value."""
     text, path = _FAULT.fullmatch(message).groups()  # type: ignore[union-attr]  # it fits any text
-    place = _find_place(path or "", table, kind, prefix)
+    place = _find_fault_place(path or "", table, kind, prefix)
     field_fault = _OF_FIELD.fullmatch(text)
     if field_fault:
         fault, field = field_fault.groups()
-        return _field_fault(place, fault, field, source)
+        return _describe_field_fault(place, fault, field, source)
     if get_origin(place.kind) is Literal:
         return unknown(place.path, place.value, map(str, get_args(place.kind)), source)
     expected = _EXPECTED.fullmatch(text)
@@ -121,9 +121,9 @@ def _fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> Inp
     return InputError(f"{source}: {subject}must be {words}, not {shorten(place.value)}")
 
 
-def _find_place(path: str, value: Any, kind: Any, prefix: str) -> _Place:
+def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPlace:
     """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
-    plain_kind, words = next(_plain_kinds(kind))
+    plain_kind, words = next(_list_plain_kinds(kind))
     is_inner = False
     for index, name in _PART.findall(path):  # one of both is ""
         try:
@@ -138,12 +138,12 @@ def _find_place(path: str, value: Any, kind: Any, prefix: str) -> _Place:
             value = value[key]
             dot = "." if prefix and not prefix.endswith(".") else ""
             prefix += f"{dot}{key}"
-        plain_kind, words = next(_plain_kinds(member_kind))
+        plain_kind, words = next(_list_plain_kinds(member_kind))
         is_inner = True
-    return _Place(plain_kind, words, value, prefix, is_inner)
+    return _FaultPlace(plain_kind, words, value, prefix, is_inner)
 
 
-def _field_fault(place: _Place, fault: str, field: str, source: str) -> InputError:
+def _describe_field_fault(place: _FaultPlace, fault: str, field: str, source: str) -> InputError:
     """Return the error for a key that a table lacks, or that its type does not have."""
     if fault.startswith("missing"):
         dot = "." if place.is_inner else ""
@@ -161,15 +161,15 @@ def _member_kind(kind: Any, name: str) -> Any:
     return members[-1] if members else get_type_hints(kind, include_extras=True)[name]
 
 
-def _plain_kinds(kind: Any, words: str = "") -> Iterator[tuple[Any, str]]:
+def _list_plain_kinds(kind: Any, words: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the members of a type, without None and annotations, each with its description."""
     if get_origin(kind) is Annotated:
         plain, *metadata = get_args(kind)
         texts = (meta.description for meta in metadata if isinstance(meta, Meta))
-        yield from _plain_kinds(plain, next(filter(None, texts), words))
+        yield from _list_plain_kinds(plain, next(filter(None, texts), words))
     elif get_origin(kind) in (Union, UnionType):
         for member in get_args(kind):
-            yield from _plain_kinds(member, words)
+            yield from _list_plain_kinds(member, words)
     elif kind is not NoneType:
         yield kind, words
 

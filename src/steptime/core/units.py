@@ -66,27 +66,27 @@ def percent(value: float, sign: str = "") -> str:
     return f"{figure:{sign}{'.3g' if abs(value) < 9.995 else ',.0f'}} %"
 
 
-def _of(unit: str) -> Callable[[float], str]:
+def _si_formatter(unit: str) -> Callable[[float], str]:
     return lambda value: si(value, unit)
 
 
 CENTS_BELOW = 100  # amounts of money from here on are whole
 UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads its number
     "flop_per_byte": lambda value: f"{value:.4g} FLOP/byte",
-    "flop_per_s": _of("FLOP/s"),
-    "bytes_per_s": _of("B/s"),
+    "flop_per_s": _si_formatter("FLOP/s"),
+    "bytes_per_s": _si_formatter("B/s"),
     "examples_per_s": lambda value: f"{value:{'.4g' if value < 1e4 else ',.0f'}} examples/s",
     "per_s": rate,
     "bytes": size,
-    "flop": _of("FLOP"),
-    "hz": _of("Hz"),
+    "flop": _si_formatter("FLOP"),
+    "hz": _si_formatter("Hz"),
     "s": seconds,
     "h": hours,
-    "j": _of("J"),
+    "j": _si_formatter("J"),
     "s_per_mac": lambda value: f"{value * 1e12:.4g} ps",
     "j_per_mac": lambda value: f"{value * 1e12:.4g} pJ",
-    "w": _of("W"),
-    "g": _of("g"),
+    "w": _si_formatter("W"),
+    "g": _si_formatter("g"),
     "kwh": lambda value: f"{value:.4g} kWh",
     **dict.fromkeys(("nm", "mm2"), lambda value: f"{value:g}"),
     **dict.fromkeys(
@@ -116,9 +116,9 @@ def format_value(key: str, value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(format_value(key, item) for item in value)
     if isinstance(value, int | float):
-        for unit, form in UNITS.items():
+        for unit, format_number in UNITS.items():
             if key == unit or key.endswith(f"_{unit}"):
-                return form(value)
+                return format_number(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -144,9 +144,9 @@ _VALID_VALUES: Mapping[str, tuple[object, ...]] = {
 _DEFAULT_PLAN = Plan()
 
 
-def departures(settings: object, usual: object, always: Collection[str] = ()) -> JsonObject:
-    """Return the fields of an object that differ from the usual one, and those in `always`."""
-    defaults = vars(usual)
+def changed_settings(settings: object, default: object, always: Collection[str] = ()) -> JsonObject:
+    """Return the fields of an object that differ from `default`, and those in `always`."""
+    defaults = vars(default)
     return {
         key: value
         for key, value in vars(settings).items()
@@ -156,7 +156,7 @@ def departures(settings: object, usual: object, always: Collection[str] = ()) ->
 
 def plan_to_json(plan: Plan) -> Mapping[str, Any]:
     """Return the plan as JSON values: the basic fields, and those that are not the default."""
-    return departures(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
+    return changed_settings(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
 
 
 DEQUANTISED_FORMATS = ("float8", "float4", "mxfp4")  # formats that libraries dequantise to train
@@ -269,7 +269,7 @@ class Tuning:
     @property
     def text(self) -> str:
         """The text for people: `LoRA r=16 on attention, nf4 weights`; "" for full training."""
-        holds_of_text = {
+        condition_by_text = {
             self._adapter_text: self.has_adapter,
             f"{self.saved} saved whole": self.saved,
             f"{self.weights} weights": self.weights,
@@ -279,7 +279,7 @@ class Tuning:
             f"packed from {self.packed:,} tokens": self.packed,
             f"padded from {self.padded:,} tokens": self.padded,
         }
-        return ", ".join(text for text, holds in holds_of_text.items() if holds)
+        return ", ".join(text for text, holds in condition_by_text.items() if holds)
 
     @property
     def _adapter_text(self) -> str:
@@ -297,7 +297,7 @@ FULL_TRAINING = Tuning()
 
 def tuning_to_json(tuning: Tuning) -> dict[str, Value]:
     """Return the fields of a fine-tuning that are not at their defaults, as JSON values."""
-    return departures(tuning, FULL_TRAINING)
+    return changed_settings(tuning, FULL_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -342,8 +342,8 @@ class Workload:
     @property
     def settings(self) -> dict[str, Value]:
         """Hyperparameters, and the hash that identifies the network of a file, as in records."""
-        of_file: dict[str, Value] = {"sha256": self.sha256, "allow_unknown": self.allow_unknown}
-        return {**self.params, **{name: value for name, value in of_file.items() if value}}
+        from_file: dict[str, Value] = {"sha256": self.sha256, "allow_unknown": self.allow_unknown}
+        return {**self.params, **{name: value for name, value in from_file.items() if value}}
 
     @cached_property
     def key(self) -> str:

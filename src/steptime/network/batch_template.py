@@ -49,7 +49,7 @@ class GraphTemplate:
     Attributes:
         graph: the graph at `batches[0]`.
         tensors: the shapes that differ between batches, by tensor.
-        attributes: the attributes that differ, by the place of the op.
+        attributes: the attributes that differ, by the index of the op.
         batches: the lowest and the highest batch at which the lines were checked.
     """
 
@@ -69,9 +69,9 @@ class GraphTemplate:
             shape = tuple([line.value(batch) for line in lines])
             tensors[name] = TensorSpec(shape, tensors[name].dtype)
         ops = list(self.graph.ops)
-        for place, attribute_lines in self.attributes.items():
-            values = {name: _evaluate(line, batch) for name, line in attribute_lines.items()}
-            ops[place] = replace(ops[place], attrs={**ops[place].attrs, **values})
+        for op_index, attribute_lines in self.attributes.items():
+            values = {name: _evaluate_lines(line, batch) for name, line in attribute_lines.items()}
+            ops[op_index] = replace(ops[op_index], attrs={**ops[op_index].attrs, **values})
         return replace(self.graph, tensors=tensors, ops=tuple(ops))
 
 
@@ -96,14 +96,14 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         axis_sizes = zip(low_spec.shape, high_spec.shape, strict=True)
         tensors[name] = tuple(
             [
-                _size_line(low_size, high_size, low_batch, high_batch)
+                _fit_size_line(low_size, high_size, low_batch, high_batch)
                 for low_size, high_size in axis_sizes
             ]
         )
     attributes: dict[int, dict[str, AttributeLine]] = {}
-    for place, (low_op, high_op) in enumerate(zip(low_graph.ops, high_graph.ops, strict=True)):
+    for op_index, (low_op, high_op) in enumerate(zip(low_graph.ops, high_graph.ops, strict=True)):
         if low_op.attrs != high_op.attrs:
-            attributes[place] = _attribute_lines(low_op, high_op, low_batch, high_batch)
+            attributes[op_index] = _fit_attribute_lines(low_op, high_op, low_batch, high_batch)
     template = GraphTemplate(
         graph=low_graph,
         tensors=tensors,
@@ -123,21 +123,23 @@ def _check_ops(first: Graph, second: Graph) -> None:
         raise NotLinearError("tensors or ops differ")
     for name, first_spec in first.tensors.items():
         second_spec = second.tensors[name]
-        has_type = first_spec.dtype == second_spec.dtype
-        has_rank = len(first_spec.shape) == len(second_spec.shape)
-        if not has_type or not has_rank:
+        has_equal_type = first_spec.dtype == second_spec.dtype
+        has_equal_rank = len(first_spec.shape) == len(second_spec.shape)
+        if not has_equal_type or not has_equal_rank:
             raise NotLinearError("types or ranks differ")
     for first_op, second_op in zip(first.ops, second.ops, strict=True):
-        has_attributes = first_op.attrs.keys() == second_op.attrs.keys()
-        if not has_attributes or _without_attributes(first_op) != _without_attributes(second_op):
+        has_equal_attribute_names = first_op.attrs.keys() == second_op.attrs.keys()
+        if not has_equal_attribute_names or _list_fixed_fields(first_op) != _list_fixed_fields(
+            second_op
+        ):
             raise NotLinearError(f"op {first_op.name} differs")
 
 
-def _without_attributes(op: Op) -> tuple[object, ...]:
+def _list_fixed_fields(op: Op) -> tuple[object, ...]:
     return (op.name, op.kind, op.inputs, op.outputs, op.part, op.of)
 
 
-def _attribute_lines(
+def _fit_attribute_lines(
     low_op: Op, high_op: Op, low_batch: int, high_batch: int
 ) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
@@ -147,27 +149,28 @@ def _attribute_lines(
         if low_value == high_value:
             continue
         if not isinstance(low_value, tuple) or not isinstance(high_value, tuple):
-            lines[name] = _line(low_value, high_value, low_batch, high_batch)
+            lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
         elif len(low_value) == len(high_value):  # a line for each size
             sizes = zip(low_value, high_value, strict=True)
             lines[name] = tuple(
-                _line(low_size, high_size, low_batch, high_batch) for low_size, high_size in sizes
+                _fit_line(low_size, high_size, low_batch, high_batch)
+                for low_size, high_size in sizes
             )
         else:
-            lines[name] = _line(low_value, high_value, low_batch, high_batch)
+            lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
     return lines
 
 
-def _line(low_value: Any, high_value: Any, low_batch: int, high_batch: int) -> Line:
+def _fit_line(low_value: Any, high_value: Any, low_batch: int, high_batch: int) -> Line:
     """Return the line through the values at two batches: whole numbers, or 1 over them."""
     are_floats = isinstance(low_value, float) and isinstance(high_value, float)
     if are_floats and low_value > 0 and high_value > 0:
         low_size, high_size = round(1 / low_value), round(1 / high_value)
-        return ReciprocalLine(_size_line(low_size, high_size, low_batch, high_batch))
-    return _size_line(low_value, high_value, low_batch, high_batch)
+        return ReciprocalLine(_fit_size_line(low_size, high_size, low_batch, high_batch))
+    return _fit_size_line(low_value, high_value, low_batch, high_batch)
 
 
-def _size_line(low_size: Any, high_size: Any, low_batch: int, high_batch: int) -> SizeLine:
+def _fit_size_line(low_size: Any, high_size: Any, low_batch: int, high_batch: int) -> SizeLine:
     if type(low_size) is not int or type(high_size) is not int:
         raise NotLinearError("an attribute that is no size differs")
     slope, remainder = divmod(high_size - low_size, high_batch - low_batch)
@@ -176,7 +179,7 @@ def _size_line(low_size: Any, high_size: Any, low_batch: int, high_batch: int) -
     return SizeLine(low_size - slope * low_batch, slope)
 
 
-def _evaluate(lines: AttributeLine, batch: int) -> Any:
+def _evaluate_lines(lines: AttributeLine, batch: int) -> Any:
     """Return the value of an attribute, a number or a tuple of numbers, at a batch."""
     if isinstance(lines, tuple):
         return tuple(line.value(batch) for line in lines)

@@ -14,12 +14,12 @@ from steptime.network.ops.execution import executed, execution_of
 
 @dataclass(frozen=True)
 class OpCost:
-    """FLOP and bytes of one op; `of` is the forward op it belongs to (itself if forward)."""
+    """FLOP and bytes of one op; `forward_op` is the op it belongs to (itself if forward)."""
 
     name: str
     kind: str
     part: Part
-    of: str
+    forward_op: str
     flop: int
     traffic_bytes: int
     output_shape: tuple[int, ...]
@@ -105,21 +105,23 @@ def live_bytes(
     The peak of `peak_bytes` is the largest of them. `sizes` replaces the bytes of tensors, which
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
-    overrides = dict(sizes or {})
-    op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | overrides
+    stated_bytes = dict(sizes or {})
+    op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | stated_bytes
     permanent_bytes = sum(
-        overrides.get(name, graph.tensors[name].size_bytes) for name in always_living(graph)
+        stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
     )
     live_bytes_of_moments = [permanent_bytes]
     current_bytes = permanent_bytes
-    for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
+    for op, (allocated, freed) in zip(
+        graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True
+    ):
         current_bytes += sum(allocated)
         live_bytes_of_moments.append(current_bytes + op_scratch_bytes.get(op.name, 0))
         current_bytes -= sum(freed)
     return live_bytes_of_moments
 
 
-def always_living(graph: Graph) -> set[str]:
+def permanent_tensors(graph: Graph) -> set[str]:
     """Return the names of the tensors that live through all steps."""
     return {*graph.inputs, *graph.weights, *graph.buffers}
 
@@ -128,17 +130,18 @@ class Storages(NamedTuple):
     """The memory of tensors: views and results in place share the storage of their source.
 
     Attributes:
-        of: the storage of each tensor, by the name of the tensor that it was allocated for.
+        storage_by_tensor: the storage of each tensor: the name of the tensor that it was allocated
+            for.
         allocated: storages that each op allocates.
         freed: storages that are freed after each op.
     """
 
-    of: dict[str, str]
+    storage_by_tensor: dict[str, str]
     allocated: list[list[str]]
     freed: list[list[str]]
 
 
-def lives(
+def allocated_and_freed_bytes(
     graph: Graph, sizes: Mapping[str, int] | None = None
 ) -> list[tuple[list[int], list[int]]]:
     """Return the bytes of each tensor that an op allocates, and of each that is freed after it.
@@ -147,9 +150,9 @@ def lives(
     """
     bytes_by_name = {name: spec.size_bytes for name, spec in graph.tensors.items()}
     bytes_by_name |= dict(sizes or {})
-    storage = storages(graph)
+    graph_storages = storages(graph)
     bytes_of_ops = []
-    for allocated, freed in zip(storage.allocated, storage.freed, strict=True):
+    for allocated, freed in zip(graph_storages.allocated, graph_storages.freed, strict=True):
         allocated_bytes = [bytes_by_name[name] for name in allocated]
         freed_bytes = [bytes_by_name[name] for name in freed]
         bytes_of_ops.append((allocated_bytes, freed_bytes))
@@ -159,19 +162,21 @@ def lives(
 @lru_cache(maxsize=1)
 def storages(graph: Graph) -> Storages:
     """Return the storages that each op of a graph allocates, and those that are freed after it."""
-    storage = _find_storage(graph)
+    storage_by_tensor = _find_storage(graph)
     freed: list[list[str]] = [[] for _ in graph.ops]
-    permanent = always_living(graph)
-    for name, last_use in _find_last_uses(graph, storage).items():
-        if name not in permanent and last_use < len(graph.ops):
+    permanent_names = permanent_tensors(graph)
+    for name, last_use in _find_last_use_indices(graph, storage_by_tensor).items():
+        if name not in permanent_names and last_use < len(graph.ops):
             freed[last_use].append(name)
-    allocated = [[name for name in op.outputs if storage[name] == name] for op in graph.ops]
-    return Storages(storage, allocated, freed)
+    allocated = [
+        [name for name in op.outputs if storage_by_tensor[name] == name] for op in graph.ops
+    ]
+    return Storages(storage_by_tensor, allocated, freed)
 
 
 def _find_storage(graph: Graph) -> dict[str, str]:
     """Return the storage of the outputs of all ops."""
-    storage: dict[str, str] = {}
+    storage_by_tensor: dict[str, str] = {}
     for op in graph.ops:
         rule = OPS[op.kind].storage
         for i, name in enumerate(op.outputs):
@@ -180,29 +185,29 @@ def _find_storage(graph: Graph) -> dict[str, str]:
                 source = op.inputs[0]
             elif rule == "in_place" and i < len(op.inputs):
                 source = op.inputs[i]
-            storage[name] = storage.get(source, source)
-    return storage
+            storage_by_tensor[name] = storage_by_tensor.get(source, source)
+    return storage_by_tensor
 
 
-def _find_last_uses(graph: Graph, storage: Mapping[str, str]) -> dict[str, int]:
-    """Return the place of the last op that uses each storage, behind all ops for outputs.
+def _find_last_use_indices(graph: Graph, storage_by_tensor: Mapping[str, str]) -> dict[str, int]:
+    """Return the index of the last op that uses each storage, behind all ops for outputs.
 
     Casts of weights live to the end of the forward pass, as autocast keeps them.
     """
-    last_uses: dict[str, int] = {}
+    last_use_by_storage: dict[str, int] = {}
     behind_all_ops = len(graph.ops)
-    for place, op in enumerate(graph.ops):
+    for op_index, op in enumerate(graph.ops):
         for name in (*op.inputs, *op.outputs):
-            last_uses[storage.get(name, name)] = place
+            last_use_by_storage[storage_by_tensor.get(name, name)] = op_index
     for name in graph.outputs:
-        last_uses[storage.get(name, name)] = behind_all_ops
+        last_use_by_storage[storage_by_tensor.get(name, name)] = behind_all_ops
     weights = set(graph.weights)
     forward_count = sum(op.part == "forward" for op in graph.ops)
     for op in graph.ops[:forward_count]:
         if op.kind == "cast" and op.inputs[0] in weights:
             name = op.outputs[0]
-            last_uses[name] = max(last_uses[name], forward_count - 1)
-    return last_uses
+            last_use_by_storage[name] = max(last_use_by_storage[name], forward_count - 1)
+    return last_use_by_storage
 
 
 MAPPED_BYTES = 32 * 2**20  # glibc's largest threshold: such a tensor is mapped each time
@@ -218,26 +223,26 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     twice the largest of them is free; of that `NEW_SHARE` is new the next time. The second of two
     steps counts, its heap as the first left it. A step of one op that allocates 40 MiB: 40 MiB.
     """
-    op_lives = lives(graph)
-    heap_sizes = [size for sizes, _ in op_lives for size in sizes if size < MAPPED_BYTES]
+    bytes_of_ops = allocated_and_freed_bytes(graph)
+    heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
     max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
     heap_bytes = 0
-    fresh: list[float] = []
+    fresh_bytes_of_ops: list[float] = []
     for _ in range(2):  # the second step finds the heap as the first left it
-        fresh = []
+        fresh_bytes_of_ops = []
         live_heap_bytes = 0
-        for allocated, freed in op_lives:
+        for allocated, freed in bytes_of_ops:
             mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
             live_heap_bytes += sum(allocated) - mapped_bytes
             growth_bytes = max(0, live_heap_bytes - heap_bytes)
-            fresh.append(mapped_bytes + NEW_SHARE * growth_bytes)
+            fresh_bytes_of_ops.append(mapped_bytes + NEW_SHARE * growth_bytes)
             heap_bytes = max(heap_bytes, live_heap_bytes)
             live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])
             if heap_bytes - live_heap_bytes > max_free_bytes:
                 heap_bytes = live_heap_bytes
         if heap_bytes > max_free_bytes:  # the outputs of the step are dropped, too
             heap_bytes = 0
-    return dict(zip((op.name for op in graph.ops), fresh, strict=True))
+    return dict(zip((op.name for op in graph.ops), fresh_bytes_of_ops, strict=True))
 
 
 def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
@@ -249,18 +254,18 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
     first_op_of_kind: dict[str, str] = {}
     for op in graph.ops:
         execution = execution_of(op, stack)
-        row = OPS[op.kind]
-        has_scratch = execution.temporaries is not None or row.scratch is not None
-        if not has_scratch and not row.always_saves:
+        op_row = OPS[op.kind]
+        has_scratch = execution.temporaries is not None or op_row.scratch is not None
+        if not has_scratch and not op_row.always_saves:
             continue
         specs = tuple([graph.tensors[name] for name in op.inputs])
         op_bytes = 0
         if execution.temporaries is not None:  # the stack's figure wins over the op table's
             op_bytes = execution.temporaries * specs[0].size_bytes
-        elif row.scratch:
+        elif op_row.scratch:
             op_bytes = scratch_of(op.kind, specs, op.settings)
         is_differentiated = len(op.outputs) > 1  # then what it saves is an output already
-        if row.always_saves and not is_differentiated:
+        if op_row.always_saves and not is_differentiated:
             saved_specs = saved_of(op.kind, specs, op.settings)
             op_bytes += sum(spec.size_bytes for spec in saved_specs)
         holder = op.name

@@ -77,7 +77,7 @@ class GraphEditor:
         weights: trained weights that were added.
         buffers: tensors that were added and are not trained.
         results: tensors of the network that later ops read changed, by their names.
-        read_names: weights that were added as ops read them, by their names.
+        read_name_by_weight: weights that were added as ops read them, by their names.
         split_sizes: the sizes of the parts that a product's result is split into, by its name.
         split_sources: tensors that are split into such parts.
     """
@@ -90,7 +90,7 @@ class GraphEditor:
         self.weights: list[str] = []
         self.buffers: list[str] = []
         self.results: dict[str, str] = {}
-        self.read_names: dict[str, str] = {}
+        self.read_name_by_weight: dict[str, str] = {}
         self._head = find_head(graph)
         self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
         self.split_sizes: dict[str, Attr] = {}
@@ -101,7 +101,7 @@ class GraphEditor:
         self._weight_type = next((dtype for dtype in floats if "float" in dtype), "")
         self._quantised = self._find_quantised(graph, set(frozen))
         for weight in sorted(self._quantised):
-            self._quantise(weight)
+            self._store_in_few_bits(weight)
         self._adapt = load(ADAPTERS[tuning.adapter].code) if tuning.has_adapter else None
 
     def _find_splits(self, graph: Graph) -> None:
@@ -137,7 +137,7 @@ class GraphEditor:
                 inputs[input_index] = self.append_op(name, "cast", (expert_weight,), wide)
         op = replace(op, inputs=tuple(inputs))
         if self.tuning.packed and op.kind == "attention":
-            self._pack(op)
+            self._append_packed(op)
         elif self._adapt is not None:
             self._adapt(self, op)
         else:
@@ -189,7 +189,7 @@ class GraphEditor:
         if stored_dtype != dtype:
             spec = TensorSpec(shape, dtype)
             read_name = self.append_op(f"{name}/cast", "cast", (name,), spec)
-        self.read_names[name] = read_name
+        self.read_name_by_weight[name] = read_name
         return read_name
 
     def add_buffer(self, name: str, spec: TensorSpec) -> str:
@@ -210,40 +210,40 @@ class GraphEditor:
         """Return the frozen weights that are kept in few bits; the head's where software does."""
         if not self.tuning.weights:
             return set()
-        places = FEW_BITS[self.tuning.weights].places
+        quantised_ops = FEW_BITS[self.tuning.weights].places
         layer_weights = {self.weight_of(op) for op in graph.ops if op.name != self._head}
         head_weights = {self.weight_of(op) for op in graph.ops if op.name == self._head}
         expert_weights = {name for op in graph.ops for name in self._expert_weights(op)}
-        if places == "experts" and not expert_weights:
+        if quantised_ops == "experts" and not expert_weights:
             raise InputError(
                 f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
                 "nearest: --weights int4"
             )
-        product_weights = set() if places == "experts" else layer_weights | head_weights
+        product_weights = set() if quantised_ops == "experts" else layer_weights | head_weights
         keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
         can_quantise = frozen - head_weights if keeps_head_wide else frozen
         return (product_weights | expert_weights) & can_quantise
 
     def _expert_weights(self, op: Op) -> list[str]:
         """Return the matrices of experts that are kept in few bits."""
-        weights = FEW_BITS.get(self.tuning.weights)
-        if op.kind != "experts" or weights is None:
+        weight_format = FEW_BITS.get(self.tuning.weights)
+        if op.kind != "experts" or weight_format is None:
             return []
         # a format that names no places is for experts where the file or the software takes them
-        is_for_products = weights.places == "products"
+        is_for_products = weight_format.places == "products"
         software_takes_experts = self.tuning.stored or "experts" in self.tuning.methods
-        is_for_experts = weights.places or software_takes_experts
+        is_for_experts = weight_format.places or software_takes_experts
         if is_for_products or not is_for_experts:
             return []
         names = [self._sources.get(name, name) for name in op.inputs]
         return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
 
-    def _quantise(self, weight: str) -> None:
+    def _store_in_few_bits(self, weight: str) -> None:
         """Make a weight one of few bits, and add its scales."""
-        few_bits = FEW_BITS[self.tuning.weights]
+        weight_format = FEW_BITS[self.tuning.weights]
         shape = self.tensors[weight].shape
-        self.tensors[weight] = TensorSpec(shape, few_bits.type)
-        for suffix, (size, dtype) in few_bits.extra_tensors(shape).items():
+        self.tensors[weight] = TensorSpec(shape, weight_format.type)
+        for suffix, (size, dtype) in weight_format.extra_tensors(shape).items():
             self.add_buffer(f"{weight}/{suffix}", TensorSpec((size,), dtype))
 
     def _append_wide(self, op: Op, weight: str, dtype: str, suffix: str) -> str:
@@ -260,7 +260,7 @@ class GraphEditor:
         self._wide_sources[result] = weight
         return result
 
-    def _pack(self, op: Op) -> None:
+    def _append_packed(self, op: Op) -> None:
         """Append attention within each document of a sequence: these are as examples there."""
         output = self.tensors[op.outputs[0]]
         examples, length, width = output.shape

@@ -15,15 +15,15 @@ LAYERS = ("block", "decoder")  # the names of layers: one of these and a number
 Regions = Mapping[str, str]  # the name of a forward op -> the region that is computed again with it
 
 
-def recomputed(graph: Graph, to_end: bool = False) -> Graph:
+def recompute_layers(graph: Graph, to_end: bool = False) -> Graph:
     """Return the step of a network whose layers compute again what their gradients read.
 
     Some software repeats a layer `to_end`. Raises `InputError` for a network without layers.
     """
-    repeated = needed(graph, to_end)
-    if not repeated:
+    repeated_ops = find_repeated_ops(graph, to_end)
+    if not repeated_ops:
         raise InputError(f"--recompute: {graph.name} has no layers that could be computed again")
-    return _repeat_ops(graph, _layers(graph), repeated)
+    return _repeat_ops(graph, _find_layer_of_ops(graph), repeated_ops)
 
 
 def recompute_checkpoints(graph: Graph) -> Graph:
@@ -35,20 +35,20 @@ def recompute_checkpoints(graph: Graph) -> Graph:
         region_by_op.update(dict.fromkeys(checkpoint.ops, region))
         if checkpoint.to_end:
             regions_to_end.add(region)
-    repeated = _needed_ops(graph, region_by_op, regions_to_end)
-    return _repeat_ops(graph, region_by_op, repeated)
+    repeated_ops = _list_repeated_ops(graph, region_by_op, regions_to_end)
+    return _repeat_ops(graph, region_by_op, repeated_ops)
 
 
-def needed(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
+def find_repeated_ops(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
     """Return the ops of each layer that make what its gradients read, from its input.
 
     All of a layer's ops run again where it is repeated `to_end`.
     """
-    layers = _layers(graph)
-    return _needed_ops(graph, layers, set(layers.values()) if to_end else set())
+    layers = _find_layer_of_ops(graph)
+    return _list_repeated_ops(graph, layers, set(layers.values()) if to_end else set())
 
 
-def updated_early(graph: Graph) -> Graph:
+def move_updates_early(graph: Graph) -> Graph:
     """Return a step that applies each gradient as soon as it is made, and drops it."""
     update_by_gradient: dict[str, Op] = {}
     for op in graph.ops:
@@ -63,7 +63,7 @@ def updated_early(graph: Graph) -> Graph:
     return replace(graph, ops=tuple(ops))
 
 
-def _layers(graph: Graph) -> Regions:
+def _find_layer_of_ops(graph: Graph) -> Regions:
     """Return the layer of each forward op that lies in one, by the first part of its name."""
     layer_by_op: dict[str, str] = {}
     for op in graph.ops:
@@ -74,27 +74,31 @@ def _layers(graph: Graph) -> Regions:
     return layer_by_op
 
 
-def _repeat_ops(graph: Graph, regions: Regions, repeated: Mapping[str, Sequence[Op]]) -> Graph:
-    """Return a step that runs the `repeated` ops of each region before its first gradient."""
+def _repeat_ops(
+    graph: Graph, region_of_op: Regions, repeated_ops: Mapping[str, Sequence[Op]]
+) -> Graph:
+    """Return a step that runs the `repeated_ops` ops of each region before its first gradient."""
     tensors = dict(graph.tensors)
     ops: list[Op] = []
-    copies: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
-    regions_before_backward = dict(repeated)  # their backward pass has not begun
+    copy_by_tensor: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
+    regions_before_backward = dict(repeated_ops)  # their backward pass has not begun
     for op in graph.ops:
         if op.part != "backward":
             ops.append(op)
             continue
-        region = regions.get(op.of, "")
+        region = region_of_op.get(op.of, "")
         for forward_op in regions_before_backward.pop(region, ()):
             for name in forward_op.outputs:
-                copies[name] = f"{name}/again"
-                tensors[copies[name]] = tensors[name]
-            ops.append(_copy_op(forward_op, copies))
-        ops.append(_read_copies(op, copies))
+                copy_by_tensor[name] = f"{name}/again"
+                tensors[copy_by_tensor[name]] = tensors[name]
+            ops.append(_copy_op(forward_op, copy_by_tensor))
+        ops.append(_read_copies(op, copy_by_tensor))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
-def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict[str, list[Op]]:
+def _list_repeated_ops(
+    graph: Graph, region_of_op: Regions, to_end: Collection[str]
+) -> dict[str, list[Op]]:
     """Return the ops of each region that make what its gradients read.
 
     A tensor that an op outside of the region reads is kept, and is not made again.
@@ -102,11 +106,11 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
     ops_by_region: dict[str, list[Op]] = {}
     region_by_tensor: dict[str, str] = {}
     for op in graph.ops:
-        if op.part == "forward" and op.name in regions:
-            region = regions[op.name]
+        if op.part == "forward" and op.name in region_of_op:
+            region = region_of_op[op.name]
             ops_by_region.setdefault(region, []).append(op)
             region_by_tensor.update(dict.fromkeys(op.outputs, region))
-    _drop_tensors_read_outside(graph, regions, region_by_tensor)
+    _drop_tensors_read_outside(graph, region_of_op, region_by_tensor)
     tensors_for_gradients: dict[str, set[str]] = {}  # what gradients read, by its region
     for op in graph.ops:
         if op.part != "backward":
@@ -120,13 +124,13 @@ def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict
         ops = ops_by_region[region]
         is_repeated_to_end = region in to_end
         if not is_repeated_to_end:
-            ops = _ops_towards(ops, tensors, region_by_tensor)
+            ops = _list_ops_before(ops, tensors, region_by_tensor)
         repeated_ops[region] = ops
     return repeated_ops
 
 
 def _drop_tensors_read_outside(
-    graph: Graph, regions: Regions, region_by_tensor: dict[str, str]
+    graph: Graph, region_of_op: Regions, region_by_tensor: dict[str, str]
 ) -> None:
     """Remove the tensors that a forward op outside of their region reads, as they are kept."""
     for op in graph.ops:
@@ -134,31 +138,34 @@ def _drop_tensors_read_outside(
             continue
         for tensor in op.inputs:
             region = region_by_tensor.get(tensor)
-            is_read_outside = region is not None and region != regions.get(op.name)
+            is_read_outside = region is not None and region != region_of_op.get(op.name)
             if is_read_outside:
                 del region_by_tensor[tensor]
 
 
-def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:
+def _list_ops_before(
+    ops: Sequence[Op], target_names: Collection[str], region_tensors: Collection[str]
+) -> list[Op]:
     """Return the ops of a region that lead to tensors of these names, in their order."""
-    targets = set(names)
+    targets = set(target_names)
     leading: list[Op] = []
     for op in reversed(ops):
         if targets.intersection(op.outputs):
             leading.append(op)
-            targets.update(name for name in op.inputs if name in inside)
+            targets.update(name for name in op.inputs if name in region_tensors)
     return leading[::-1]
 
 
-def _copy_op(op: Op, copies: Mapping[str, str]) -> Op:
+def _copy_op(op: Op, copy_by_tensor: Mapping[str, str]) -> Op:
     """Return a forward op as it runs again in the backward pass, on copies where there are some."""
-    inputs = tuple([copies.get(name, name) for name in op.inputs])
-    outputs = tuple([copies[name] for name in op.outputs])
-    name, of = f"{op.name}/again", op.of or op.name
-    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", of)
+    inputs = tuple([copy_by_tensor.get(name, name) for name in op.inputs])
+    outputs = tuple([copy_by_tensor[name] for name in op.outputs])
+    forward_op = op.of or op.name
+    name = f"{op.name}/again"
+    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", forward_op)
 
 
-def _read_copies(op: Op, copies: Mapping[str, str]) -> Op:
+def _read_copies(op: Op, copy_by_tensor: Mapping[str, str]) -> Op:
     """Return an op of the backward pass that reads what was computed again."""
-    inputs = tuple([copies.get(name, name) for name in op.inputs])
+    inputs = tuple([copy_by_tensor.get(name, name) for name in op.inputs])
     return op if inputs == op.inputs else replace(op, inputs=inputs)

@@ -35,20 +35,22 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
         quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
     tensors = dict(graph.tensors)
     few_bits = FEW_BITS[weights_format]
-    scales: dict[str, tuple[str, ...]] = {}  # scales, zero points and the like of each weight
+    scale_names_by_weight: dict[
+        str, tuple[str, ...]
+    ] = {}  # scales, zero points and the like of each weight
     for weight in sorted(quantised):
         shape = tensors[weight].shape
-        extra = few_bits.extra_tensors(shape)
-        scales[weight] = tuple(f"{weight}/{suffix}" for suffix in extra)
+        scale_specs = few_bits.extra_tensors(shape)
+        scale_names_by_weight[weight] = tuple(f"{weight}/{suffix}" for suffix in scale_specs)
         tensors[weight] = TensorSpec(shape, few_bits.type)
-        for suffix, (size, dtype) in extra.items():
+        for suffix, (size, dtype) in scale_specs.items():
             tensors[f"{weight}/{suffix}"] = TensorSpec((size,), dtype)
     ops = [
-        _read_quantised(op, sources, scales)
+        _read_few_bits(op, sources, scale_names_by_weight)
         for op in graph.ops
         if sources.get(op.outputs[0]) not in quantised  # neither a cast nor a view of such weights
     ]
-    buffers = (*graph.buffers, *chain.from_iterable(scales.values()))
+    buffers = (*graph.buffers, *chain.from_iterable(scale_names_by_weight.values()))
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
 
 
@@ -74,18 +76,18 @@ def _find_quantised(graph: Graph, sources: Mapping[str, str], stored: str) -> se
         is_cast_or_view = op.outputs[0] in sources
         if is_cast_or_view:
             continue
-        matrix_places = _matrix_places(op, head, routers, stored)
-        for place, name in enumerate(op.inputs):
+        matrix_input_indices = _matrix_input_indices(op, head, routers, stored)
+        for input_index, name in enumerate(op.inputs):
             weight = sources.get(name, name)
             has_weight_shape = graph.tensors[weight].shape == graph.tensors[name].shape
-            if place in matrix_places and has_weight_shape:
+            if input_index in matrix_input_indices and has_weight_shape:
                 read_by_products.add(weight)
             else:
                 read_wide.add(weight)
     return (read_by_products - read_wide) & {*graph.weights}
 
 
-def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[int, ...]:
+def _matrix_input_indices(op: Op, head: str, routers: set[str], stored: str) -> tuple[int, ...]:
     """Return the inputs of an op that are matrices of weights in few bits."""
     if op.kind == "experts":
         return EXPERT_MATRICES
@@ -93,19 +95,19 @@ def _matrix_places(op: Op, head: str, routers: set[str], stored: str) -> tuple[i
     return () if is_wide or is_left_wide(op.name, op.kind, stored) else (1,)
 
 
-def _read_quantised(
-    op: Op, sources: Mapping[str, str], scales: Mapping[str, tuple[str, ...]]
+def _read_few_bits(
+    op: Op, sources: Mapping[str, str], scale_names_by_weight: Mapping[str, tuple[str, ...]]
 ) -> Op:
     """Return an op that reads quantised weights in place of their casts, with their scales."""
     inputs = []
     scale_names: list[str] = []
     for name in op.inputs:
         source = sources.get(name, name)  # the weight behind a cast
-        is_quantised = source in scales
+        is_quantised = source in scale_names_by_weight
         inputs.append(source if is_quantised else name)
         if is_quantised:
-            scale_names += scales[source]
-    if not any(name in scales for name in inputs):
+            scale_names += scale_names_by_weight[source]
+    if not any(name in scale_names_by_weight for name in inputs):
         return op
     if op.kind == "linear":  # other ops have no place for scales
         inputs += scale_names

@@ -30,7 +30,7 @@ SAVED_NAMES = {  # modules of other software, by what peft's users call them
 }
 
 
-def tuned(graph: Graph, tuning: Tuning) -> Graph:
+def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
     """Return a forward graph under a fine-tuning: the same output, other weights trained.
 
     Raises `InputError` where nothing is trained.
@@ -70,8 +70,10 @@ def _find_trained(graph: Graph, tuning: Tuning) -> set[str]:
     for pattern in filter(None, tuning.train.split(",")):
         names = {name for name in graph.weights if fnmatchcase(name, pattern)}
         if not names:
-            few = ", ".join(graph.weights[:MESSAGE_NAMES])
-            raise InputError(f"--train {shorten(pattern)}: no weight is named so; some are {few}")
+            name_examples = ", ".join(graph.weights[:MESSAGE_NAMES])
+            raise InputError(
+                f"--train {shorten(pattern)}: no weight is named so; some are {name_examples}"
+            )
         trained |= names
     return trained
 
@@ -82,25 +84,25 @@ def _find_saved(graph: Graph, tuning: Tuning) -> set[str]:
     head_weight = find_head_weight(graph)
     for module in filter(None, tuning.saved.split("+")):
         names = {module, SAVED_NAMES.get(module, module)}
-        weights = {name for name in graph.weights if names & set(_parts_of(name))}
+        weights = {name for name in graph.weights if names & set(_split_name(name))}
         if not weights and HEAD in names:  # it shares the embedding
             weights = {weight for weight in (head_weight,) if weight in graph.weights}
         if not weights:
             modules = dict.fromkeys(_modules_of(graph.weights))
-            few = ", ".join(list(modules)[:MESSAGE_NAMES])
+            name_examples = ", ".join(list(modules)[:MESSAGE_NAMES])
             raise InputError(
                 f"--modules-to-save {shorten(module)}: {graph.name} has no such module; "
-                f"some are {few}"
+                f"some are {name_examples}"
             )
         saved |= weights
     return saved
 
 
-def _parts_of(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     """Return the parts of a weight's path: `block1/norm1/w` is block1, norm1 and w."""
     return re.split(r"[/.]", name)
 
 
 def _modules_of(names: Iterable[str]) -> list[str]:
     """Return the modules of weights that lie in no layer, by their names."""
-    return [_parts_of(name)[0] for name in names if len(_parts_of(name)) <= 2]
+    return [_split_name(name)[0] for name in names if len(_split_name(name)) <= 2]

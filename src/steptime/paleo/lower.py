@@ -55,7 +55,7 @@ def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
 
 def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
     """Return the kernel of Paleo's update of parameters; it belongs to no row."""
-    return _kernel("", "update", "update", dtype, update(parameters))
+    return _make_kernel("", "update", "update", dtype, update(parameters))
 
 
 def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
@@ -124,7 +124,7 @@ def _replace_products(
 ) -> list[Kernel]:
     """Replace the product kernels of the given passes by those of Paleo's rules."""
     ruled_layers = {layer.op: layer for layer in layers if layer.op and rule_of(layer).exact(layer)}
-    replaced = [
+    ruled_kernels = [
         kernel
         for op, layer in ruled_layers.items()
         for kernel in rules.kernels(layer, op, trains)
@@ -133,10 +133,10 @@ def _replace_products(
     for kernel in kernels:
         layer = ruled_layers.get(kernel.op)
         if layer is not None and kernel.pass_ in passes and OPS[kernel.kind].work:
-            replaced += rules.bias_kernels(kernel, layer)
+            ruled_kernels += rules.bias_kernels(kernel, layer)
         else:
-            replaced.append(kernel)
-    return replaced
+            ruled_kernels.append(kernel)
+    return ruled_kernels
 
 
 class _LayerRules:
@@ -152,12 +152,12 @@ class _LayerRules:
 
     def kernels(self, layer: Layer, row: str, trains: bool) -> Iterator[Kernel]:
         """Yield the kernels of a layer; `row` names the layer or its op."""
-        parts: dict[Part, Costs] = {"forward": self._forward(layer)}
-        parts |= {"backward": self._backward(layer)} if trains else {}
-        for pass_, costs in parts.items():
+        costs_by_pass: dict[Part, Costs] = {"forward": self._forward(layer)}
+        costs_by_pass |= {"backward": self._backward(layer)} if trains else {}
+        for pass_, costs in costs_by_pass.items():
             for flop, tensors in costs:
                 sizes = tensors if self.factor == 1 else tuple([n * self.factor for n in tensors])
-                yield _kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes))
+                yield _make_kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes))
 
     def bias_kernels(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
         """Yield a kernel for the work of a layer's kernel that exceeds its product: the bias."""
@@ -194,10 +194,10 @@ class _LayerRules:
 
 def _find_omitted_pass(layer: Layer) -> Part | None:
     """Return the pass that Paleo omits for a layer whose only parent is the input."""
-    return rule_of(layer).skipped_on_data if layer.parents == (INPUT,) else None
+    return rule_of(layer).skipped_for_input if layer.parents == (INPUT,) else None
 
 
-def _kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:
+def _make_kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Kernel:
     unit: Unit = "matrix" if kind in ("conv", "deconv", "inner_product") else "vector"
     flop, tensors = cost
     return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), figures=tensors)

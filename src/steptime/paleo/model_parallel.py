@@ -40,7 +40,7 @@ from steptime.paleo.placement import (
     crosses_groups,
     device_of,
     layer_name,
-    nodes,
+    time_layers,
 )
 from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import host_of_launches, wait_for_host
@@ -55,7 +55,7 @@ FORK_NOTE = (
 )
 MEMORY_NOTE = "fetches between groups run at memory bandwidth too; the original stops here"
 PARTS = ("forward_s", "backward_s", "update_s")
-Seconds3 = tuple[float, float, float]  # forward, backward, update
+PassSeconds = tuple[float, float, float]  # forward, backward, update
 Pass = Callable[[LayerTimes], PassTimes]
 PASSES: tuple[Pass, ...] = attrgetter("forward"), attrgetter("backward")
 
@@ -77,8 +77,8 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
         InputError: if `replicas` is not the number of the file's splits.
     """
     count = _device_count(model, replicas)
-    layers = nodes(model, batch, "model")
-    nested_layers = nest_layers([node.layer for node in layers])
+    layers = time_layers(model, batch, "model")
+    nested_layers = nest_layers([timed_layer.layer for timed_layer in layers])
     devices = _group_by_device(layers, count)
     if as_published(model):  # the original omits the update in this mode
         update_s = 0.0
@@ -88,11 +88,13 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
         single_update_s = _update_s(model, layers)
 
     # Lower bounds: chains of layers side by side. Upper bounds: all layers one after another.
-    forward_s, backward_s = (_lower_bound_s(model, nested_layers, layers, part) for part in PASSES)
-    parts = _slowest(model, devices, (forward_s, backward_s, update_s), pass_count=1)
+    forward_s, backward_s = (
+        _parallel_pass_s(model, nested_layers, layers, get_pass) for get_pass in PASSES
+    )
+    parts = _time_slowest_device(model, devices, (forward_s, backward_s, update_s), pass_count=1)
     forward_lower_s, backward_lower_s, _ = parts
     forward_upper_s, backward_upper_s = (
-        sum(part(node).total_s for node in layers) for part in PASSES
+        sum(get_pass(timed_layer).total_s for timed_layer in layers) for get_pass in PASSES
     )
     bounds = {
         "forward_lower_s": forward_lower_s,
@@ -102,9 +104,9 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     }
 
     # One device that does everything: all layers one after another, and no fetches.
-    fetch_s = sum(node.fetch_s for node in layers)
-    single_parts = (forward_upper_s - fetch_s, backward_upper_s - fetch_s, single_update_s)
-    single_step = _add_host_waits(model, layers, single_parts, pass_count=1)
+    fetch_s = sum(timed_layer.fetch_s for timed_layer in layers)
+    single_device_s = (forward_upper_s - fetch_s, backward_upper_s - fetch_s, single_update_s)
+    single_step = _add_host_waits(model, layers, single_device_s, pass_count=1)
     return scaling_row(
         model,
         ReplicaSizes(count, batch, batch),
@@ -125,12 +127,12 @@ def _model_parallel_notes(
     if not as_published(model):
         return []
     has_fork = any(isinstance(item, Fork) for item in items)
-    conditions = {
+    condition_by_note = {
         NESTED_NOTE: has_nested_forks(items),
         FORK_NOTE: device_count == 1 and has_fork,
-        MEMORY_NOTE: crosses_groups([node.layer for node in layers]),
+        MEMORY_NOTE: crosses_groups([timed_layer.layer for timed_layer in layers]),
     }
-    return [note for note, applies in conditions.items() if applies]
+    return [note for note, applies in condition_by_note.items() if applies]
 
 
 def hybrid(
@@ -156,13 +158,13 @@ def hybrid(
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
     notes = [note] if note else []
-    layers = nodes(model, share, "hybrid")
-    nested_layers = nest_layers([node.layer for node in layers])
+    layers = time_layers(model, share, "hybrid")
+    nested_layers = nest_layers([timed_layer.layer for timed_layer in layers])
     if as_published(model) and has_nested_forks(nested_layers):
         notes.append(NESTED_NOTE)
-    unsplit_layers = [node for node in layers if node.layer.split is None]
-    data_parts = _data_parallel_parts(model, unsplit_layers)
-    model_parts = _split_parts(model, layers, nested_layers, count)
+    unsplit_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is None]
+    data_parts = _time_unsplit_layers(model, unsplit_layers)
+    model_parts = _time_split_layers(model, layers, nested_layers, count)
     gradient_bytes = _gradient_bytes(model, layers) / sync.compression
     communication_s = exchange_s(model, gradient_bytes, count)
     sync_s = communication_s[model.collective(sync.collective)]
@@ -187,23 +189,25 @@ def hybrid(
     )
 
 
-def _data_parallel_parts(model: StepModel, layers: Sequence[LayerTimes]) -> Seconds3:
+def _time_unsplit_layers(model: StepModel, layers: Sequence[LayerTimes]) -> PassSeconds:
     """Return the parts of a step of the layers that are not split, on one device."""
-    forward_s, backward_s = (sum(part(node).bound_s for node in layers) for part in PASSES)
+    forward_s, backward_s = (
+        sum(get_pass(timed_layer).bound_s for timed_layer in layers) for get_pass in PASSES
+    )
     update_s = _update_s(model, layers)
     return _add_host_waits(model, layers, (forward_s, backward_s, update_s), pass_count=1)
 
 
-def _split_parts(
+def _time_split_layers(
     model: StepModel, layers: Sequence[LayerTimes], nested_layers: Nested, device_count: int
-) -> Seconds3:
+) -> PassSeconds:
     """Return the parts of a step of the split layers, for the examples of all devices."""
-    split_layers = [node for node in layers if node.layer.split is not None]
+    split_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is not None]
     devices = _group_by_device(split_layers, device_count)
     hidden_s = _hidden_fetch_s(model, layers, device_count)
     # a pass on the examples of one device
     single_pass_times = [
-        _lower_bound_s(model, nested_layers, split_layers, part) for part in PASSES
+        _parallel_pass_s(model, nested_layers, split_layers, get_pass) for get_pass in PASSES
     ]
     if as_published(model):
         forward_s, backward_s = (
@@ -217,28 +221,34 @@ def _split_parts(
             for pass_s in single_pass_times
         )
         update_s = max(_update_s(model, device_layers) for device_layers in devices)
-    return _slowest(model, devices, (forward_s, backward_s, update_s), pass_count=device_count)
+    return _time_slowest_device(
+        model, devices, (forward_s, backward_s, update_s), pass_count=device_count
+    )
 
 
 def _group_by_device(layers: Sequence[LayerTimes], device_count: int) -> list[list[LayerTimes]]:
     devices: list[list[LayerTimes]] = [[] for _ in range(device_count)]
-    for node in layers:
-        devices[device_of(node.layer)].append(node)
+    for timed_layer in layers:
+        devices[device_of(timed_layer.layer)].append(timed_layer)
     return devices
 
 
-def _lower_bound_s(
-    model: StepModel, nested_layers: Nested, layers: Sequence[LayerTimes], part: Pass
+def _parallel_pass_s(
+    model: StepModel, nested_layers: Nested, layers: Sequence[LayerTimes], get_pass: Pass
 ) -> float:
     """Return the lower bound of a pass over the nested list; only `layers` take time."""
-    pass_s_of = {node.layer.name: part(node).total_s for node in layers}
-    number_of = {node.layer.name: device_of(node.layer) for node in layers}
+    pass_s_by_layer = {
+        timed_layer.layer.name: get_pass(timed_layer).total_s for timed_layer in layers
+    }
+    device_by_layer = {
+        timed_layer.layer.name: device_of(timed_layer.layer) for timed_layer in layers
+    }
 
     def pass_s(name: str) -> float:
-        return pass_s_of.get(name, 0.0)
+        return pass_s_by_layer.get(name, 0.0)
 
     def device_number(name: str) -> int:
-        return number_of.get(name, 0)
+        return device_by_layer.get(name, 0)
 
     # in the original every chain runs at the same time, even on one device
     return lower_bound(nested_layers, pass_s, None if as_published(model) else device_number)
@@ -246,15 +256,25 @@ def _lower_bound_s(
 
 def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
-    unsplit = {node.layer.name: node.layer for node in layers if node.layer.split is None}
-    split_layers = [node for node in layers if node.layer.split is not None]
-    fetching = [node for node in split_layers if unsplit.keys() & set(node.layer.parents)]
+    unsplit = {
+        timed_layer.layer.name: timed_layer.layer
+        for timed_layer in layers
+        if timed_layer.layer.split is None
+    }
+    split_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is not None]
+    fetching = [
+        timed_layer
+        for timed_layer in split_layers
+        if unsplit.keys() & set(timed_layer.layer.parents)
+    ]
     if not as_published(model):
-        return max((node.fetch_s for node in fetching), default=0.0)
+        return max((timed_layer.fetch_s for timed_layer in fetching), default=0.0)
     if model.fabric is None:
         return 0.0
     # the original divides elements, not bytes, by the rate, times devices less one
-    parents = {name for node in fetching for name in node.layer.parents if name in unsplit}
+    parents = {
+        name for timed_layer in fetching for name in timed_layer.layer.parents if name in unsplit
+    }
     elements = sum(prod(unsplit[name].outputs) for name in parents)
     gigabytes_per_s = model.fabric.between.bytes_per_s / GB
     return elements / GIB / gigabytes_per_s * (device_count - 1)
@@ -266,9 +286,9 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
     `is_sequential` adds arithmetic and traffic even if the method overlaps those of a layer.
     """
     if "update" not in settings_of(model.settings).faults:
-        return sum(node.update_s for node in layers)
+        return sum(timed_layer.update_s for timed_layer in layers)
     # in the original the weights of all these layers are updated by one kernel
-    parameters = sum(node.layer.parameters for node in layers)
+    parameters = sum(timed_layer.layer.parameters for timed_layer in layers)
     first_dtype = next(iter(model.effective_device.datasheet.peak_flop_per_s))
     times = model.price(update_kernel(parameters, first_dtype))
     overlaps = model.settings.pipelined and not is_sequential
@@ -276,20 +296,22 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
 
 
 def _add_host_waits(
-    model: StepModel, layers: Sequence[LayerTimes], parts: Seconds3, pass_count: int
-) -> Seconds3:
+    model: StepModel, layers: Sequence[LayerTimes], parts: PassSeconds, pass_count: int
+) -> PassSeconds:
     """Return the parts of a step, longer if the device waits for its host.
 
     The host issues the passes of `layers` `pass_count` times, and their update once.
     """
-    forward, backward, update = (sum(node.kernels[i] for node in layers) for i in range(3))
+    forward, backward, update = (
+        sum(timed_layer.kernels[i] for timed_layer in layers) for i in range(3)
+    )
     counts = [forward * pass_count, backward * pass_count, update]
     return wait_for_host(parts, host_of_launches(counts, model.issue_s))
 
 
-def _slowest(
-    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, pass_count: int
-) -> Seconds3:
+def _time_slowest_device(
+    model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: PassSeconds, pass_count: int
+) -> PassSeconds:
     """Return the parts of a step on the device whose host takes longest."""
     steps = [_add_host_waits(model, device_layers, parts, pass_count) for device_layers in devices]
     return max(steps, key=sum)
@@ -297,14 +319,18 @@ def _slowest(
 
 def _gradient_bytes(model: StepModel, layers: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
-    unsplit_names = {node.layer.name for node in layers if node.layer.split is None}
+    unsplit_names = {
+        timed_layer.layer.name for timed_layer in layers if timed_layer.layer.split is None
+    }
     sends_parameters = "update" in settings_of(model.settings).faults  # as Paleo does
     if sends_parameters:
         parameters = sum(
-            node.layer.parameters for node in layers if node.layer.name in unsplit_names
+            timed_layer.layer.parameters
+            for timed_layer in layers
+            if timed_layer.layer.name in unsplit_names
         )
         return float(FLOAT_BYTES * parameters)
-    layers_by_name = {node.layer.name: node for node in layers}
+    layers_by_name = {timed_layer.layer.name: timed_layer for timed_layer in layers}
     last_layer = layers[-1].layer.name
     sizes_bytes = [
         size_bytes

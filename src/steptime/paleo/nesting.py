@@ -21,13 +21,13 @@ class Fork:
 
 Item = str | Fork
 Nested = tuple[Item, ...]
-Counts = dict[str, int]
+ParentCounts = dict[str, int]
 
 
-class _Edges(NamedTuple):
+class _LayerEdges(NamedTuple):
     """The edges of a network: how many parents each layer has, and its children in order."""
 
-    parent_counts: Counts
+    parent_counts: ParentCounts
     children: dict[str, dict[str, None]]
 
 
@@ -50,13 +50,13 @@ def nest_layers(layers: Sequence[Layer]) -> Nested:
             children[parent][layer.name] = None
     parent_counts = {name: len(names) for name, names in parents.items()}
     roots = [name for name, names in parents.items() if not names]
-    chain, _ = _chain(_Edges(parent_counts, children), roots, has_fork=len(roots) > 1)
+    chain, _ = _nest_chain(_LayerEdges(parent_counts, children), roots, has_fork=len(roots) > 1)
     return chain
 
 
-def _chain(
-    edges: _Edges, roots: list[str], has_fork: bool, depth: int = 0
-) -> tuple[Nested, Counts]:
+def _nest_chain(
+    edges: _LayerEdges, roots: list[str], has_fork: bool, depth: int = 0
+) -> tuple[Nested, ParentCounts]:
     """Return the chain that begins with `roots`, several if it has a fork there.
 
     It ends if every remaining layer waits for parents outside of the chain. The second value
@@ -67,27 +67,28 @@ def _chain(
             f"layer '{roots[0]}': more than {MAX_NESTED_FORKS} forks within each other"
         )
     items: list[Item] = []
-    counts: Counts = {}  # parents in this chain of layers that wait for more
+    waiting_counts: ParentCounts = {}  # parents in this chain of layers that wait for more
     ready: list[str] = []  # layers whose parents all came
     heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
     is_fork = has_fork
     while heads:
-        joins: list[tuple[str, int]] = []  # layers of several parents, with the parents just passed
+        # layers of several parents, with the number of these parents that were just passed
+        joining_layers: list[tuple[str, int]] = []
         children: list[str] = []
         if is_fork:
-            chains = [_chain(edges, [head], has_fork=False, depth=depth + 1) for head in heads]
+            chains = [_nest_chain(edges, [head], has_fork=False, depth=depth + 1) for head in heads]
             items.append(Fork(tuple(chain for chain, _ in chains)))
             for _, chain_counts in chains:
-                joins += chain_counts.items()
+                joining_layers += chain_counts.items()
         else:
             (head,) = heads
             items.append(head)
             children = [*edges.children[head]]
-            joins = [(name, 1) for name in children if edges.parent_counts[name] > 1]
-        for name, parent_count in joins:
-            counts[name] = counts.get(name, 0) + parent_count
-            if counts[name] == edges.parent_counts[name]:
-                del counts[name]
+            joining_layers = [(name, 1) for name in children if edges.parent_counts[name] > 1]
+        for name, parent_count in joining_layers:
+            waiting_counts[name] = waiting_counts.get(name, 0) + parent_count
+            if waiting_counts[name] == edges.parent_counts[name]:
+                del waiting_counts[name]
                 ready.append(name)
         # layers of one parent continue at once; layers that are ready wait until these end
         only_children = [name for name in children if edges.parent_counts[name] == 1]
@@ -98,7 +99,7 @@ def _chain(
             heads = ready
             is_fork = len(ready) > 1
             ready = []
-    return tuple(items), counts
+    return tuple(items), waiting_counts
 
 
 def lower_bound(
@@ -117,23 +118,23 @@ def lower_bound(
             total_s += seconds(item)
             continue
         busy_s: dict[int, float] = {}  # of each device; without devices, of each chain
-        for place, chain in enumerate(item.chains):
-            device_number = place if device is None else device(_first(chain))
+        for chain_index, chain in enumerate(item.chains):
+            device_number = chain_index if device is None else device(_first_layer_name(chain))
             chain_s = lower_bound(chain, seconds, device)
             busy_s[device_number] = busy_s.get(device_number, 0.0) + chain_s
         total_s += max(busy_s.values())
     return total_s
 
 
-def _first(items: Nested) -> str:
+def _first_layer_name(items: Nested) -> str:
     first = items[0]
-    return first if isinstance(first, str) else _first(first.chains[0])
+    return first if isinstance(first, str) else _first_layer_name(first.chains[0])
 
 
 def has_nested_forks(items: Nested, inside: bool = False) -> bool:
     """Whether a chain of a group holds a group itself, where Paleo stops."""
     return any(
-        inside or any(has_nested_forks(chain, True) for chain in item.chains)
+        inside or any(has_nested_forks(chain, inside=True) for chain in item.chains)
         for item in items
         if isinstance(item, Fork)
     )

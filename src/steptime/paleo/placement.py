@@ -62,22 +62,22 @@ def device_of(layer: Layer) -> int:
     return layer.split or 0
 
 
-def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
+def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
     """Return the layers of a step on `batch` examples in order, with their fetches.
 
     In mode `model` Paleo fetches at the rate of the device's memory.
     """
     layers = layers_of(model.graph(batch))
-    fetch_times = _fetch_times(model, layers, mode)
-    rows: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
+    fetch_s_by_layer = _find_fetches_s(model, layers, mode)
+    rows_by_layer: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
     for row in model.timeline(batch).rows:
-        rows[layer_name(row.row.name, rows, layers[-1].name)].append(row)
+        rows_by_layer[layer_name(row.row.name, rows_by_layer, layers[-1].name)].append(row)
     pipelined = model.settings.pipelined
-    flop_of = model.flop_by_row(batch)
+    flop_by_row = model.flop_by_row(batch)
     layer_times = []
     for layer in layers:
-        layer_rows = rows[layer.name]
-        fetch_s = fetch_times[layer.name]
+        layer_rows = rows_by_layer[layer.name]
+        fetch_s = fetch_s_by_layer[layer.name]
         forward_times = [row.forward for row in layer_rows]
         backward_times = [row.backward for row in layer_rows]
         kernel_counts = tuple(sum(row.launches[i] for row in layer_rows) for i in range(3))
@@ -85,10 +85,10 @@ def nodes(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ...]:
             LayerTimes(
                 layer=layer,
                 fetch_s=fetch_s,
-                forward=_pass_times(forward_times, fetch_s, pipelined),
-                backward=_pass_times(backward_times, fetch_s, pipelined),
+                forward=_sum_pass_times(forward_times, fetch_s, pipelined),
+                backward=_sum_pass_times(backward_times, fetch_s, pipelined),
                 update_s=sum(row.update.value for row in layer_rows),
-                flop=sum(flop_of[row.row.name]["forward"] for row in layer_rows),
+                flop=sum(flop_by_row[row.row.name]["forward"] for row in layer_rows),
                 kernels=kernel_counts,
             )
         )
@@ -107,9 +107,9 @@ def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
 
 def crosses_groups(layers: Sequence[Layer]) -> bool:
     """Return whether a layer with several parents fetches from another group of devices."""
-    by_name = {layer.name: layer for layer in layers}
+    layer_by_name = {layer.name: layer for layer in layers}
     return any(
-        _crosses_group(layer, by_name.get(parent, layer))
+        _crosses_group(layer, layer_by_name.get(parent, layer))
         for layer in layers
         if len(layer.parents) > 1
         for parent in layer.parents
@@ -120,16 +120,16 @@ def _crosses_group(layer: Layer, parent: Layer) -> bool:
     return device_of(layer) // FETCH_GROUP != device_of(parent) // FETCH_GROUP
 
 
-def _pass_times(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> PassTimes:
+def _sum_pass_times(times: Sequence[Interval], fetch_s: float, pipelined: bool) -> PassTimes:
     """Return the times of a pass of a layer from those of its rows and its fetch."""
-    rows_total = total(times)
-    compute_s = rows_total.compute_s
-    memory_s = rows_total.memory_s + fetch_s  # a fetch counts as memory traffic
+    row_times = total(times)
+    compute_s = row_times.compute_s
+    memory_s = row_times.memory_s + fetch_s  # a fetch counts as memory traffic
     if pipelined:  # the method overlaps compute and memory time of a layer
         sequential_s = compute_s + memory_s
         overlapped_s = max(compute_s, memory_s)
     else:  # each row has its time by the method already, and a fetch comes before them
-        sequential_s = rows_total.value + fetch_s
+        sequential_s = row_times.value + fetch_s
         overlapped_s = sequential_s
     return PassTimes(
         compute_s=compute_s, memory_s=memory_s, total_s=sequential_s, bound_s=overlapped_s
@@ -152,7 +152,7 @@ class _FetchRates:
     is_published: bool
 
 
-def _fetch_rates(model: StepModel, mode: str) -> _FetchRates:
+def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     settings = settings_of(model.settings)
     faults = settings.faults
     is_published = as_published(model)
@@ -178,13 +178,13 @@ def _fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     )
 
 
-def _fetch_times(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, float]:
+def _find_fetches_s(model: StepModel, layers: Sequence[Layer], mode: str) -> dict[str, float]:
     """Return the seconds in which each layer fetches its inputs from other devices."""
-    rates = _fetch_rates(model, mode)
-    by_name = {layer.name: layer for layer in layers}
+    rates = _find_fetch_rates(model, mode)
+    layer_by_name = {layer.name: layer for layer in layers}
     return {
         layer.name: _fetch_s(
-            layer, [by_name[name] for name in layer.parents if name in by_name], rates
+            layer, [layer_by_name[name] for name in layer.parents if name in layer_by_name], rates
         )
         for layer in layers
     }
@@ -197,14 +197,14 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
     `FETCH_GROUP` devices the rate is half; Paleo halves it once more for each such parent, and not
     at all for a single parent.
     """
-    has_several = len(parents) > 1
+    has_several_parents = len(parents) > 1
     fetch_s = 0.0
     halvings = 0  # of the link's rate so far, which only the original adds up
     for parent in parents:
         if _is_local(layer, parent, rates):
             continue
-        crosses = rates.halves_between_groups and _crosses_group(layer, parent)
-        halves = crosses and (has_several or not rates.is_published)
+        crosses_group = rates.halves_between_groups and _crosses_group(layer, parent)
+        halves = crosses_group and (has_several_parents or not rates.is_published)
         if not rates.is_published:
             halvings = 0
         halvings += halves
@@ -214,7 +214,7 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
                 "other groups; each halves the link's rate in Paleo, until nothing is left"
             )
         bytes_per_s = rates.bytes_per_s / 2**halvings
-        shape = parent.outputs if has_several else layer.inputs
+        shape = parent.outputs if has_several_parents else layer.inputs
         transfer_s = rates.element_bytes * prod(shape) / bytes_per_s
         fetch_s += max(rates.min_s, rates.latency_s + transfer_s)
     return fetch_s
@@ -230,24 +230,24 @@ def _is_local(layer: Layer, parent: Layer, rates: _FetchRates) -> bool:
 
 def layer_rows(model: StepModel, batch: int, mode: str) -> list[Mapping[str, Any]]:
     """Return the layers of a step, each on its device, as JSON values."""
-    return [_layer_row(node, mode) for node in nodes(model, batch, mode)]
+    return [_layer_row(timed_layer, mode) for timed_layer in time_layers(model, batch, mode)]
 
 
-def _layer_row(node: LayerTimes, mode: str) -> Mapping[str, Any]:
-    is_sequential = mode == "model" or node.layer.split is not None
-    forward, backward = node.forward, node.backward
+def _layer_row(timed_layer: LayerTimes, mode: str) -> Mapping[str, Any]:
+    is_sequential = mode == "model" or timed_layer.layer.split is not None
+    forward, backward = timed_layer.forward, timed_layer.backward
     return {
-        "name": node.layer.name,
-        "kind": node.layer.type,
-        "device": device_of(node.layer),
+        "name": timed_layer.layer.name,
+        "kind": timed_layer.layer.type,
+        "device": device_of(timed_layer.layer),
         "forward_s": forward.total_s if is_sequential else forward.bound_s,
         "forward_compute_s": forward.compute_s,
         "forward_memory_s": forward.memory_s,
         "backward_s": backward.total_s if is_sequential else backward.bound_s,
         "backward_compute_s": backward.compute_s,
         "backward_memory_s": backward.memory_s,
-        "update_s": node.update_s,
-        "fetch_s": node.fetch_s,
-        "parameters": node.layer.parameters,
-        "flop": round(node.flop),
+        "update_s": timed_layer.update_s,
+        "fetch_s": timed_layer.fetch_s,
+        "parameters": timed_layer.layer.parameters,
+        "flop": round(timed_layer.flop),
     }

@@ -50,7 +50,8 @@ Costs = tuple[Cost, ...]
 class Convolution:
     """A convolution `[n, h, w, c]`, filter `[kh, kw, c_filter, c_out]`, padding a side.
 
-    `holes_in` and `holes_filter` are the shares of zeros that dilation put into input and filter.
+    `input_hole_share` and `filter_hole_share` are the shares of zeros that dilation put into input
+    and filter.
     """
 
     images: int
@@ -61,8 +62,8 @@ class Convolution:
     filters: int
     strides: Pair
     padding: Pair
-    holes_in: float = 0.0
-    holes_filter: float = 0.0
+    input_hole_share: float = 0.0
+    filter_hole_share: float = 0.0
 
 
 def update(parameters: int) -> Cost:
@@ -71,57 +72,62 @@ def update(parameters: int) -> Cost:
     return Cost(2.0 * parameters, (size, size, size))
 
 
-def _pool(layer: Layer, _: str) -> Costs:
-    return (Cost(2 * prod(layer.kernel) * prod(layer.outputs), _in_and_out(layer)),)
+def _pool_costs(layer: Layer, _: str) -> Costs:
+    return (Cost(2 * prod(layer.kernel) * prod(layer.outputs), _input_and_output_bytes(layer)),)
 
 
-def _dropout(layer: Layer, _: str) -> Costs:
-    return (Cost(prod(layer.inputs), _in_and_out(layer)),)
+def _dropout_costs(layer: Layer, _: str) -> Costs:
+    return (Cost(prod(layer.inputs), _input_and_output_bytes(layer)),)
 
 
-def _in_and_out(layer: Layer) -> tuple[int, int]:
+def _input_and_output_bytes(layer: Layer) -> tuple[int, int]:
     return FLOAT_BYTES * prod(layer.inputs), FLOAT_BYTES * prod(layer.outputs)
 
 
-def _conv(layer: Layer, algorithm: str) -> Costs:
-    return _kernels(_convolution(layer), _narrow(layer), layer, algorithm)
+def _convolution_costs(layer: Layer, algorithm: str) -> Costs:
+    return _kernel_costs(_convolution(layer), _convolved_size(layer), layer, algorithm)
 
 
-def _conv_data(layer: Layer, algorithm: str) -> Costs:
+def _data_gradient_costs(layer: Layer, algorithm: str) -> Costs:
     convolution = _convolution(layer)
-    return _kernels(
-        _data_gradient(convolution, _narrow(layer), layer), convolution.size, layer, algorithm
+    return _kernel_costs(
+        _data_gradient(convolution, _convolved_size(layer), layer),
+        convolution.size,
+        layer,
+        algorithm,
     )
 
 
-def _conv_weights(layer: Layer, algorithm: str) -> Costs:
+def _weight_gradient_costs(layer: Layer, algorithm: str) -> Costs:
     convolution = _convolution(layer)
-    weights = _filter_gradient(convolution, _narrow(layer), layer)
-    return _kernels(weights, convolution.kernel, layer, algorithm)
+    weights = _filter_gradient(convolution, _convolved_size(layer), layer)
+    return _kernel_costs(weights, convolution.kernel, layer, algorithm)
 
 
-def _deconv_weights(layer: Layer, algorithm: str) -> Costs:
+def _deconvolution_weight_costs(layer: Layer, algorithm: str) -> Costs:
     convolution = _convolution(layer)
-    spread = _data_gradient(convolution, _narrow(layer), layer)
-    weights = _filter_gradient(spread, convolution.size, layer, spread.holes_in)
-    return _kernels(weights, convolution.kernel, layer, algorithm)
+    data_gradient = _data_gradient(convolution, _convolved_size(layer), layer)
+    weights = _filter_gradient(
+        data_gradient, convolution.size, layer, data_gradient.input_hole_share
+    )
+    return _kernel_costs(weights, convolution.kernel, layer, algorithm)
 
 
-def _true_conv(layer: Layer) -> Cost:
-    return _gemm(replace(_convolution(layer), padding=(0, 0)), _narrow(layer))
+def _exact_convolution_cost(layer: Layer) -> Cost:
+    return _gemm_cost(replace(_convolution(layer), padding=(0, 0)), _convolved_size(layer))
 
 
-def _narrow(layer: Layer) -> Pair:
+def _convolved_size(layer: Layer) -> Pair:
     """Return the output size of a convolution, of a deconvolution the input size."""
     _, height, width, _ = layer.inputs if layer.kind == "deconv" else layer.outputs
     return height, width
 
 
-def _inner(layer: Layer, _: str) -> Costs:
-    return (_product(layer),)
+def _dense_costs(layer: Layer, _: str) -> Costs:
+    return (_dense_cost(layer),)
 
 
-def _product(layer: Layer) -> Cost:
+def _dense_cost(layer: Layer) -> Cost:
     """Return X [n, k] W [k, m] -> Y [n, m]; its two gradients have the same three tensors."""
     (n, k), m = layer.inputs, layer.outputs[-1]
     return Cost(2 * n * k * m, (FLOAT_BYTES * n * k, FLOAT_BYTES * k * m, FLOAT_BYTES * n * m))
@@ -129,19 +135,19 @@ def _product(layer: Layer) -> Cost:
 
 def _convolution(layer: Layer) -> Convolution:
     """Return the convolution of a layer; for a deconvolution, the one that it transposes."""
-    wide, narrow = layer.inputs, layer.outputs
+    inputs, outputs = layer.inputs, layer.outputs
     if layer.kind == "deconv":
-        wide, narrow = narrow, wide
-    images, height, width, channels = wide
+        inputs, outputs = outputs, inputs
+    images, height, width, channels = inputs
     return Convolution(
         images=images,
         size=(height, width),
         channels=channels,
         kernel=layer.kernel,
         filter_channels=channels // layer.groups,
-        filters=narrow[3],
+        filters=outputs[3],
         strides=layer.strides,
-        padding=_padding(layer.padding, (height, width), narrow[1:3], layer),
+        padding=_padding(layer.padding, (height, width), outputs[1:3], layer),
     )
 
 
@@ -174,7 +180,7 @@ def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
     return (sizes[0], sizes[1]), (pads[0], pads[1])
 
 
-def _holes(size: Pair, output_size: Pair) -> float:
+def _share_of_holes(size: Pair, output_size: Pair) -> float:
     return (prod(size) - prod(output_size)) / prod(size)
 
 
@@ -190,13 +196,13 @@ def _data_gradient(convolution: Convolution, output_size: Pair, layer: Layer) ->
         filters=convolution.channels,
         strides=(1, 1),
         padding=padding,
-        holes_in=_holes(size, output_size),
+        input_hole_share=_share_of_holes(size, output_size),
     )
     return _check_output(gradient, convolution.size, "data", layer)
 
 
 def _filter_gradient(
-    convolution: Convolution, output_size: Pair, layer: Layer, holes: float | None = None
+    convolution: Convolution, output_size: Pair, layer: Layer, hole_share: float | None = None
 ) -> Convolution:
     """Return the convolution of the input with the dilated output gradient as its filter."""
     size, padding = _dilate(convolution, output_size)
@@ -211,7 +217,7 @@ def _filter_gradient(
         filters=convolution.filters,
         strides=(1, 1),
         padding=padding,
-        holes_filter=_holes(size, output_size) if holes is None else holes,
+        filter_hole_share=_share_of_holes(size, output_size) if hole_share is None else hole_share,
     )
     return _check_output(gradient, convolution.kernel, "filter", layer)
 
@@ -230,16 +236,18 @@ def _check_output(
     return gradient
 
 
-def _kernels(convolution: Convolution, output_size: Pair, layer: Layer, algorithm: str) -> Costs:
+def _kernel_costs(
+    convolution: Convolution, output_size: Pair, layer: Layer, algorithm: str
+) -> Costs:
     """Return the kernels of a convolution by an algorithm; a 1x1 filter is a matrix product."""
     if algorithm == "gemm" or layer.kernel == (1, 1):
-        return (_gemm(convolution, output_size),)
-    return _fourier(convolution, output_size, tiled=algorithm == "fft-tiling")
+        return (_gemm_cost(convolution, output_size),)
+    return _fourier_costs(convolution, output_size, tiled=algorithm == "fft-tiling")
 
 
-def _gemm(convolution: Convolution, output_size: Pair) -> Cost:
+def _gemm_cost(convolution: Convolution, output_size: Pair) -> Cost:
     """Return the kernel of a convolution as a matrix product."""
-    dense = 1.0 - convolution.holes_filter
+    nonzero_share = 1.0 - convolution.filter_hole_share
     flop = (
         2.0
         * prod(convolution.kernel)
@@ -247,18 +255,20 @@ def _gemm(convolution: Convolution, output_size: Pair) -> Cost:
         * prod(output_size)
         * convolution.filters
     )
-    flop *= convolution.images * dense
-    if convolution.holes_in > 0:
+    flop *= convolution.images * nonzero_share
+    if convolution.input_hole_share > 0:
         elements = convolution.images * prod(convolution.size) * convolution.channels
-        flop += 2.0 * elements * (1.0 - convolution.holes_in)
+        flop += 2.0 * elements * (1.0 - convolution.input_hole_share)
     (height, width), (ph, pw) = convolution.size, convolution.padding
     read = convolution.images * (height + 2 * ph) * (width + 2 * pw) * convolution.channels
-    weights = prod(convolution.kernel) * convolution.filter_channels * convolution.filters * dense
+    weights = (
+        prod(convolution.kernel) * convolution.filter_channels * convolution.filters * nonzero_share
+    )
     output = convolution.images * prod(output_size) * convolution.filters
     return Cost(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * output))
 
 
-def _fourier(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
+def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
     """Return the kernels of a convolution by Fourier transforms of the maps, or of 32x32 tiles.
 
     Paleo's count (after Mathieu, Henaff, LeCun 2013): transform inputs, transform filters, multiply
@@ -275,12 +285,12 @@ def _fourier(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
             )
         ]
         size, side, tiles = prod(padded), max(padded), 1
-    flat = 1 in convolution.kernel
-    transform_flop = _transform_flop(size) / (2 if flat else 1)
+    is_flat_filter = 1 in convolution.kernel
+    transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)
     inputs = convolution.images * convolution.channels
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
-    spectrum = COMPLEX_BYTES * filters * (side if flat else size)
+    spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
     return (
         Cost(
             tiles * inputs * transform_flop / 2,
@@ -316,23 +326,40 @@ class Rule:
     They raise `InputError` if the gradient's convolution does not have the shape of the input, or
     of the filter: the original stops there. `exact` is the true FLOP of the layer's product with
     its three tensors, without padding; each gradient has the same FLOP and tensors.
-    `skipped_on_data` is the pass that Paleo omits if the only parent is the input.
+    `skipped_for_input` is the pass that Paleo omits if the only parent is the input.
     """
 
     forward: Callable[[Layer, str], Costs] = lambda *_: ()
     data_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
     weight_gradient: Callable[[Layer, str], Costs] = lambda *_: ()
     exact: Callable[[Layer], Cost | None] = lambda _: None
-    skipped_on_data: Part | None = None
+    skipped_for_input: Part | None = None
 
 
 NO_RULE = Rule()
 RULES = {  # forward, a deconvolution is the data gradient of the convolution that it transposes
-    "conv": Rule(_conv, _conv_data, _conv_weights, _true_conv, "backward"),
-    "deconv": Rule(_conv_data, _conv, _deconv_weights, _true_conv, "forward"),
-    "inner_product": Rule(_inner, _inner, _inner, _product),
-    "pool": Rule(_pool, _pool),
-    "dropout": Rule(_dropout, _dropout),
+    "conv": Rule(
+        forward=_convolution_costs,
+        data_gradient=_data_gradient_costs,
+        weight_gradient=_weight_gradient_costs,
+        exact=_exact_convolution_cost,
+        skipped_for_input="backward",
+    ),
+    "deconv": Rule(
+        forward=_data_gradient_costs,
+        data_gradient=_convolution_costs,
+        weight_gradient=_deconvolution_weight_costs,
+        exact=_exact_convolution_cost,
+        skipped_for_input="forward",
+    ),
+    "inner_product": Rule(
+        forward=_dense_costs,
+        data_gradient=_dense_costs,
+        weight_gradient=_dense_costs,
+        exact=_dense_cost,
+    ),
+    "pool": Rule(forward=_pool_costs, data_gradient=_pool_costs),
+    "dropout": Rule(forward=_dropout_costs, data_gradient=_dropout_costs),
 }
 
 

@@ -18,8 +18,8 @@ from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
-from steptime.network.recompute import needed
-from steptime.network.tuning import ADDED_NAMES, tuned
+from steptime.network.recompute import find_repeated_ops
+from steptime.network.tuning import ADDED_NAMES, apply_tuning
 from steptime.planning.saved_activations import Activations, group_of, measure_activations
 from steptime.prediction.calibrated.power import kernel_energies
 from steptime.prediction.host import count_calls, find_host
@@ -163,7 +163,7 @@ def build_rank_graph(
     """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
-        graph = tuned(builder.graph(family.build(builder, params, microbatch)), tuning)
+        graph = apply_tuning(builder.graph(family.build(builder, params, microbatch)), tuning)
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
     trains_layers = bool({*map(piece_of, graph.weights)} - {FIRST, LAST})
@@ -189,7 +189,7 @@ def price_pieces(
     op_kinds = {op.name: op.kind for op in graph.ops}
     recomputed_rows: set[str] = set()  # the ops whose results some gradient needs
     if graph.frozen:
-        for needed_ops in needed(graph).values():
+        for needed_ops in find_repeated_ops(graph).values():
             recomputed_rows.update(op.name for op in needed_ops)
     kernels: dict[str, list[Kernel]] = {}
     collectives: dict[str, list[PieceCollective]] = {}

@@ -8,7 +8,13 @@ from steptime.core.units import size
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
-from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
+from steptime.network.count import (
+    allocated_and_freed_bytes,
+    live_bytes,
+    permanent_tensors,
+    scratch_bytes,
+    storages,
+)
 from steptime.network.ops.execution import execution_of
 from steptime.network.ops.gradient_tape import FORMER
 
@@ -131,10 +137,12 @@ def list_allocations(
     """
     stated_bytes = dict(sizes or {})
     tensor_bytes = {name: spec.size_bytes for name, spec in graph.tensors.items()} | stated_bytes
-    resident_bytes = [tensor_bytes[name] for name in sorted(always_living(graph))]
+    resident_bytes = [tensor_bytes[name] for name in sorted(permanent_tensors(graph))]
     allocations = [Allocation(allocated=resident_bytes, scratch=[], freed=[])]
     scratch_by_op = scratch_bytes(graph, stack) | stated_bytes
-    for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True):
+    for op, (allocated, freed) in zip(
+        graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True
+    ):
         op_scratch = [scratch_by_op.get(op.name, 0)]
         allocations.append(Allocation(allocated=allocated, scratch=op_scratch, freed=freed))
     return allocations
@@ -248,7 +256,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
 def _living_tensors(graph: Graph, moment: int) -> set[str]:
     """Return the tensors that live at a moment of a step: 0 before it, then one for each op."""
     _, first_uses, last_uses = storages(graph)
-    living = always_living(graph)
+    living = permanent_tensors(graph)
     for place in range(moment):
         living |= set(first_uses[place])
         is_running = place == moment - 1  # its inputs still live
@@ -259,7 +267,7 @@ def _living_tensors(graph: Graph, moment: int) -> set[str]:
 
 def _tensor_purposes(graph: Graph) -> dict[str, str]:
     """Return the purpose of each tensor, one of `PARTS`."""
-    storage_of = storages(graph).of
+    storage_of = storages(graph).storage_by_tensor
     purposes = {
         storage_of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"
     }
@@ -330,7 +338,7 @@ def rank_peak_bytes(
     scratch = scratch_bytes(graph, stack) | dict(sizes or {})
     changed_sizes |= {op.name: 0 if fused else scratch.get(op.name, 0) for op in updates}
 
-    storage_of = storages(graph).of
+    storage_of = storages(graph).storage_by_tensor
     gradients = {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
     sharded = [*states, *(op.name for op in updates)] if zero >= 1 else []
     sharded += [*gradients] if zero >= 2 else []

@@ -15,7 +15,7 @@ from steptime.records.traced_ops import ATEN, OpKey, TracedOp
 
 Shape = tuple[int, ...]
 IMAGE_OPS = ("convolution", "convolution_backward", "batch_norm", "native_batch_norm_backward")
-LAYER_PLACES: Mapping[str, tuple[int, ...]] = {  # inputs that hold examples, by op
+EXAMPLE_INPUTS: Mapping[str, tuple[int, ...]] = {  # inputs that hold examples, by op
     **dict.fromkeys(("convolution", "native_layer_norm", "native_group_norm", "batch_norm"), (0,)),
     **dict.fromkeys(("linear", "rms_norm"), (0,)),
     "native_batch_norm_backward": (0, 1),
@@ -25,14 +25,14 @@ LAYER_PLACES: Mapping[str, tuple[int, ...]] = {  # inputs that hold examples, by
     "embedding": (1,),
     "embedding_dense_backward": (0, 1),
 }
-FIRST_PLACES: Mapping[str, int] = {  # where the batch of a network shows first
+BATCH_INPUTS: Mapping[str, int] = {  # where the batch of a network shows first
     "convolution": 0,
     "embedding": 1,
     "linear": 0,
     "addmm": 1,
     "batch_norm": 0,
 }
-PRODUCTS = {"mm": 0, "addmm": 1}  # place of the first matrix
+FIRST_MATRIX_INPUTS = {"mm": 0, "addmm": 1}  # index of the first matrix
 REDUCTIONS = ("sum", "mean")
 INTEGERS = ("long", "int")  # types of labels and indices, as the profiler writes them
 SEQUENCE_BATCH_AXIS = -2
@@ -65,7 +65,14 @@ class WeightShapes:
     def of(cls, ops: Iterable[TracedOp]) -> "WeightShapes":
         """Return the shapes of the weights of a step; none of an inference."""
         keys = [op.key for op in ops if op.key.pass_ == "update" or op.key.is_of_weights]
-        return cls(frozenset(item.shape for key in keys for item in key.inputs if item.shape))
+        return cls(
+            frozenset(
+                traced_input.shape
+                for key in keys
+                for traced_input in key.inputs
+                if traced_input.shape
+            )
+        )
 
     def is_weight(self, shape: Shape) -> bool:
         """Whether a weight, or a matrix of weights transposed, has the shape."""
@@ -80,11 +87,11 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
 
     It is the first size of what layers read, as most of them have it.
     """
-    for name, place in FIRST_PLACES.items():
+    for name, input_index in BATCH_INPUTS.items():
         calls_by_size: Counter[int] = Counter()
         for op in ops:
             is_forward_layer = op.key.name == ATEN + name and op.key.pass_ == "forward"
-            shape = _input_shape(op.key, place) if is_forward_layer else ()
+            shape = _input_shape(op.key, input_index) if is_forward_layer else ()
             if shape:
                 calls_by_size[shape[0]] += round(op.calls)
         if calls_by_size:
@@ -93,8 +100,8 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
     return None
 
 
-def _input_shape(key: OpKey, place: int) -> Shape:
-    return key.inputs[place].shape if place < len(key.inputs) else ()
+def _input_shape(key: OpKey, input_index: int) -> Shape:
+    return key.inputs[input_index].shape if input_index < len(key.inputs) else ()
 
 
 def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey:
@@ -102,19 +109,23 @@ def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey
     if key.pass_ == "update" or key.is_of_weights:
         return key
     name = key.name.removeprefix(ATEN)
-    if name in PRODUCTS:
-        inputs = _scale_product(key, PRODUCTS[name], change, weights)
+    if name in FIRST_MATRIX_INPUTS:
+        inputs = _scale_product(key, FIRST_MATRIX_INPUTS[name], change, weights)
     elif name in SEQUENCE_OPS:
         is_weight = weights.is_weight
         inputs = tuple(
-            item if is_weight(item.shape) else _scale_axis(item, SEQUENCE_BATCH_AXIS, change)
-            for item in key.inputs
+            traced_input
+            if is_weight(traced_input.shape)
+            else _scale_axis(traced_input, SEQUENCE_BATCH_AXIS, change)
+            for traced_input in key.inputs
         )
-    elif name in LAYER_PLACES:
-        places = LAYER_PLACES[name]
+    elif name in EXAMPLE_INPUTS:
+        example_inputs = EXAMPLE_INPUTS[name]
         inputs = tuple(
-            _scale_layer_input(item, name, change) if place in places else item
-            for place, item in enumerate(key.inputs)
+            _scale_layer_input(traced_input, name, change)
+            if input_index in example_inputs
+            else traced_input
+            for input_index, traced_input in enumerate(key.inputs)
         )
     else:
         is_reduction = name in REDUCTIONS  # of gradients for biases, never of weights
@@ -122,33 +133,37 @@ def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey
     return key._replace(inputs=inputs)
 
 
-def _scale_axis(item: TracedInput, axis: int, change: BatchChange) -> TracedInput:
-    shape = item.shape
+def _scale_axis(traced_input: TracedInput, axis: int, change: BatchChange) -> TracedInput:
+    shape = traced_input.shape
     if not -len(shape) <= axis < len(shape):
-        return item
-    place = axis % len(shape)
-    scaled = (*shape[:place], change.scale(shape[place]), *shape[place + 1 :])
-    return item._replace(shape=scaled)
+        return traced_input
+    axis_index = axis % len(shape)
+    scaled = (*shape[:axis_index], change.scale(shape[axis_index]), *shape[axis_index + 1 :])
+    return traced_input._replace(shape=scaled)
 
 
-def _scale_layer_input(item: TracedInput, name: str, change: BatchChange) -> TracedInput:
+def _scale_layer_input(traced_input: TracedInput, name: str, change: BatchChange) -> TracedInput:
     """Return the input of a layer; of an image the batch is the first axis."""
-    axis = 0 if name in IMAGE_OPS else _batch_axis(item.shape, change.traced)
-    return item if axis is None else _scale_axis(item, axis, change)
+    axis = 0 if name in IMAGE_OPS else _find_batch_axis(traced_input.shape, change.traced)
+    return traced_input if axis is None else _scale_axis(traced_input, axis, change)
 
 
 def _scale_elements(
     inputs: tuple[TracedInput, ...], change: BatchChange, weights: WeightShapes
 ) -> tuple[TracedInput, ...]:
     """Return inputs with the axis scaled that is the batch; what is broadcast over it stays."""
-    largest = max((item.shape for item in inputs), key=len, default=())
+    largest_shape = max((traced_input.shape for traced_input in inputs), key=len, default=())
     scaled = []
-    for item in inputs:
-        is_labels = item.dtype.startswith(INTEGERS)
-        is_spread = len(item.shape) < len(largest) and _can_broadcast(item.shape, largest)
-        is_fixed = weights.is_weight(item.shape) or (is_spread and not is_labels)
-        axis = _batch_axis(item.shape, change.traced)
-        scaled.append(item if is_fixed or axis is None else _scale_axis(item, axis, change))
+    for traced_input in inputs:
+        is_labels = traced_input.dtype.startswith(INTEGERS)
+        is_broadcast = len(traced_input.shape) < len(largest_shape) and _can_broadcast(
+            traced_input.shape, largest_shape
+        )
+        is_fixed = weights.is_weight(traced_input.shape) or (is_broadcast and not is_labels)
+        axis = _find_batch_axis(traced_input.shape, change.traced)
+        scaled.append(
+            traced_input if is_fixed or axis is None else _scale_axis(traced_input, axis, change)
+        )
     return tuple(scaled)
 
 
@@ -158,7 +173,7 @@ def _can_broadcast(shape: Shape, wide: Shape) -> bool:
     return all(size in (1, wide_size) for size, wide_size in pairs)
 
 
-def _batch_axis(shape: Shape, batch: int) -> int | None:
+def _find_batch_axis(shape: Shape, batch: int) -> int | None:
     """Return the axis that holds the batch: the first of its size, else the first multiple."""
     equal_axes = (axis for axis, size in enumerate(shape) if size == batch)
     multiple_axes = (axis for axis, size in enumerate(shape) if size and size % batch == 0)
@@ -166,24 +181,26 @@ def _batch_axis(shape: Shape, batch: int) -> int | None:
 
 
 def _scale_product(
-    key: OpKey, place: int, change: BatchChange, weights: WeightShapes
+    key: OpKey, input_index: int, change: BatchChange, weights: WeightShapes
 ) -> tuple[TracedInput, ...]:
     """Return the inputs of `[m, k] x [k, n]` with the axis scaled that holds the examples.
 
     The gradient of a weight adds up over examples, along k; all others have a row for each of them.
     """
-    first = key.inputs[place]
-    second = key.inputs[place + 1]
-    makes_weight = weights.is_weight((first.shape[0], second.shape[1]))
-    reads_weight = weights.is_weight(second.shape)
-    summed_size = first.shape[1]
+    first_matrix = key.inputs[input_index]
+    second_matrix = key.inputs[input_index + 1]
+    makes_weight = weights.is_weight((first_matrix.shape[0], second_matrix.shape[1]))
+    reads_weight = weights.is_weight(second_matrix.shape)
+    summed_size = first_matrix.shape[1]
     could_sum_examples = key.pass_ != "forward" and summed_size % change.traced == 0
     is_ambiguous = makes_weight and reads_weight
-    sums_examples = could_sum_examples and (first.is_transposed if is_ambiguous else makes_weight)
+    sums_examples = could_sum_examples and (
+        first_matrix.is_transposed if is_ambiguous else makes_weight
+    )
     inputs = list(key.inputs)
     if sums_examples:
-        inputs[place] = _scale_axis(first, 1, change)
-        inputs[place + 1] = _scale_axis(second, 0, change)
+        inputs[input_index] = _scale_axis(first_matrix, 1, change)
+        inputs[input_index + 1] = _scale_axis(second_matrix, 0, change)
     else:
-        inputs[place] = _scale_axis(first, 0, change)
+        inputs[input_index] = _scale_axis(first_matrix, 0, change)
     return tuple(inputs)

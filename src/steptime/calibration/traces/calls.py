@@ -24,7 +24,7 @@ class TracedCall(NamedTuple):
         kind: the kind.
         shapes: the shapes of its inputs.
         attrs: its attributes.
-        gradients: places of the inputs whose gradients it makes; None of a forward op.
+        gradients: indices of the inputs whose gradients it makes; None of a forward op.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class TracedCall(NamedTuple):
     gradients: tuple[int, ...] | None = None
 
 
-FORWARD_MODE_PLACE, BACKWARD_MODE_PLACE = 9, 14  # of `mode` in the schemas of oneDNN's layers
+FORWARD_MODE_INDEX, BACKWARD_MODE_INDEX = 9, 14  # of `mode` in the schemas of oneDNN's layers
 RECURRENT_MODES = {"0": "rnn", "1": "rnn", "2": "lstm", "3": "gru"}  # of cuDNN, too
 NEUTRAL_SIDES = {"stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
 Rule = Callable[[Inputs], TracedCall | None]
@@ -55,38 +55,41 @@ def is_recognised(name: str) -> bool:
     return name.rstrip("_") in RULES
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     """Return the numbers of a list that the profiler wrote: `[1, 1]`."""
     values = json.loads(text)
     return tuple(int(value) for value in (values if isinstance(values, list) else [values]))
 
 
-def _for_axes(text: str, axes: int) -> tuple[int, ...]:
-    numbers = _numbers(text)
-    return numbers * axes if len(numbers) == 1 else numbers
+def _parse_sizes_of_axes(text: str, axis_count: int) -> tuple[int, ...]:
+    numbers = _parse_numbers(text)
+    return numbers * axis_count if len(numbers) == 1 else numbers
 
 
-def _matrix(place: int, inputs: Inputs) -> TracedCall:
-    """Return a product of the two matrices, or batches of them, from a place on."""
-    first, second = inputs[place], inputs[place + 1]
+def _make_matmul(input_index: int, inputs: Inputs) -> TracedCall:
+    """Return a product of the two matrices, or batches of them, from an index on."""
+    first, second = inputs[input_index], inputs[input_index + 1]
     return TracedCall("matmul", (first.shape, second.shape))
 
 
-def _linear(inputs: Inputs) -> TracedCall:
+def _make_linear(inputs: Inputs) -> TracedCall:
     return TracedCall("linear", (inputs[0].shape, inputs[1].shape))
 
 
-def _addmm(inputs: Inputs) -> TracedCall:
+def _make_addmm(inputs: Inputs) -> TracedCall:
     _, first, second = inputs[:3]
     return TracedCall("linear", (first.shape, second.shape[::-1]))
 
 
-def _convolution_sides(inputs: Inputs, place: int, x: Shape) -> dict[str, Shape]:
-    """Return stride, padding and dilation of a convolution whose settings begin at a place."""
-    axes = len(x) - 2
-    texts = (item.value for item in inputs[place : place + 3])
+def _read_convolution_sides(inputs: Inputs, input_index: int, x: Shape) -> dict[str, Shape]:
+    """Return stride, padding and dilation of a convolution whose settings begin at an index."""
+    axis_count = len(x) - 2
+    texts = (traced_input.value for traced_input in inputs[input_index : input_index + 3])
     names = ("stride", "padding", "dilation")
-    return {name: _for_axes(text, axes) for name, text in zip(names, texts, strict=True)}
+    return {
+        name: _parse_sizes_of_axes(text, axis_count)
+        for name, text in zip(names, texts, strict=True)
+    }
 
 
 def _flat_image(shape: Shape) -> Shape:
@@ -94,17 +97,19 @@ def _flat_image(shape: Shape) -> Shape:
     return (*shape[:2], 1, *shape[2:]) if len(shape) == 3 else shape
 
 
-def _convolution(inputs: Inputs, place: int = 0, setting: int = 3) -> TracedCall:
-    """Return a convolution: its image stands at `place`, its settings begin at `setting`."""
-    x = inputs[place].shape
-    w = inputs[place + 1].shape
+def _make_convolution(
+    inputs: Inputs, input_index: int = 0, first_setting_index: int = 3
+) -> TracedCall:
+    """Return a convolution: its image and its first setting stand at these indices."""
+    x = inputs[input_index].shape
+    w = inputs[input_index + 1].shape
     axis_count = len(x) - 2
-    sides = _convolution_sides(inputs, setting, x)
+    sides = _read_convolution_sides(inputs, first_setting_index, x)
     # Behind stride, padding and dilation: whether it is transposed, its output padding, its groups.
-    transposed, output_padding, groups = inputs[setting + 3 : setting + 6]
+    transposed, output_padding, groups = inputs[first_setting_index + 3 : first_setting_index + 6]
     is_transposed = transposed.value == "True"
     if is_transposed:
-        is_backward = place > 0  # its first input is the gradient of the output
+        is_backward = input_index > 0  # its first input is the gradient of the output
         sides["output_size"] = (
             inputs[0].shape[2:] if is_backward else _transposed_size(x, w, sides, output_padding)
         )
@@ -126,7 +131,7 @@ def _transposed_size(
     image_sizes = x[2:]
     filter_sizes = w[2:]
     axis_count = len(image_sizes)
-    extra_sizes = _for_axes(output_padding.value, axis_count)
+    extra_sizes = _parse_sizes_of_axes(output_padding.value, axis_count)
     sizes = []
     for axis in range(axis_count):
         filter_reach = attrs["dilation"][axis] * (filter_sizes[axis] - 1)
@@ -136,105 +141,109 @@ def _transposed_size(
     return tuple(sizes)
 
 
-def _convolution_backward(inputs: Inputs) -> TracedCall:
+def _make_convolution_backward(inputs: Inputs) -> TracedCall:
     """Return the gradients of a convolution; the mask says whether of its image and its filters."""
-    call = _convolution(inputs, place=1, setting=4)
-    mask = inputs[10].value.strip("[]").split(", ")
-    places = tuple(place for place in (0, 1) if mask[place] == "True")
-    return call._replace(gradients=places)
+    call = _make_convolution(inputs, input_index=1, first_setting_index=4)
+    output_mask = inputs[10].value.strip("[]").split(", ")
+    gradient_indices = tuple(
+        input_index for input_index in (0, 1) if output_mask[input_index] == "True"
+    )
+    return call._replace(gradients=gradient_indices)
 
 
-def _norm(kind: str, place: int, inputs: Inputs) -> TracedCall:
-    """Return a norm of the tensor at a place; backward ops read a gradient before it."""
+def _make_norm(kind: str, input_index: int, inputs: Inputs) -> TracedCall:
+    """Return a norm of the tensor at an index; backward ops read a gradient before it."""
     attrs: dict[str, Attr] = {"training": True} if kind == "batch_norm" else {}
-    x = inputs[place].shape
+    x = inputs[input_index].shape
     if kind == "batch_norm" and len(x) == 2:  # a matrix
         x = (*x, 1, 1)
-    gradients = (0,) if place else None
+    gradients = (0,) if input_index else None
     return TracedCall(kind, (x,), attrs, gradients)
 
 
-def _rows(kind: str, inputs: Inputs) -> TracedCall:
+def _make_rowwise(kind: str, inputs: Inputs) -> TracedCall:
     return TracedCall(kind, (inputs[0].shape,))
 
 
-def _rows_backward(kind: str, inputs: Inputs) -> TracedCall:
+def _make_rowwise_backward(kind: str, inputs: Inputs) -> TracedCall:
     return TracedCall(kind, (inputs[0].shape,), {}, (0,))
 
 
-def _pool(kind: str, inputs: Inputs, place: int = 0) -> TracedCall:
-    """Return a pool over the image at a place."""
-    x = inputs[place].shape
-    axes = int(kind[-2])
-    kernel = _for_axes(inputs[place + 1].value, axes)
-    stride_text = inputs[place + 2].value
-    stride = kernel if stride_text in ("", "[]") else _for_axes(stride_text, axes)
+def _make_pool(kind: str, inputs: Inputs, input_index: int = 0) -> TracedCall:
+    """Return a pool over the image at an index."""
+    x = inputs[input_index].shape
+    axis_count = int(kind[-2])
+    kernel = _parse_sizes_of_axes(inputs[input_index + 1].value, axis_count)
+    stride_text = inputs[input_index + 2].value
+    stride = kernel if stride_text in ("", "[]") else _parse_sizes_of_axes(stride_text, axis_count)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
-        "padding": _for_axes(inputs[place + 3].value, axes),
+        "padding": _parse_sizes_of_axes(inputs[input_index + 3].value, axis_count),
     }
-    x = x if len(x) == axes + 2 else (1, *x)
-    return TracedCall(kind, (x,), attrs, (0,) if place else None)
+    x = x if len(x) == axis_count + 2 else (1, *x)
+    return TracedCall(kind, (x,), attrs, (0,) if input_index else None)
 
 
-def _adaptive_pool(inputs: Inputs) -> TracedCall | None:
-    is_global = set(_numbers(inputs[1].value)) == {1}
+def _make_adaptive_pool(inputs: Inputs) -> TracedCall | None:
+    is_global = set(_parse_numbers(inputs[1].value)) == {1}
     return TracedCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
 
 
-def _attention(place: int, causal_place: int, inputs: Inputs) -> TracedCall:
-    """Return fused attention on `[batch, heads, length, width]` at three places.
+def _make_attention(input_index: int, causal_index: int, inputs: Inputs) -> TracedCall:
+    """Return fused attention on `[batch, heads, length, width]` at three indices.
 
     Args:
-        place: of the queries, which keys and values follow.
-        causal_place: of the truth value that says whether a causal mask is used.
+        input_index: of the queries, which keys and values follow.
+        causal_index: of the truth value that says whether a causal mask is used.
         inputs: the inputs of the op.
     """
-    query, key, value = (item.shape for item in inputs[place : place + 3])
+    query, key, value = (
+        traced_input.shape for traced_input in inputs[input_index : input_index + 3]
+    )
     merged_shapes = tuple(
         (batch, length, heads * width) for batch, heads, length, width in (query, key, value)
     )
     _, query_heads, *_ = query
     _, key_heads, *_ = key
-    is_causal = inputs[causal_place].value == "True"
+    is_causal = inputs[causal_index].value == "True"
     attrs: dict[str, Attr] = {"heads": query_heads, "kv_heads": key_heads, "causal": is_causal}
-    is_backward = place > 0  # its first input is the gradient of the output
+    is_backward = input_index > 0  # its first input is the gradient of the output
     return TracedCall("attention", merged_shapes, attrs, (0, 1, 2) if is_backward else None)
 
 
-def _embedding(inputs: Inputs) -> TracedCall:
+def _make_embedding(inputs: Inputs) -> TracedCall:
     return TracedCall("embedding", (inputs[1].shape, inputs[0].shape))
 
 
-def _embedding_backward(inputs: Inputs) -> TracedCall:
+def _make_embedding_backward(inputs: Inputs) -> TracedCall:
     rows = int(inputs[2].value)
     return TracedCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
 
 
-def _recurrent(mode_place: int, inputs: Inputs) -> TracedCall:
+def _make_recurrent(mode_index: int, inputs: Inputs) -> TracedCall:
     """Return one layer of oneDNN: its input `[length, batch, width]` and its two weights."""
     x, input_weight, state_weight = (traced.shape for traced in inputs[:3])
-    kind = RECURRENT_MODES[inputs[mode_place].value]
+    kind = RECURRENT_MODES[inputs[mode_index].value]
     length, batch, width = x
     bias = state_weight[:1]
     shapes = ((batch, length, width), input_weight, state_weight, bias, bias)
-    is_backward = mode_place == BACKWARD_MODE_PLACE
+    is_backward = mode_index == BACKWARD_MODE_INDEX
     return TracedCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
 
 
-def _pools() -> dict[str, Rule]:
+def _list_pool_rules() -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
-    for axes in (2, 3):
-        maximum, mean = f"max_pool{axes}d", f"avg_pool{axes}d"
-        rules[f"{maximum}_with_indices"] = partial(_pool, maximum)
-        rules[f"{maximum}_with_indices_backward"] = partial(_pool, maximum, place=1)
-        rules[mean] = partial(_pool, mean)
-        rules[f"{mean}_backward"] = partial(_pool, mean, place=1)
+    for axis_count in (2, 3):
+        maximum, mean = f"max_pool{axis_count}d", f"avg_pool{axis_count}d"
+        rules[f"{maximum}_with_indices"] = partial(_make_pool, maximum)
+        rules[f"{maximum}_with_indices_backward"] = partial(_make_pool, maximum, input_index=1)
+        rules[mean] = partial(_make_pool, mean)
+        rules[f"{mean}_backward"] = partial(_make_pool, mean, input_index=1)
     return rules
 
 
-_CAUSAL_PLACES = {  # of `is_causal` in the schemas of PyTorch 2.13: forward, backward
+_CAUSAL_INDICES = {  # of `is_causal` in the schemas of PyTorch 2.13: forward, backward
     "flash_attention_for_cpu": (4, 7),
     "flash_attention": (4, 11),
     "efficient_attention": (6, 11),
@@ -242,44 +251,45 @@ _CAUSAL_PLACES = {  # of `is_causal` in the schemas of PyTorch 2.13: forward, ba
 }
 _UNARY = ("relu", "sigmoid", "tanh", "gelu", "silu")
 RULES: Mapping[str, Rule] = {
-    "linear": _linear,
-    "addmm": _addmm,
-    "mm": partial(_matrix, 0),
-    "bmm": partial(_matrix, 0),
-    "baddbmm": partial(_matrix, 1),
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
-    "batch_norm": partial(_norm, "batch_norm", 0),
+    "linear": _make_linear,
+    "addmm": _make_addmm,
+    "mm": partial(_make_matmul, 0),
+    "bmm": partial(_make_matmul, 0),
+    "baddbmm": partial(_make_matmul, 1),
+    "convolution": _make_convolution,
+    "convolution_backward": _make_convolution_backward,
+    "batch_norm": partial(_make_norm, "batch_norm", 0),
     **dict.fromkeys(
         ("native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward"),
-        partial(_norm, "batch_norm", 1),
+        partial(_make_norm, "batch_norm", 1),
     ),
-    "native_layer_norm": partial(_norm, "layer_norm", 0),
-    "native_layer_norm_backward": partial(_norm, "layer_norm", 1),
-    "rms_norm": partial(_norm, "rms_norm", 0),
-    **dict.fromkeys(("_softmax", "_log_softmax"), partial(_rows, "softmax")),
+    "native_layer_norm": partial(_make_norm, "layer_norm", 0),
+    "native_layer_norm_backward": partial(_make_norm, "layer_norm", 1),
+    "rms_norm": partial(_make_norm, "rms_norm", 0),
+    **dict.fromkeys(("_softmax", "_log_softmax"), partial(_make_rowwise, "softmax")),
     **dict.fromkeys(
-        ("_softmax_backward_data", "_log_softmax_backward_data"), partial(_rows_backward, "softmax")
+        ("_softmax_backward_data", "_log_softmax_backward_data"),
+        partial(_make_rowwise_backward, "softmax"),
     ),
-    **{name: partial(_rows, name) for name in _UNARY},
-    **{f"{name}_backward": partial(_rows_backward, name) for name in _UNARY},
-    "clamp_min": partial(_rows, "relu"),
-    "threshold_backward": partial(_rows_backward, "relu"),
-    "bernoulli": partial(_rows, "dropout"),
-    "native_dropout": partial(_rows, "dropout"),
-    "native_dropout_backward": partial(_rows_backward, "dropout"),
-    **_pools(),
-    **dict.fromkeys(("_adaptive_avg_pool2d", "adaptive_avg_pool2d"), _adaptive_pool),
+    **{name: partial(_make_rowwise, name) for name in _UNARY},
+    **{f"{name}_backward": partial(_make_rowwise_backward, name) for name in _UNARY},
+    "clamp_min": partial(_make_rowwise, "relu"),
+    "threshold_backward": partial(_make_rowwise_backward, "relu"),
+    "bernoulli": partial(_make_rowwise, "dropout"),
+    "native_dropout": partial(_make_rowwise, "dropout"),
+    "native_dropout_backward": partial(_make_rowwise_backward, "dropout"),
+    **_list_pool_rules(),
+    **dict.fromkeys(("_adaptive_avg_pool2d", "adaptive_avg_pool2d"), _make_adaptive_pool),
     **{
-        f"_scaled_dot_product_{name}": partial(_attention, 0, causal_place)
-        for name, (causal_place, _) in _CAUSAL_PLACES.items()
+        f"_scaled_dot_product_{name}": partial(_make_attention, 0, causal_index)
+        for name, (causal_index, _) in _CAUSAL_INDICES.items()
     },
     **{
-        f"_scaled_dot_product_{name}_backward": partial(_attention, 1, causal_place)
-        for name, (_, causal_place) in _CAUSAL_PLACES.items()
+        f"_scaled_dot_product_{name}_backward": partial(_make_attention, 1, causal_index)
+        for name, (_, causal_index) in _CAUSAL_INDICES.items()
     },
-    "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
-    "mkldnn_rnn_layer": partial(_recurrent, FORWARD_MODE_PLACE),
-    "mkldnn_rnn_layer_backward": partial(_recurrent, BACKWARD_MODE_PLACE),
+    "embedding": _make_embedding,
+    "embedding_dense_backward": _make_embedding_backward,
+    "mkldnn_rnn_layer": partial(_make_recurrent, FORWARD_MODE_INDEX),
+    "mkldnn_rnn_layer_backward": partial(_make_recurrent, BACKWARD_MODE_INDEX),
 }

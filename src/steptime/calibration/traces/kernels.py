@@ -35,7 +35,7 @@ NEW_PAGE_BYTES = 32 * 2**20  # glibc takes larger blocks from the system anew (M
 
 def find_dtype(inputs: Sequence[TracedInput]) -> str:
     """Return the floating type of an op: that of its first floating tensor, else float32."""
-    names = (DTYPES.get(item.dtype, "") for item in inputs if item.shape)
+    names = (DTYPES.get(traced_input.dtype, "") for traced_input in inputs if traced_input.shape)
     return next((name for name in names if name in FLOAT_DTYPES), "float32")
 
 
@@ -49,12 +49,14 @@ def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kerne
     """
     kind = key.name.removeprefix(ATEN)
     float_dtype = dtype or find_dtype(key.inputs)
-    new_page_bytes = _new_bytes(kind, _specs(key.inputs, dtype)) if settings.pages else 0.0
+    new_page_bytes = (
+        _new_page_bytes(kind, _list_specs(key.inputs, dtype)) if settings.pages else 0.0
+    )
     kernels = _table_kernels(key, float_dtype, settings) or (_plain_kernel(key, kind, dtype),)
-    first, *later_kernels = [
+    first_kernel, *later_kernels = [
         kernel._replace(op=key.name, pass_=key.pass_, fresh=0.0) for kernel in kernels
     ]
-    return (first._replace(fresh=new_page_bytes), *later_kernels)
+    return (first_kernel._replace(fresh=new_page_bytes), *later_kernels)
 
 
 def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, ...]:
@@ -63,31 +65,31 @@ def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, 
     if call is None:
         return ()
     pass_ = "forward" if call.gradients is None else "backward"
-    plain = replace(settings, pages=False)
-    arguments = call.shapes, call.attrs, dtype, pass_, call.gradients, plain
+    settings_without_pages = replace(settings, pages=False)
+    arguments = call.shapes, call.attrs, dtype, pass_, call.gradients, settings_without_pages
     try:
         return op_kernels(call.kind, *arguments)
     except (ShapeError, ValueError):
         return ()
 
 
-def _specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[TensorSpec]:
+def _list_specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[TensorSpec]:
     """Return the tensors among inputs, floating ones in another type if one is given."""
     specs = []
-    for item in inputs:
-        traced_dtype = DTYPES.get(item.dtype, "float32")
+    for traced_input in inputs:
+        traced_dtype = DTYPES.get(traced_input.dtype, "float32")
         is_float = traced_dtype in FLOAT_DTYPES
         used_dtype = dtype if dtype and is_float else traced_dtype
         if used_dtype not in SIZE_BYTES:
             used_dtype = "float32"
-        if item.shape:
-            specs.append(TensorSpec(item.shape, used_dtype))
+        if traced_input.shape:
+            specs.append(TensorSpec(traced_input.shape, used_dtype))
     return specs
 
 
 def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
     """Return the kernel of an op that reads its inputs and writes an output of the largest."""
-    specs = _specs(key.inputs, dtype)
+    specs = _list_specs(key.inputs, dtype)
     float_dtype = dtype or find_dtype(key.inputs)
     input_bytes = sum(spec.size_bytes for spec in specs)
     output_bytes = _output_bytes(kind, specs)
@@ -111,7 +113,7 @@ def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
     return float(sizes[0] if kind.endswith("_") else max(sizes))
 
 
-def _new_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+def _new_page_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
     """Return the bytes of an op's output that lie in pages that the system maps anew."""
     if kind.endswith("_") or kind.startswith(LIST_OPS):
         return 0.0

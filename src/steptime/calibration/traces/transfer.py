@@ -121,7 +121,7 @@ def move_step(
     target_keys = origin_keys
     if change.batch is not None:
         target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
-    origin_call_s = price_ops(origin_keys, origin, None, method)
+    origin_call_s = price_ops(origin_keys, origin, dtype=None, method=method)
     target_call_s = price_ops(target_keys, target, change.dtype, method)
     is_carried = origin.is_cpu == target.is_cpu
     moved_ops = []
@@ -140,9 +140,11 @@ def move_step(
         priced_ops.append(moved_op._replace(moved_s=priced_s))
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
     kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
-    priced_step = MovedStep(tuple(priced_ops), unshaped_s, 0.0, is_carried=False)
+    priced_step = MovedStep(tuple(priced_ops), unshaped_s, host_s=0.0, is_carried=False)
     priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
-    moved_step = MovedStep(tuple(moved_ops), unshaped_s, 0.0, is_carried, priced_step_s)
+    moved_step = MovedStep(
+        tuple(moved_ops), unshaped_s, host_s=0.0, is_carried=is_carried, priced_s=priced_step_s
+    )
     return replace(moved_step, host_s=_host_s(step, moved_step, target, method, kernels))
 
 

@@ -72,7 +72,7 @@ def _append_norm(editor: GraphEditor, op: Op) -> str:
 
     def detach(part: str) -> str:
         """Append a copy of LoRA's `a` or `b` that passes no gradient on."""
-        name = editor.read_names[f"{op.name}/lora_{part}"]
+        name = editor.read_name_by_weight[f"{op.name}/lora_{part}"]
         return append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
 
     small = detach("a")

@@ -40,7 +40,7 @@ def words(
         x = b.op("pointwise", x, name=f"{name}embedding_scale", function="mul", scalar=factor)
     if p["segments"]:
         x = _add_segments(b, x, p["segments"])
-    x = _placed(b, x, p, p["max_length"], name)
+    x = _add_positions(b, x, p, p["max_length"], name)
     x = finish_stem(b, x, p, name)
     if needs_projection and not p["projects_words"]:
         x = linear(b, x, p["width"], f"{name}embedding_in")
@@ -55,7 +55,7 @@ def _add_segments(b: Builder, x: str, segment_count: int) -> str:
     return b.op("add", x, vectors, name="add_segment")
 
 
-def _placed(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str:
+def _add_positions(b: Builder, x: str, p: Parameters, rows: int, name: str = "") -> str:
     """Return `x [n, l, width]` with the rows of a learned table of positions added."""
     if p["positions"] != "learned":
         return x
@@ -75,7 +75,7 @@ def finish_stem(b: Builder, x: str, p: Parameters, name: str = "") -> str:
     return dropout(b, x, p["dropout"], f"{name}embedding_dropout")
 
 
-def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
+def _embed_patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return an image cut into patches, after tokens that stand for all of it."""
     width, patch_side = p["width"], p["patch"]
     x = b.input("image", (batch, p["channels"], p["image"], p["image"]))
@@ -92,11 +92,11 @@ def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
             shape = (batch, class_tokens, width)
             class_vectors = b.op("broadcast", class_vectors, name="class", shape=shape)
         x = b.op("concat", class_vectors, x, name="with_class", axis=1)
-    x = _placed(b, x, p, patch_count + class_tokens)
+    x = _add_positions(b, x, p, patch_count + class_tokens)
     return finish_stem(b, x, p), ""
 
 
-def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
+def _embed_sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return the bands of sound after two convolutions along time; the second halves it."""
     width, frames = p["width"], 2 * p["length"]
     x = b.input("sound", (batch, p["channels"], frames))
@@ -118,18 +118,18 @@ def _sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
             x = activated(b, x, "gelu")
     x = b.op("reshape", x, name="flat", shape=(batch, width, p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
-    x = _placed(b, x, p, p["length"])
+    x = _add_positions(b, x, p, p["length"])
     return finish_stem(b, x, p), ""
 
 
 STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {
     "words": words,
-    "patches": _patches,
-    "sound": _sound,
+    "patches": _embed_patches,
+    "sound": _embed_sound,
 }
 
 
-def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
+def _append_words_head(b: Builder, x: str, p: Parameters, table: str) -> str:
     if p["output_scaled"]:
         factor = p["width"] ** -0.5
         x = b.op("pointwise", x, name="output_scale", function="mul", scalar=factor)
@@ -144,7 +144,7 @@ def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
     return classify(b, logits)
 
 
-def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
+def _append_masked_head(b: Builder, x: str, p: Parameters, table: str) -> str:
     """Return the loss of words that were masked: a layer, a norm, and the table of words."""
     with b.scope("masked"):
         x = linear(b, x, p["embedding_width"], "dense", p["masked_dense_bias"])
@@ -154,24 +154,24 @@ def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
         x = norm(b, x, p["norm"], "norm")
     for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
         b.weight(f"masked/b{i}", (p["vocabulary"],))
-    return _to_words(b, x, {**p, "head_bias": True}, table)
+    return _append_words_head(b, x, {**p, "head_bias": True}, table)
 
 
-def _to_nothing(b: Builder, x: str, p: Parameters, _: str) -> str:
-    return mean_loss(b, _first(b, x, p) if p["pooler"] else x)
+def _append_no_head(b: Builder, x: str, p: Parameters, _: str) -> str:
+    return mean_loss(b, _pool_first_token(b, x, p) if p["pooler"] else x)
 
 
-def _token(b: Builder, x: str, place: int, name: str) -> str:
-    """Return one token of `x [n, l, width]`, counted from the end where `place` is below 0."""
+def _select_token(b: Builder, x: str, index: int, name: str) -> str:
+    """Return one token of `x [n, l, width]`, counted from the end where `index` is below 0."""
     (n, length, width) = b.shape(x)
-    start = place % length
+    start = index % length
     x = b.op("slice", x, name=name, axis=1, start=start, stop=start + 1)
     return b.op("reshape", x, name=f"{name}/reshape", shape=(n, width))
 
 
-def _first(b: Builder, x: str, p: Parameters) -> str:
+def _pool_first_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the first token, after a layer where it is pooled."""
-    x = _token(b, x, 0, "pooler/first")
+    x = _select_token(b, x, 0, "pooler/first")
     if not p["pooler"]:
         return x
     return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
@@ -179,20 +179,20 @@ def _first(b: Builder, x: str, p: Parameters) -> str:
 
 def vector(b: Builder, x: str, p: Parameters) -> str:
     """Return the token that stands for all of `x`, a decoder's last one, normed and projected."""
-    x = _token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
+    x = _select_token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
     x = x if p["final_norm"] else norm(b, x, p["norm"], "post_norm")
     return linear(b, x, p["projection"], "projection", bias=False) if p["projection"] else x
 
 
-def _to_classes(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_classes_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of an encoder's first token, or of a decoder's last, in classes."""
     if p["kind"] == "encoder":
-        return _to_tokens(b, _first(b, x, p), p, _)
+        return _append_tokens_head(b, _pool_first_token(b, x, p), p, _)
     x = linear(b, x, p["classes"], "classifier", p["class_bias"])
-    return classify(b, _token(b, x, -1, "last"))
+    return classify(b, _select_token(b, x, -1, "last"))
 
 
-def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_tokens_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     for i in range(1, p["class_layers"]):
         x = linear(b, x, p["width"], f"classifier_in{i}")
         x = activated(b, x, p["class_activation"])
@@ -200,61 +200,61 @@ def _to_tokens(b: Builder, x: str, p: Parameters, _: str) -> str:
     return classify(b, linear(b, x, p["classes"], "classifier", bias))
 
 
-def _to_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_mean_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of all tokens, projected, in classes."""
     x = linear(b, x, p["projection"], "projection")
     x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
     return classify(b, linear(b, x, p["classes"], "classifier"))
 
 
-def _to_classes_with_mean(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_classes_with_mean_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of classes by the first token beside the mean of the others (DINOv2)."""
     patches = b.op("slice", x, name="patches_only", axis=1, start=1, stop=b.shape(x)[1])
     mean = b.op("reduce", patches, name="pooled", function="mean", axes=(1,), keep=False)
-    features = b.op("concat", _token(b, x, 0, "first"), mean, name="first_and_mean", axis=1)
+    features = b.op("concat", _select_token(b, x, 0, "first"), mean, name="first_and_mean", axis=1)
     return classify(b, linear(b, features, p["classes"], "classifier"))
 
 
-def _to_teacher(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_teacher_heads(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
     logits = [
-        linear(b, _token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
+        linear(b, _select_token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
         for i in (0, 1)
     ]
     total = b.op("add", *logits, name="both")
     return classify(b, b.op("pointwise", total, name="mean", function="mul", scalar=0.5))
 
 
-def _to_pixels(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_pixels_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return patches as they were; a learned token stood for those that were hidden."""
     b.weight("mask/w", (1, 1, p["width"]))
     x = b.op("slice", x, name="seen", axis=1, start=p["class_tokens"], stop=b.shape(x)[1])
     return mean_loss(b, linear(b, x, p["patch"] ** 2 * p["channels"], "pixels"))
 
 
-def _to_pretraining(b: Builder, x: str, p: Parameters, table: str) -> str:
+def _append_pretraining_heads(b: Builder, x: str, p: Parameters, table: str) -> str:
     """Return the losses of masked words, and of classes of the first token, as one."""
     with b.scope("pair"):
-        pair = classify(b, linear(b, _first(b, x, p), p["classes"], "classifier"))
-    words = _to_masked(b, x, p, table)
+        pair = classify(b, linear(b, _pool_first_token(b, x, p), p["classes"], "classifier"))
+    words = _append_masked_head(b, x, p, table)
     return b.op("add", words, pair, name="losses") if b.training else words
 
 
-def _to_spans(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_spans_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     x = linear(b, x, p["classes"], "spans")
     return classify(b, b.op("transpose", x, name="spans/places", order=(0, 2, 1)))
 
 
-def _to_last(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_last_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     return mean_loss(b, last_token(b, x, p))
 
 
 def last_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the last token of `x [n, l, width]` after a linear layer."""
-    return linear(b, _token(b, x, -1, "last"), p["projection"], "last_head")
+    return linear(b, _select_token(b, x, -1, "last"), p["projection"], "last_head")
 
 
-def _to_probe(b: Builder, x: str, p: Parameters, _: str) -> str:
+def _append_probe_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     return mean_loss(b, pool_by_attention(b, x, p))
 
 
@@ -269,22 +269,22 @@ def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
         z = norm(b, y, "layer", "norm")
         z = feed_forward(b, z, p["ffn"], p["activation"], bias=True, name="ffn")
         pooled = b.op("add", y, z, name="add")
-        return _token(b, pooled, 0, "pooled")
+        return _select_token(b, pooled, 0, "pooled")
 
 
 HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {
-    "words": _to_words,
-    "masked": _to_masked,
-    "none": _to_nothing,
-    "classes": _to_classes,
-    "tokens": _to_tokens,
-    "spans": _to_spans,
-    "mean": _to_mean,
-    "classes_with_mean": _to_classes_with_mean,
-    "teacher": _to_teacher,
-    "pixels": _to_pixels,
-    "pretraining": _to_pretraining,
-    "last": _to_last,
-    "probe": _to_probe,
+    "words": _append_words_head,
+    "masked": _append_masked_head,
+    "none": _append_no_head,
+    "classes": _append_classes_head,
+    "tokens": _append_tokens_head,
+    "spans": _append_spans_head,
+    "mean": _append_mean_head,
+    "classes_with_mean": _append_classes_with_mean_head,
+    "teacher": _append_teacher_heads,
+    "pixels": _append_pixels_head,
+    "pretraining": _append_pretraining_heads,
+    "last": _append_last_head,
+    "probe": _append_probe_head,
     "vector": lambda b, x, p, _: mean_loss(b, vector(b, x, p)),
 }

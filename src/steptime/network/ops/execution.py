@@ -76,17 +76,17 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
     launches = []
     launched_kinds: set[str] = set()  # of updates that run together
     for ops in _group_ops(graph, stack, read_counts):
-        head = ops[0]
-        execution = execution_of(head, stack)
+        first_op = ops[0]
+        execution = execution_of(first_op, stack)
         if execution.scores:
-            launches += _launch_unfused_attention(graph, head, execution)
+            launches += _launch_unfused_attention(graph, first_op, execution)
             continue
         launch = _launch_group(graph, ops, stack, read_counts)
-        runs_with_all_weights = execution.together and head.part == "update"
+        runs_with_all_weights = execution.together and first_op.part == "update"
         if runs_with_all_weights:
-            if head.kind in launched_kinds:
+            if first_op.kind in launched_kinds:
                 launch = launch._replace(kernels=0)
-            launched_kinds.add(head.kind)
+            launched_kinds.add(first_op.kind)
         launches.append(launch)
     return launches
 
@@ -95,18 +95,18 @@ def _launch_group(
     graph: Graph, ops: Sequence[Op], stack: Stack, read_counts: Mapping[str, int]
 ) -> Launch:
     """Return the launch of ops that run as one kernel."""
-    head, *fused_ops = ops
-    head_run = _run_alone(*graph.cases[head.name], execution_of(head, stack))
+    first_op, *fused_ops = ops
+    first_run = _run_alone(*graph.cases[first_op.name], execution_of(first_op, stack))
     if not fused_ops:
-        return Launch(tuple(ops), *head_run)
-    flop, traffic_bytes, kernels, products, serial = head_run
+        return Launch(tuple(ops), *first_run)
+    flop, traffic_bytes, kernels, products, serial = first_run
     for op in fused_ops:  # which launch no kernel of their own
         run = _run_alone(*graph.cases[op.name], execution_of(op, stack))
         flop += run.flop
         traffic_bytes += run.traffic_bytes
         products += run.products
         serial = max(serial, run.serial)
-    moved_bytes = max(0, traffic_bytes - _register_bytes(graph, ops, read_counts))
+    moved_bytes = max(0, traffic_bytes - _find_unmoved_bytes(graph, ops, read_counts))
     return Launch(tuple(ops), flop, moved_bytes, kernels, products, serial)
 
 
@@ -154,7 +154,9 @@ def launch_single_ops(graph: Graph) -> list[Launch]:
         flop, traffic_bytes = cost_of(*case)
         products = products_of(case.kind, case.specs, case.attrs)
         serial = serial_of(case.kind, case.specs, case.attrs)
-        launches.append(Launch((op,), flop, traffic_bytes, 1, products, serial))
+        launches.append(
+            Launch((op,), flop, traffic_bytes, kernels=1, products=products, serial=serial)
+        )
     return launches
 
 
@@ -208,15 +210,15 @@ def _can_join(
     graph: Graph, op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack
 ) -> bool:
     """Whether an op can run in the kernel of a group."""
-    head = group[0]
-    head_row, op_row = OPS[head.kind], OPS[op.kind]
-    if head.part != op.part:
+    first_op = group[0]
+    first_row, op_row = OPS[first_op.kind], OPS[op.kind]
+    if first_op.part != op.part:
         return False
     mergeable_kinds = stack.joins.get(op.kind, ())
-    if head.kind in mergeable_kinds:
+    if first_op.kind in mergeable_kinds:
         return _is_absorbed(op, group, read_counts, stack)
-    unit = "matrix" if head_row.products else "vector"
-    if unit not in stack.fuses or head_row.storage == "view":
+    unit = "matrix" if first_row.products else "vector"
+    if unit not in stack.fuses or first_row.storage == "view":
         return False
     group_outputs = {name for member in group for name in member.outputs}
     results_read = group_outputs.intersection(op.inputs)
@@ -242,7 +244,7 @@ def _can_wait(op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack
     return outside_reads == 1 and _is_absorbed(op, group, read_counts, stack)
 
 
-def _register_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[str, int]) -> int:
+def _find_unmoved_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[str, int]) -> int:
     """Return the bytes that a group of ops neither reads nor writes, as they stay in registers.
 
     A view stays in registers with its source, which is written only if ops outside of the group
@@ -264,12 +266,12 @@ def _register_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[str, i
             outside_reads[op.inputs[0]] += reads_of_views - 1  # the view itself reads nothing
     # Inputs of the group are read once, its own results never.
     first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
-    saved_reads = reads - first_reads
-    saved_writes = Counter(
+    spared_reads = reads - first_reads
+    spared_writes = Counter(
         name for name in outputs - views if read_counts[name] and not outside_reads[name]
     )
-    saved = saved_reads + saved_writes
-    return sum(graph.tensors[name].size_bytes * count for name, count in saved.items())
+    spared_accesses = spared_reads + spared_writes
+    return sum(graph.tensors[name].size_bytes * count for name, count in spared_accesses.items())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -278,20 +280,26 @@ def _run_alone(
 ) -> OpRun:
     """Return the execution of an op that runs alone."""
     products = products_of(kind, specs, attrs)
-    steps = serial_of(kind, specs, attrs)
+    serial_steps = serial_of(kind, specs, attrs)
     if OPS[kind].storage == "view":
-        return OpRun(flop=0, traffic_bytes=0, kernels=0, products=products, serial=steps)
+        return OpRun(flop=0, traffic_bytes=0, kernels=0, products=products, serial=serial_steps)
     flop, traffic_bytes = cost_of(kind, specs, attrs, output_specs)
     executed_flop = flop * execution.flop * _unmasked_share(specs, dict(attrs), execution)
     if execution.passes:
-        passes_bytes = _as_int(execution.passes * specs[0].size_bytes)
-        return OpRun(_as_int(executed_flop), passes_bytes, execution.kernels, products, steps)
+        passes_bytes = _to_integer(execution.passes * specs[0].size_bytes)
+        return OpRun(
+            _to_integer(executed_flop), passes_bytes, execution.kernels, products, serial_steps
+        )
     for reads, spec in zip(execution.reads, specs, strict=False):
         traffic_bytes += (reads - 1) * spec.size_bytes
-    step_inputs = [specs[place] for place in execution.step_inputs if place < len(specs)]
+    step_inputs = [
+        specs[input_index] for input_index in execution.step_inputs if input_index < len(specs)
+    ]
     bytes_per_step = sum(spec.size_bytes for spec in step_inputs)
-    traffic_bytes += (steps - 1) * bytes_per_step  # read again at each step but the first
-    return OpRun(_as_int(executed_flop), traffic_bytes, execution.kernels, products, steps)
+    traffic_bytes += (serial_steps - 1) * bytes_per_step  # read again at each step but the first
+    return OpRun(
+        _to_integer(executed_flop), traffic_bytes, execution.kernels, products, serial_steps
+    )
 
 
 def _unmasked_share(specs: Specs, attrs: Mapping[str, Any], execution: Execution) -> float:
@@ -302,7 +310,7 @@ def _unmasked_share(specs: Specs, attrs: Mapping[str, Any], execution: Execution
     return execution.causal_flop if is_causal else 1.0
 
 
-def _as_int(value: float) -> float:
+def _to_integer(value: float) -> float:
     """Return an integral value as an int; a factor of the stack may make it fractional."""
     integer = int(value)
     return integer if integer == value else value
@@ -362,13 +370,13 @@ def _find_biased_products(graph: Graph) -> dict[str, Op]:
     for op in graph.ops:
         if op.kind != "bias":
             continue
-        biased = op.inputs[0]
-        product = op_by_output.get(biased)
+        product_result = op.inputs[0]
+        product = op_by_output.get(product_result)
         if product is None or product.kind not in BIAS_AXES:
             continue
-        rank = len(graph.tensors[biased].shape)
+        rank = len(graph.tensors[product_result].shape)
         axis = op.attrs.get("axis", -1)
-        has_axis = isinstance(axis, int) and axis % rank == BIAS_AXES[product.kind] % rank
-        if has_axis and read_counts[biased] == 1:
+        is_channel_axis = isinstance(axis, int) and axis % rank == BIAS_AXES[product.kind] % rank
+        if is_channel_axis and read_counts[product_result] == 1:
             product_by_bias[op.name] = product
     return product_by_bias

@@ -42,13 +42,19 @@ class GradientTape:
                 self.wide_casts[op.outputs[0]] = (*self.wide_casts.get(source, ()), op)
 
     def append(
-        self, name: str, kind: str, inputs: Names, attrs: Mapping[str, Attr], part: Part, of: str
+        self,
+        name: str,
+        kind: str,
+        inputs: Names,
+        attrs: Mapping[str, Attr],
+        part: Part,
+        forward_op: str,
     ) -> Names:
-        """Append an op for the forward op `of`, and return the names of its outputs."""
+        """Append an op for the forward op `forward_op`, and return the names of its outputs."""
         specs = outputs_of(kind, tuple([self.tensors[name] for name in inputs]), frozen(attrs))
         outputs = output_names(name, len(specs))
         self.tensors.update(zip(outputs, specs, strict=True))
-        self.ops.append(Op(name, kind, inputs, outputs, attrs, part, of))
+        self.ops.append(Op(name, kind, inputs, outputs, attrs, part, forward_op))
         return outputs
 
     def append_saving(self, op: Op) -> Names:
@@ -61,7 +67,7 @@ class GradientTape:
         self.ops.append(op)
         return names
 
-    def add_grad(self, tensor: str, grad: str, of: str) -> None:
+    def add_grad(self, tensor: str, grad: str, forward_op: str) -> None:
         """Note a part of the gradient of a tensor; an op adds two parts.
 
         Parts of a table's rows (`sparse` embeddings) are joined, not added.
@@ -70,12 +76,12 @@ class GradientTape:
             name = f"{tensor}/grad_sum"
             while name in self.tensors:
                 name += "_"
-            parts = (self.grads[tensor], grad)
+            summands = (self.grads[tensor], grad)
             shape = self.tensors[tensor].shape
-            is_of_rows = any(self.tensors[part].shape != shape for part in parts)
+            is_of_rows = any(self.tensors[part].shape != shape for part in summands)
             kind = "concat" if is_of_rows else "add"
             attrs: dict[str, Attr] = {"axis": 0} if is_of_rows else {}
-            (grad,) = self.append(name, kind, parts, attrs, "backward", of)
+            (grad,) = self.append(name, kind, summands, attrs, "backward", forward_op)
         self.grads[tensor] = grad
 
     def differentiate(
@@ -97,20 +103,20 @@ class GradientTape:
             raise ValueError(f"op '{op.name}' of kind '{op.kind}' has no gradient")
         op = self._reread_weights(op)
 
-        def emit(kind: str, inputs: Names, suffix: str, **attrs: Attr) -> Names:
+        def append_backward(kind: str, inputs: Names, suffix: str, **attrs: Attr) -> Names:
             return self.append(f"{op.name}/{suffix}", kind, inputs, attrs, "backward", op.name)
 
-        needs = tuple(name in differentiated for name in op.inputs)
+        needs_grads = tuple(name in differentiated for name in op.inputs)
         specs = tuple(self.tensors[name] for name in op.inputs)
         out = self.tensors[op.outputs[0]]
-        input_grads = rule(Backward(op, specs, out, grads, needs, saved, emit))
+        input_grads = rule(Backward(op, specs, out, grads, needs_grads, saved, append_backward))
         for i, (name, input_grad) in enumerate(zip(op.inputs, input_grads, strict=True)):
-            if input_grad is None or not needs[i]:
+            if input_grad is None or not needs_grads[i]:
                 continue
             grad = input_grad
             dtype = specs[i].dtype
             if self.tensors[grad].dtype != dtype:  # of a sum of two types, the wider one's
-                (grad,) = emit("cast", (grad,), f"grad_cast{i or ''}", dtype=dtype)
+                (grad,) = append_backward("cast", (grad,), f"grad_cast{i or ''}", dtype=dtype)
             self.add_grad(name, grad, op.name)
 
     def _reread_weights(self, op: Op) -> Op:
@@ -148,7 +154,7 @@ class GradientTape:
         self.grads[loss] = seed
         return seed
 
-    def add_former(self) -> Iterator[str]:
+    def add_former_tensors(self) -> Iterator[str]:
         """Add and yield the tensors of the previous microbatch that the loop still references.
 
         These are the logits, since the loop names the loss, and inputs that products keep by

@@ -28,7 +28,7 @@ def rank_graph(graph: Graph, ranks: int, bucket_bytes: float = BUCKET_BYTES) -> 
     buckets = rank.buckets(bucket_bytes)
     rank.gather_before_use(buckets)
     for number, bucket in enumerate(reversed(buckets)):
-        rank.exchange_gradients(bucket, number)
+        rank.scatter_gradients(bucket, number)
     return rank.graph()
 
 
@@ -40,28 +40,28 @@ class _Rank:
         self.step_graph = graph
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
-        self.op_places = {op.name: place for place, op in enumerate(graph.ops)}
+        self.index_by_op = {op.name: op_index for op_index, op in enumerate(graph.ops)}
         self.update_by_weight = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
-        self.maker_places = {
-            name: place for place, op in enumerate(graph.ops) for name in op.outputs
+        self.maker_index_by_tensor = {
+            name: op_index for op_index, op in enumerate(graph.ops) for name in op.outputs
         }
-        self.last_backward_places = {
-            op.of: place for place, op in enumerate(graph.ops) if op.part == "backward"
+        self.last_backward_index_by_op = {
+            op.of: op_index for op_index, op in enumerate(graph.ops) if op.part == "backward"
         }
-        self.reader_places: dict[str, list[int]] = {}  # by trained weight
-        for place, op in enumerate(graph.ops):
+        self.reader_indices_by_weight: dict[str, list[int]] = {}  # by trained weight
+        for op_index, op in enumerate(graph.ops):
             for name in op.inputs:
                 if name in self.update_by_weight:
-                    self.reader_places.setdefault(name, []).append(place)
-        self.exchanges_before: dict[int, list[Op]] = {}  # by the place of the op behind them
-        self.shards: dict[str, str] = {}  # name of a shard by that of its weight
+                    self.reader_indices_by_weight.setdefault(name, []).append(op_index)
+        self.exchanges_by_next_op: dict[int, list[Op]] = {}  # by the index of the op behind
+        self.shard_by_weight: dict[str, str] = {}  # name of a shard by that of its weight
 
     def buckets(self, bucket_bytes: float) -> list[list[str]]:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
             weights_by_op.setdefault(update.of, []).append(weight)
-        forward_ops = sorted(weights_by_op, key=lambda op: self.op_places[op])
+        forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
         for op in reversed(forward_ops):
@@ -72,20 +72,23 @@ class _Rank:
             filled_bytes += sum(self.tensors[weight].size_bytes for weight in weights_by_op[op])
         return buckets[::-1]
 
-    def exchange_gradients(self, bucket: Sequence[str], number: int) -> None:
+    def scatter_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         updates = [self.update_by_weight[weight] for weight in bucket]
         grads = [update.inputs[-1] for update in updates]
         forward_ops = {update.of for update in updates}
-        backward_places = [
-            self.last_backward_places[op] for op in forward_ops if op in self.last_backward_places
+        backward_indices = [
+            self.last_backward_index_by_op[op]
+            for op in forward_ops
+            if op in self.last_backward_index_by_op
         ]
-        grad_places = [self.maker_places[grad] for grad in grads]
-        place = 1 + max([*backward_places, *grad_places])  # behind all that makes the gradients
+        grad_maker_indices = [self.maker_index_by_tensor[grad] for grad in grads]
+        # behind all that makes the gradients
+        op_index = 1 + max([*backward_indices, *grad_maker_indices])
         first_op = updates[0].of  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
         name = f"gradients{number}/{kind}"
-        sums = self.add(place, name, kind, grads, {}, "backward", first_op)
+        sums = self.insert_exchange(op_index, name, kind, grads, {}, "backward", first_op)
         for weight, total in zip(bucket, sums, strict=True):
             self.update(weight, total)
 
@@ -98,19 +101,19 @@ class _Rank:
             self.tensors[state] = self.tensors[shard]
         specs = outputs_of(op.kind, tuple(self.tensors[name] for name in inputs), op.settings)
         self.tensors.update(zip(op.outputs, specs, strict=True))
-        self.ops[self.op_places[op.name]] = replace(op, inputs=inputs)
+        self.ops[self.index_by_op[op.name]] = replace(op, inputs=inputs)
 
     def shard(self, weight: str) -> str:
         """Return the name of the part of a weight that this rank keeps."""
-        if weight not in self.shards:
+        if weight not in self.shard_by_weight:
             spec = self.step_graph.tensors[weight]
             if not spec.shape:
                 raise InputError(f"{self.step_graph.name}: weight '{weight}' has no axis to shard")
             first_size, *further_sizes = spec.shape
             shard_shape = (ceil(first_size / self.ranks), *further_sizes)
-            self.shards[weight] = f"{weight}/shard"
-            self.tensors[self.shards[weight]] = TensorSpec(shard_shape, spec.dtype)
-        return self.shards[weight]
+            self.shard_by_weight[weight] = f"{weight}/shard"
+            self.tensors[self.shard_by_weight[weight]] = TensorSpec(shard_shape, spec.dtype)
+        return self.shard_by_weight[weight]
 
     def lengths(self, bucket: Iterable[str]) -> Mapping[str, Attr]:
         return {"lengths": tuple(self.step_graph.tensors[weight].shape[0] for weight in bucket)}
@@ -120,52 +123,58 @@ class _Rank:
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
             first_reads = self._first_reads(buckets, part)
-            read_places = [place for place, _number in first_reads]
+            first_read_indices = [op_index for op_index, _number in first_reads]
             # a bucket is gathered when the one before it is first read
-            gather_places = [read_places[0], *read_places[:-1]]
+            gather_indices = [first_read_indices[0], *first_read_indices[:-1]]
             serves_both_passes = len(passes) == 1
-            for place, (_, number) in zip(gather_places, first_reads, strict=True):
-                self.gather(buckets[number], number, part, place, serves_both_passes)
+            for op_index, (_, number) in zip(gather_indices, first_reads, strict=True):
+                self.gather(buckets[number], number, part, op_index, serves_both_passes)
 
     def _first_reads(self, buckets: Sequence[Sequence[str]], part: Part) -> list[tuple[int, int]]:
-        """Return the place of the first op of a pass that reads each bucket, and its number."""
+        """Return the index of the first op of a pass that reads each bucket, and its number."""
         first_reads = []
         for number, bucket in enumerate(buckets):
-            places = [
-                place
+            reader_indices = [
+                op_index
                 for weight in bucket
-                for place in self.reader_places[weight]
-                if self.step_graph.ops[place].part == part
+                for op_index in self.reader_indices_by_weight[weight]
+                if self.step_graph.ops[op_index].part == part
             ]
-            if places:
-                first_reads.append((min(places), number))
+            if reader_indices:
+                first_reads.append((min(reader_indices), number))
         return sorted(first_reads)
 
     def gather(
-        self, bucket: Sequence[str], number: int, part: Part, place: int, serves_both_passes: bool
+        self,
+        bucket: Sequence[str],
+        number: int,
+        part: Part,
+        op_index: int,
+        serves_both_passes: bool,
     ) -> None:
-        """Gather a bucket of weights before the op at a place; ops of the pass read the result."""
-        shards = [self.shard(weight) for weight in bucket]
+        """Gather a bucket of weights before the op at an index; ops of the pass read the result."""
+        shard_names = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
-        first_op = self.update_by_weight[
-            bucket[0]
-        ].of  # the costs of the bucket count for its first weight
+        # the costs of the bucket count for its first weight
+        first_op = self.update_by_weight[bucket[0]].of
         lengths = self.lengths(bucket)
-        gathered = self.add(place, name, "all_gather", shards, lengths, part, first_op)
+        gathered = self.insert_exchange(
+            op_index, name, "all_gather", shard_names, lengths, part, first_op
+        )
         full_weights = dict(zip(bucket, gathered, strict=True))
-        reader_places: set[int] = set()
+        reader_indices: set[int] = set()
         for weight in bucket:
-            reader_places.update(self.reader_places[weight])
-        for reader_place in reader_places:
-            op = self.ops[reader_place]
+            reader_indices.update(self.reader_indices_by_weight[weight])
+        for reader_index in reader_indices:
+            op = self.ops[reader_index]
             is_in_pass = op.part == part or (serves_both_passes and op.part != "update")
             if is_in_pass:
                 inputs = tuple(full_weights.get(tensor, tensor) for tensor in op.inputs)
-                self.ops[reader_place] = replace(op, inputs=inputs)
+                self.ops[reader_index] = replace(op, inputs=inputs)
 
-    def add(
+    def insert_exchange(
         self,
-        place: int,
+        op_index: int,
         name: str,
         kind: str,
         inputs: Sequence[str],
@@ -173,21 +182,23 @@ class _Rank:
         part: Part,
         forward_op: str,
     ) -> tuple[str, ...]:
-        """Put an exchange before the op at a place, and return the names of its outputs."""
+        """Put an exchange before the op at an index, and return the names of its outputs."""
         exchange_attrs = {"ranks": self.ranks, "stride": 1, **attrs}
-        of = "" if part == "forward" else forward_op
-        op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, of)
+        exchange_forward_op = "" if part == "forward" else forward_op
+        op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, exchange_forward_op)
         specs = outputs_of(kind, tuple(self.tensors[name] for name in inputs), op.settings)
         outputs = output_names(name, len(specs))
         self.tensors.update(zip(outputs, specs, strict=True))
-        self.exchanges_before.setdefault(place, []).append(replace(op, outputs=outputs))
+        self.exchanges_by_next_op.setdefault(op_index, []).append(replace(op, outputs=outputs))
         return outputs
 
     def graph(self) -> Graph:
         """Return the graph of the rank."""
-        weights = tuple(self.shards.get(weight, weight) for weight in self.step_graph.weights)
+        weights = tuple(
+            self.shard_by_weight.get(weight, weight) for weight in self.step_graph.weights
+        )
         ops: list[Op] = []
-        for place, op in enumerate(self.ops):
-            ops += [*self.exchanges_before.get(place, ()), op]
-        ops += self.exchanges_before.get(len(self.ops), ())  # behind the last op
+        for op_index, op in enumerate(self.ops):
+            ops += [*self.exchanges_by_next_op.get(op_index, ()), op]
+        ops += self.exchanges_by_next_op.get(len(self.ops), ())  # behind the last op
         return replace(self.step_graph, tensors=self.tensors, ops=tuple(ops), weights=weights)

@@ -47,7 +47,7 @@ def training_graph(
     tape = GradientTape(graph, habits)
     seed = _append_passes(graph, tape, loss)
     states = _append_updates(graph, tape, optimizer, has_8bit_states)
-    former = tape.add_former() if "former" in habits else ()
+    former = tape.add_former_tensors() if "former" in habits else ()
     buffers = (*graph.buffers, seed, *states, *former)
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
@@ -60,17 +60,17 @@ def _append_passes(graph: Graph, tape: GradientTape, loss: str) -> str:
     if "inside" in tape.habits:
         sources.update(graph.inputs)
     differentiated = find_differentiated(graph.ops, graph.tensors, sources, loss)
-    saved: dict[str, tuple[str, ...]] = {}
+    saved_names_by_op: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
         if differentiated.isdisjoint(op.outputs):
             tape.ops.append(op)
         else:
-            saved[op.name] = tape.append_saving(op)
+            saved_names_by_op[op.name] = tape.append_saving(op)
     seed = tape.add_seed(loss)
     for op in reversed(graph.ops):
         grads = tuple(tape.grads.get(name, "") for name in op.outputs)
-        if any(grads) and op.name in saved:
-            tape.differentiate(op, grads, saved[op.name], differentiated)
+        if any(grads) and op.name in saved_names_by_op:
+            tape.differentiate(op, grads, saved_names_by_op[op.name], differentiated)
     return seed
 
 
@@ -78,20 +78,20 @@ def _append_updates(
     graph: Graph, tape: GradientTape, optimizer: str, has_8bit_states: bool
 ) -> list[str]:
     """Append the updates of all weights with a gradient; return the names of the states."""
-    users = _first_users(graph)
-    kinds = {op.name: op.kind for op in graph.ops}
+    first_user_by_weight = _find_first_users(graph)
+    kind_by_op = {op.name: op.kind for op in graph.ops}
     states: list[str] = []
     for weight in graph.weights:
         if weight not in tape.grads:
             continue
-        user = users.get(weight, "")
-        kind = find_update_kind(optimizer, tape.tensors[weight], kinds.get(user, ""))
-        states += _append_update(tape, weight, kind, user, has_8bit_states=has_8bit_states)
+        user_name = first_user_by_weight.get(weight, "")
+        kind = find_update_kind(optimizer, tape.tensors[weight], kind_by_op.get(user_name, ""))
+        states += _append_update(tape, weight, kind, user_name, has_8bit_states=has_8bit_states)
     return states
 
 
 def _append_update(
-    tape: GradientTape, weight: str, kind: str, user: str, *, has_8bit_states: bool
+    tape: GradientTape, weight: str, kind: str, user_name: str, *, has_8bit_states: bool
 ) -> list[str]:
     """Append the update of a weight to a step, and return the names of its states."""
     spec = tape.tensors[weight]
@@ -111,19 +111,19 @@ def _append_update(
     is_sparse = first_grad_size < spec.shape[:1]  # only some rows of a table have a gradient
     if is_sparse:
         (grad_rows,) = first_grad_size
-        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows, user)
-    tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user)
+        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows, user_name)
+    tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user_name)
     return [*scales, *names]
 
 
 def _slice_rows(
-    tape: GradientTape, tensors: tuple[str, ...], row_count: int, user: str
+    tape: GradientTape, tensors: tuple[str, ...], row_count: int, user_name: str
 ) -> tuple[str, ...]:
     """Append views of as many rows of a table and its states as a sparse gradient has."""
     rows: list[str] = []
     for tensor in tensors:
         attrs: dict[str, Attr] = {"axis": 0, "start": 0, "stop": row_count}
-        rows += tape.append(f"{tensor}/rows", "slice", (tensor,), attrs, "update", user)
+        rows += tape.append(f"{tensor}/rows", "slice", (tensor,), attrs, "update", user_name)
     return tuple(rows)
 
 
@@ -158,22 +158,22 @@ def _stops_gradient(op: Op) -> bool:
 def parameters_of(graph: Graph) -> dict[str, int]:
     """Return the number of trained parameters by the forward op that first computes with them."""
     counts: Counter[str] = Counter()
-    for weight, op in _first_users(graph).items():
+    for weight, op in _find_first_users(graph).items():
         counts[op] += graph.tensors[weight].size
     return dict(counts)
 
 
-def _first_users(graph: Graph) -> dict[str, str]:
+def _find_first_users(graph: Graph) -> dict[str, str]:
     """Return the op that first computes with each weight, through ops that only carry it."""
-    users: dict[str, str] = {}
-    source = {weight: weight for weight in graph.weights}
+    first_user_by_weight: dict[str, str] = {}
+    weight_by_tensor = {weight: weight for weight in graph.weights}
     for op in graph.ops:
         if op.part != "forward":
             continue
-        carries = OPS[op.kind].flop is no_flop and len(op.inputs) == 1
-        for weight in (source[name] for name in op.inputs if name in source):
-            if carries:
-                source[op.outputs[0]] = weight
+        passes_weight_on = OPS[op.kind].flop is no_flop and len(op.inputs) == 1
+        for weight in (weight_by_tensor[name] for name in op.inputs if name in weight_by_tensor):
+            if passes_weight_on:
+                weight_by_tensor[op.outputs[0]] = weight
             else:
-                users.setdefault(weight, op.name)
-    return users
+                first_user_by_weight.setdefault(weight, op.name)
+    return first_user_by_weight

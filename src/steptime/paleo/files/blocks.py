@@ -21,7 +21,7 @@ MAX_NAME_LENGTH = 300
 _RESERVED = ("grad", "saved", "update")
 _COMPARED_NAMES = 2_000
 
-Names = dict[str, str | int]
+MeaningByName = dict[str, str | int]
 """Full name: the name itself for a layer, the name of its endpoint for a block, the number of its
 parts for a split layer, and 0 for a block that splits."""
 
@@ -32,7 +32,7 @@ Reference = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileLayer:
     """One layer of the file: its full name, the `keys` of the file, the full names of its parents.
 
     Until all names are known, parents are `references`, in the `scopes` of the layer or in those
@@ -75,174 +75,200 @@ class Entry:
         return layers
 
 
-def expand(layers: Mapping[str, Any]) -> tuple[Entry, ...]:
+def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
     """Return every layer of a file, parents before children, else in the order of the file."""
-    names: Names = {}
-    entries: list[Entry] = []
-    for entry in _collect_layers(names, layers, ("",), ()):
-        if len(entries) >= MAX_LAYERS:
-            raise entry.fault(f"the network has more than {MAX_LAYERS} layers")
-        entries.append(entry)
-    if not entries:
+    meaning_by_name: MeaningByName = {}
+    file_layers: list[FileLayer] = []
+    for file_layer in _collect_layers(meaning_by_name, layers, ("",), ()):
+        if len(file_layers) >= MAX_LAYERS:
+            raise file_layer.fault(f"the network has more than {MAX_LAYERS} layers")
+        file_layers.append(file_layer)
+    if not file_layers:
         raise InputError("the network has no layers")
-    for name, meaning in names.items():
+    for name, meaning in meaning_by_name.items():
         if isinstance(meaning, str):
-            _endpoint(names, name)
+            _resolve_endpoint(meaning_by_name, name)
     count = 0
-    for i, entry in enumerate(entries):
-        _check_reserved(names, entry)
+    for i, file_layer in enumerate(file_layers):
+        _check_reserved(meaning_by_name, file_layer)
         parents: list[str] = []
-        for reference in entry.references:
-            parents += _resolve_parent(names, reference, entry)
+        for reference in file_layer.references:
+            parents += _resolve_parent(meaning_by_name, reference, file_layer)
             if count + len(parents) > MAX_LAYERS:
-                raise entry.fault(f"the network has more than {MAX_LAYERS} parents")
+                raise file_layer.fault(f"the network has more than {MAX_LAYERS} parents")
         count += len(parents)
-        entries[i] = replace(entry, parents=tuple(parents))
-    return _sort_entries(entries)
+        file_layers[i] = replace(file_layer, parents=tuple(parents))
+    return _sort_entries(file_layers)
 
 
 def _collect_layers(
-    names: Names,
+    meaning_by_name: MeaningByName,
     layers: Mapping[str, Any],
     scopes: tuple[str, ...],
     inherited: tuple[Reference, ...],
-) -> Iterator[Entry]:
+) -> Iterator[FileLayer]:
     """Yield the layers of a namespace; a layer without parents gets the `inherited` ones."""
-    for short, keys in layers.items():
-        entry = _read_head(names, scopes, short, keys, inherited)
-        inside = (*scopes, f"{entry.name}/")
-        if entry.type == BLOCK:
+    for short_name, keys in layers.items():
+        file_layer = _read_head(meaning_by_name, scopes, short_name, keys, inherited)
+        inner_scopes = (*scopes, f"{file_layer.name}/")
+        if file_layer.type == BLOCK:
             if len(scopes) > MAX_NESTED_BLOCKS:
-                raise entry.fault(f"more than {MAX_NESTED_BLOCKS} blocks within each other")
-            names[entry.name] = f"{entry.name}/{entry.text('endpoint')}"
-            yield from _collect_layers(names, entry.inner, inside, entry.references)
-        elif entry.type == MODEL_PARALLEL:
-            names[entry.name] = 0
-            yield from _split_layers(names, entry, inside)
+                raise file_layer.fault(f"more than {MAX_NESTED_BLOCKS} blocks within each other")
+            meaning_by_name[file_layer.name] = f"{file_layer.name}/{file_layer.text('endpoint')}"
+            yield from _collect_layers(
+                meaning_by_name, file_layer.inner, inner_scopes, file_layer.references
+            )
+        elif file_layer.type == MODEL_PARALLEL:
+            meaning_by_name[file_layer.name] = 0
+            yield from _split_layers(meaning_by_name, file_layer, inner_scopes)
         else:
-            yield entry
+            yield file_layer
 
 
-def _split_layers(names: Names, block: Entry, scopes: tuple[str, ...]) -> Iterator[Entry]:
+def _split_layers(
+    meaning_by_name: MeaningByName, block: FileLayer, scopes: tuple[str, ...]
+) -> Iterator[FileLayer]:
     splits = block.key("splits")
     if type(splits) is not int or not 1 <= splits <= MAX_SPLITS:
         raise block.fault(f"splits must be from 1 to {MAX_SPLITS}, not {shorten(splits)}")
-    for short, keys in block.inner.items():
-        entry = _read_head(names, scopes, short, keys, block.references)
-        if entry.type in (BLOCK, MODEL_PARALLEL):
-            raise entry.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")
-        names[entry.name] = splits
+    for short_name, keys in block.inner.items():
+        file_layer = _read_head(meaning_by_name, scopes, short_name, keys, block.references)
+        if file_layer.type in (BLOCK, MODEL_PARALLEL):
+            raise file_layer.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")
+        meaning_by_name[file_layer.name] = splits
         for k in range(splits):
-            part = f"{entry.name}@{k}"
-            names[part] = part
-            yield replace(entry, name=part, split=k, splits=splits)
+            part = f"{file_layer.name}@{k}"
+            meaning_by_name[part] = part
+            yield replace(file_layer, name=part, split=k, splits=splits)
 
 
 def _read_head(
-    names: Names, scopes: tuple[str, ...], short: str, keys: Any, inherited: tuple[Reference, ...]
-) -> Entry:
+    meaning_by_name: MeaningByName,
+    scopes: tuple[str, ...],
+    short_name: str,
+    keys: Any,
+    inherited: tuple[Reference, ...],
+) -> FileLayer:
     """Return a layer with checked name, type and references to its parents."""
-    name = scopes[-1] + short
-    entry = Entry(name, "", keys, scopes)
-    if not short or "@" in short or not short.isprintable() or len(name) > MAX_NAME_LENGTH:
+    name = scopes[-1] + short_name
+    file_layer = FileLayer(name, "", keys, scopes)
+    if (
+        not short_name
+        or "@" in short_name
+        or not short_name.isprintable()
+        or len(name) > MAX_NAME_LENGTH
+    ):
         raise InputError(
             f"{shorten(name)} is no name of a layer: it needs 1 to {MAX_NAME_LENGTH} printable "
             "characters, none of them @"
         )
     if not isinstance(keys, dict):
-        raise entry.fault(f"must be a table, not {shorten(keys)}")
-    if name in names:
-        raise entry.fault("there are two of this name")
-    names[name] = name
-    is_input = entry.text("type") == "Input"
-    parents = keys.get("parents", []) if is_input else entry.key("parents")
+        raise file_layer.fault(f"must be a table, not {shorten(keys)}")
+    if name in meaning_by_name:
+        raise file_layer.fault("there are two of this name")
+    meaning_by_name[name] = name
+    is_input = file_layer.text("type") == "Input"
+    parents = keys.get("parents", []) if is_input else file_layer.key("parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
-        raise entry.fault(f"parents must be a list of names, not {shorten(parents)}")
+        raise file_layer.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
-        raise entry.fault(f"an input has no parents, not {shorten(parents)}")
+        raise file_layer.fault(f"an input has no parents, not {shorten(parents)}")
     references = tuple((text, scopes) for text in parents) or inherited
-    return replace(entry, type=keys["type"], references=() if is_input else references)
+    return replace(file_layer, type=keys["type"], references=() if is_input else references)
 
 
-def _resolve_parent(names: Names, reference: Reference, entry: Entry) -> tuple[str, ...]:
+def _resolve_parent(
+    meaning_by_name: MeaningByName, reference: Reference, file_layer: FileLayer
+) -> tuple[str, ...]:
     """Return the layers of a reference, resolved from its own namespace outwards."""
     text, scopes = reference
     base, mark, part = text.partition("@")
     parent = f"parent {shorten(text)}"
     if mark and not base:
-        raise entry.fault(f"{parent} names no layer")
-    name = _resolve_name(names, base, reference, entry)
-    splits = names[name]
-    is_sibling = entry.split is not None and scopes == entry.scopes
+        raise file_layer.fault(f"{parent} names no layer")
+    name = _resolve_name(meaning_by_name, base, reference, file_layer)
+    splits = meaning_by_name[name]
+    is_sibling = file_layer.split is not None and scopes == file_layer.scopes
     if not mark:
         if isinstance(splits, str):
-            return (_endpoint(names, name),)
+            return (_resolve_endpoint(meaning_by_name, name),)
         self_hint = " or @self" if is_sibling else ""
-        raise entry.fault(f"{parent} is split: name a layer of the block, with @all{self_hint}")
+        raise file_layer.fault(
+            f"{parent} is split: name a layer of the block, with @all{self_hint}"
+        )
     if isinstance(splits, str) or not splits:
-        raise entry.fault(f"{parent}: '{name}' is not split")
+        raise file_layer.fault(f"{parent}: '{name}' is not split")
     if part == "all":
         return tuple(f"{name}@{k}" for k in range(splits))
     if part == "self":
-        if not is_sibling or not name.startswith(entry.scopes[-1]):
-            raise entry.fault(f"{parent}: @self has a meaning only inside its own block")
-        return (f"{name}@{entry.split}",)
-    if f"{name}@{part}" not in names:
-        raise entry.fault(f"{parent}: write @self or @all")
+        if not is_sibling or not name.startswith(file_layer.scopes[-1]):
+            raise file_layer.fault(f"{parent}: @self has a meaning only inside its own block")
+        return (f"{name}@{file_layer.split}",)
+    if f"{name}@{part}" not in meaning_by_name:
+        raise file_layer.fault(f"{parent}: write @self or @all")
     return (f"{name}@{part}",)
 
 
-def _resolve_name(names: Names, base: str, reference: Reference, entry: Entry) -> str:
+def _resolve_name(
+    meaning_by_name: MeaningByName, base: str, reference: Reference, file_layer: FileLayer
+) -> str:
     """Return the full name of a reference; raises `InputError` if no namespace has it."""
     text, scopes = reference
     for scope in reversed(scopes):
-        if scope + base in names:
+        if scope + base in meaning_by_name:
             return scope + base
-    full_names = (name for name, meaning in names.items() if "@" not in name and meaning != 0)
+    full_names = (
+        name for name, meaning in meaning_by_name.items() if "@" not in name and meaning != 0
+    )
     short_names = (name.removeprefix(scopes[-1]) for name in full_names)
     candidates = islice(short_names, _COMPARED_NAMES)
-    raise unknown("parent", text, candidates, f"layer {shorten(entry.name)}")
+    raise unknown("parent", text, candidates, f"layer {shorten(file_layer.name)}")
 
 
-def _endpoint(names: Names, name: str) -> str:
+def _resolve_endpoint(meaning_by_name: MeaningByName, name: str) -> str:
     """Return the layer of a name: itself, or the endpoint of a block, at any depth."""
-    while (inner := names[name]) != name:
-        if not isinstance(inner, str) or not isinstance(names.get(inner), str):
+    while (inner := meaning_by_name[name]) != name:
+        if not isinstance(inner, str) or not isinstance(meaning_by_name.get(inner), str):
             within = f"{name}/"
-            layers = (n for n, meaning in names.items() if n == meaning and n.startswith(within))
-            inside = (n.removeprefix(within) for n in islice(layers, _COMPARED_NAMES))
+            layers = (
+                n for n, meaning in meaning_by_name.items() if n == meaning and n.startswith(within)
+            )
+            layer_names = (n.removeprefix(within) for n in islice(layers, _COMPARED_NAMES))
             end = str(inner).removeprefix(within)
-            raise unknown("endpoint", end, inside, f"block {shorten(name)}")
+            raise unknown("endpoint", end, layer_names, f"block {shorten(name)}")
         name = inner
     return name
 
 
-def _check_reserved(names: Names, entry: Entry) -> None:
+def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> None:
     """Refuse the name of a layer that a gradient or update of another layer will have."""
-    *_, last = parts = entry.name.split("/")
+    *_, last = parts = file_layer.name.split("/")
     if last.startswith(_RESERVED):
         for i in range(1, len(parts)):
             above = "/".join(parts[:i])
-            if names.get(above) == above:
-                raise entry.fault(f"'{last}' inside '{above}' is a name of gradients")
+            if meaning_by_name.get(above) == above:
+                raise file_layer.fault(f"'{last}' inside '{above}' is a name of gradients")
 
 
-def _sort_entries(entries: list[Entry]) -> tuple[Entry, ...]:
-    place = {entry.name: i for i, entry in enumerate(entries)}
+def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:
+    index_by_name = {file_layer.name: i for i, file_layer in enumerate(file_layers)}
     sorter = TopologicalSorter(
-        {i: [place[name] for name in entry.parents] for i, entry in enumerate(entries)}
+        {
+            i: [index_by_name[name] for name in file_layer.parents]
+            for i, file_layer in enumerate(file_layers)
+        }
     )
     try:
         sorter.prepare()
     except CycleError as error:
-        parent, child = (entries[i] for i in error.args[1][-2:])  # the end of a cycle's path
+        parent, child = (file_layers[i] for i in error.args[1][-2:])  # the end of a cycle's path
         raise child.fault(f"is its own ancestor, by way of {shorten(parent.name)}") from None
     ready: list[int] = []
-    ordered: list[Entry] = []
+    ordered: list[FileLayer] = []
     while sorter.is_active():
         for i in sorter.get_ready():
             heapq.heappush(ready, i)
         earliest = heapq.heappop(ready)  # layers that depend on nothing open keep the file's order
-        ordered.append(entries[earliest])
+        ordered.append(file_layers[earliest])
         sorter.done(earliest)
     return tuple(ordered)

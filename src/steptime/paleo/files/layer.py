@@ -11,7 +11,7 @@ from steptime.core.windows import positions
 from steptime.formats.windows import resolve_padding
 from steptime.network.layers import image
 from steptime.network.ops.builder import Builder
-from steptime.paleo.files.blocks import Entry
+from steptime.paleo.files.blocks import FileLayer
 from steptime.paleo.layers import Layer
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
@@ -36,7 +36,7 @@ class LayerBuilder:
 
     Attributes:
         b: the builder of the graph.
-        entry: the layer's keys.
+        file_layer: the layer's keys.
         file_batch: the batch that the file states.
         batch: the batch to build, in place of `file_batch`.
         shapes: output shapes of the parents, by the file's rules.
@@ -45,7 +45,7 @@ class LayerBuilder:
     """
 
     b: Builder
-    entry: Entry
+    file_layer: FileLayer
     file_batch: int
     batch: int
     shapes: Sequence[Shape]
@@ -55,11 +55,11 @@ class LayerBuilder:
     @property
     def name(self) -> str:
         """The layer's name."""
-        return self.entry.name
+        return self.file_layer.name
 
     def fault(self, message: str) -> InputError:
         """Return an error that names the layer."""
-        return self.entry.fault(message)
+        return self.file_layer.fault(message)
 
     @property
     def image(self) -> Shape:
@@ -78,7 +78,7 @@ class LayerBuilder:
 
     def sizes(self, name: str, *ranks: int) -> Shape:
         """Return a list of whole numbers, of one of the given lengths."""
-        value = self.entry.key(name)
+        value = self.file_layer.key(name)
         if not isinstance(value, list) or len(value) not in ranks:
             count = " or ".join(str(rank) for rank in ranks)
             raise self.fault(f"{name} must be a list of {count} numbers, not {shorten(value)}")
@@ -88,13 +88,13 @@ class LayerBuilder:
         """Return (height, width) of `[1, height, width, 1]`."""
         first, height, width, last = self.sizes(name, 4)
         if (first, last) != (1, 1):
-            value = shorten(self.entry.keys[name])
+            value = shorten(self.file_layer.keys[name])
             raise self.fault(f"{name} must be [1, height, width, 1], not {value}")
         return height, width
 
     def filter(self) -> tuple[Pair, int, int]:
         """Return kernel, and the third and fourth size of a filter; the third may be -1."""
-        value = self.entry.key("filter")
+        value = self.file_layer.key("filter")
         if not isinstance(value, list) or len(value) != 4:
             raise self.fault(f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
         kh, kw, third, fourth = value
@@ -104,14 +104,14 @@ class LayerBuilder:
 
     def filters_per_split(self, filters: int) -> int:
         """Return the filters of one part of a model-parallel block."""
-        splits = self.entry.splits
+        splits = self.file_layer.splits
         if filters < splits:
             raise self.fault(f"{filters} filters cannot be divided by {splits} splits")
         return filters // splits
 
     def window(self, kernel: Pair) -> Mapping[str, Any]:
         """Return kernel, strides and padding of a window as the file states them."""
-        strides, padding = self.image_sides("strides"), self.entry.key("padding")
+        strides, padding = self.image_sides("strides"), self.file_layer.key("padding")
         if isinstance(padding, list) and len(padding) == 2:
             padding = tuple(self.size("padding", side, 0) for side in padding)
         elif padding not in ("VALID", "SAME"):
@@ -160,20 +160,20 @@ class LayerBuilder:
         label = "weights" if len(weights) == 2 else "filter"
         parameters = math.prod(self.check_elements(weights, label)) + biases if weights else 0
         return Layer(
-            name=self.entry.name,
+            name=self.file_layer.name,
             kind=kind,
-            type=self.entry.type,
-            parents=self.entry.parents,
+            type=self.file_layer.type,
+            parents=self.file_layer.parents,
             inputs=inputs or self.shapes[0],
             outputs=self.check_elements(outputs, "output"),
             parameters=parameters,
-            split=self.entry.split,
+            split=self.file_layer.split,
             **window,
         )
 
     def word(self, name: str, choices: Sequence[str]) -> str:
         """Return the activation or normaliser of a layer, "" for none."""
-        value = self.entry.keys.get(name)
+        value = self.file_layer.keys.get(name)
         if value is None:
             return ""
         if value not in choices:
@@ -185,11 +185,11 @@ class LayerBuilder:
 
         A list is the bias's shape, `[filters]`, as in Paleo's Overfeat.
         """
-        value = self.entry.keys.get("bias", True)
+        value = self.file_layer.keys.get("bias", True)
         if value is None or isinstance(value, bool):
             return bool(value)
         is_shape = isinstance(value, list) and all(type(n) is int for n in value)
-        if not is_shape or [n // self.entry.splits for n in value] != [width]:
+        if not is_shape or [n // self.file_layer.splits for n in value] != [width]:
             raise self.fault(f"bias must be true, false or [filters], not {shorten(value)}")
         return True
 

@@ -80,7 +80,7 @@ def _build_inner_product(layer: LayerBuilder) -> Built:
 
     The elements are flattened channels first: other places of the weights, the same work.
     """
-    width = layer.filters_per_split(layer.size("num_outputs", layer.entry.key("num_outputs")))
+    width = layer.filters_per_split(layer.size("num_outputs", layer.file_layer.key("num_outputs")))
     n, *sizes = layer.shapes[0]
     inputs = math.prod(sizes)
     record = layer.layer(
@@ -107,7 +107,7 @@ def _build_pooling(kind: str, layer: LayerBuilder) -> Built:
 
 def _build_dropout(layer: LayerBuilder) -> Built:
     """`dropout_keep_prob`, the share of elements that is kept."""
-    keep = layer.entry.key("dropout_keep_prob")
+    keep = layer.file_layer.key("dropout_keep_prob")
     if type(keep) not in (int, float) or not 0 < keep <= 1:
         raise layer.fault(f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}")
     y = dense.dropout(layer.b, layer.x[0], 1.0 - keep, layer.name)
@@ -117,14 +117,14 @@ def _build_dropout(layer: LayerBuilder) -> Built:
 def _build_concatenation(layer: LayerBuilder) -> Built:
     """`dim`, the axis along which the parents' sizes add up."""
     first_shape = layer.shapes[0]
-    stated_axis = layer.entry.key("dim")
+    stated_axis = layer.file_layer.key("dim")
     rank = len(first_shape)
     if type(stated_axis) is not int or not -rank <= stated_axis < rank:
         raise layer.fault(f"dim must be an axis of {list(first_shape)}, not {shorten(stated_axis)}")
     axis = stated_axis % rank
     sizes_before = first_shape[:axis]
     sizes_after = first_shape[axis + 1 :]
-    for name, shape in zip(layer.entry.parents, layer.shapes, strict=True):
+    for name, shape in zip(layer.file_layer.parents, layer.shapes, strict=True):
         if (*shape[:axis], *shape[axis + 1 :]) != (*sizes_before, *sizes_after):
             mismatch = f"{list(shape)} of {shorten(name)} does not fit to {list(first_shape)}"
             raise layer.fault(f"{mismatch} along axis {axis}")
@@ -139,7 +139,7 @@ def _build_reshaping(layer: LayerBuilder) -> Built:
 
     The elements are in another order than channels last.
     """
-    value = layer.entry.key("output_shape")
+    value = layer.file_layer.key("output_shape")
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
         raise layer.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
     sizes = [
@@ -161,7 +161,7 @@ def _build_reshaping(layer: LayerBuilder) -> Built:
 def _build_upsampling(layer: LayerBuilder) -> Built:
     """`ksize`, by which height and width are multiplied: `[1, h, w, 1]`, `[h, w]` or a number."""
     n, height, width, channels = layer.image
-    value = layer.entry.key("ksize")
+    value = layer.file_layer.key("ksize")
     if not isinstance(value, list):
         factor = layer.size("ksize", value)
         scale = (factor, factor)
@@ -177,7 +177,7 @@ def _build_upsampling(layer: LayerBuilder) -> Built:
 
 def _build_softmax(layer: LayerBuilder) -> Built:
     """`[n, num_classes]`; without `num_classes` the last size of the input."""
-    classes = layer.entry.keys.get("num_classes")
+    classes = layer.file_layer.keys.get("num_classes")
     width = layer.shapes[0][-1] if classes is None else layer.size("num_classes", classes)
     record = layer.layer("other", (layer.shapes[0][0], width))
     if layer.is_loss:
@@ -203,7 +203,7 @@ def _passing(
 def _sum(layer: LayerBuilder) -> str:
     """Return a sum, one op for each parent but the first; the last has the layer's name."""
     y = layer.x[0]
-    for name, tensor in zip(layer.entry.parents, layer.x, strict=True):
+    for name, tensor in zip(layer.file_layer.parents, layer.x, strict=True):
         shape = list(channels_last(layer.b.shape(tensor)))
         sum_shape = list(channels_last(layer.b.shape(y)))
         if shape != sum_shape:
@@ -253,4 +253,4 @@ TYPES: Mapping[str, Lower] = {
     "Accuracy": _passing,
 }
 UNKNOWN: Lower = _passing
-MANY = ("Concatenate", "Elementwise", "Accuracy")  # types of one parent or more
+TYPES_OF_SEVERAL_PARENTS = ("Concatenate", "Elementwise", "Accuracy")  # types of one parent or more

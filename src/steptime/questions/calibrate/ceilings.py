@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from steptime.calibration.here import check_ceilings, take_probe
+from steptime.calibration.here import check_ceilings, probe_ceilings
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
@@ -138,7 +138,7 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     earlier_date = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
         earlier_date = catalog.device(device_words.LOCAL).calibration.date[: len("2026-01-31")]
-    device_table = take_probe(backend, options, budget_s)
+    device_table = probe_ceilings(backend, options, budget_s)
     path = catalog.write_user_device(device_table, device_table["name"])
     notes = [device_table["note"]] if device_table.get("note") else []
     if earlier_date:

@@ -258,7 +258,7 @@ def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[RowStruct]) -> S
     if not isinstance(rows, JsonRows):
         return tuple(msgspec.convert(row, kind) for row in rows)
     decoder = msgspec.json.Decoder(kind)
-    read_texts = rows.texts  # lists of JSON texts, made anew by each call
+    read_texts = rows.read_chunks  # lists of JSON texts, made anew by each call
     return LazySequence(len(rows), lambda: map(decoder.decode, chain.from_iterable(read_texts())))
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.kinds import setting_texts
-from steptime.core.workload import FULL_TRAINING, departures
+from steptime.core.workload import FULL_TRAINING, changed_settings
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
-from steptime.network.recompute import needed
+from steptime.network.recompute import find_repeated_ops
 from steptime.planning.answer import fits, time_request
 from steptime.planning.request import Request
 from steptime.planning.site import Site, find_node_link
@@ -57,7 +57,7 @@ def list_fitting_commands(
     graph = base_model.graph()
     is_training = step.phase == "train"
     is_sequence_training = is_training and graph.tokens is not None
-    can_recompute = is_sequence_training and bool(needed(graph, to_end=False))
+    can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
     candidates = [(step, largest_batch)] if largest_batch > 0 else []
     if is_training:
@@ -201,7 +201,7 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
 
 
 def _format_command(model: str, device: str, step: StepOptions, batch: int) -> str:
-    changed = departures(step, StepOptions())
+    changed = changed_settings(step, StepOptions())
     changed["option"] = setting_texts(changed.pop("options", None))
     words = options.words_of({"device": device, "batch": batch, **changed, **step.words()})
     return shlex.join(["steptime", "fit", model, *words])

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from steptime.core.workload import Workload
-from steptime.network.recompute import needed
+from steptime.network.recompute import find_repeated_ops
 from steptime.prediction.memory import Sharding, rank_peak_bytes
 from steptime.prediction.step_model import StepModel
 
@@ -60,7 +60,7 @@ def _list_changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     if workload.tuning.has_adapter and not workload.tuning.weights:
         quantised_tuning = replace(workload.tuning, weights=FROZEN_WEIGHTS)
         yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised_tuning)
-    can_recompute = bool(needed(model.graph(), to_end=False))
+    can_recompute = bool(find_repeated_ops(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
         recomputing_tuning = replace(workload.tuning, recompute="full")
         yield "full recompute", replace(workload, tuning=recomputing_tuning)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steptime.build import make_workload, read_model
 from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
 from steptime.core.errors import InputError, check_choice, shorten, unknown
-from steptime.core.formula import column_name, filled, formula, valued
+from steptime.core.formula import column_name, fill_braces, formula, parse_cell
 from steptime.core.table_layout import Cells
 from steptime.core.units import QUANTITIES
 from steptime.core.values import parse_count
@@ -61,7 +61,7 @@ class MappedRow:
 
     def text(self, template: str) -> str:
         """Return a text with its columns and formulas filled in."""
-        return filled(template, self._values_for(template), self.cells)
+        return fill_braces(template, self._values_for(template), self.cells)
 
     def value(self, text: str) -> Any:
         """Return the value of a formula, or of the column of that heading: `99` of `99%`.
@@ -86,7 +86,9 @@ class MappedRow:
     def size(self, template: str, place: str) -> int:
         """Return the whole number that a formula or a text says; raises `InputError`."""
         if "{" in template:
-            return to_integer(valued(filled(template, self.values, self.cells, True)), place)
+            return to_integer(
+                parse_cell(fill_braces(template, self.values, self.cells, True)), place
+            )
         return size_of(template, self.values, place)
 
     @cached_property
@@ -154,7 +156,7 @@ class MappedRow:
         if cell in ("", None, []):
             return None
         texts = cell if isinstance(cell, list) else amounts_of(cell)
-        times_s = [self._read_seconds(formula_text, valued(text)) for text in texts]
+        times_s = [self._read_seconds(formula_text, parse_cell(text)) for text in texts]
         samples_s = tuple(time_s for time_s in times_s if time_s is not None)
         has_empty_sample = len(samples_s) < len(times_s)
         if not samples_s or has_empty_sample:
@@ -189,7 +191,7 @@ class MappedRow:
     def workload(self) -> Workload:
         """The step of the row's network."""
         keys = self.keys
-        model = filled(keys.model, self.values, self.cells, has_integers=True)
+        model = fill_braces(keys.model, self.values, self.cells, has_integers=True)
         try:
             return make_workload(
                 read_model(model),
@@ -233,7 +235,7 @@ class MappedRow:
             value = self.value(amount.formula)
             place, scale = name, 1.0
         else:
-            value = valued(self._cell(amount.column))
+            value = parse_cell(self._cell(amount.column))
             place, scale = amount.column, amount.scale
         cell = _parse_cell_amount(value)
         if cell is not None and cell.dimension:  # its unit stands in place of `scale`

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from steptime.core.amounts import localise
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.formula import column_name, formula, valued
+from steptime.core.formula import column_name, formula, parse_cell
 from steptime.core.table_files import (
     Words,
     is_table_name,
@@ -61,7 +61,7 @@ class _CellForm(NamedTuple):
     def to_value(self, cell: object, text: object) -> Any:
         """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
         is_dotted = isinstance(cell, str) and text == cell and "." in cell
-        return text if is_dotted and self.decimal != "." else valued(text)
+        return text if is_dotted and self.decimal != "." else parse_cell(text)
 
 
 @dataclass(frozen=True)
