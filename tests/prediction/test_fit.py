@@ -104,8 +104,12 @@ def test_temporaries_of_an_optimizer_are_no_activations():
     graph = build_step(workload)
     moment = worst_moment(graph, catalog.stack())
     assert moment.name == "at the optimizer step"
-    assert moment.parts["temporaries"] == moment.parts["gradients"] == 4 * graph.parameters
-    assert moment.parts["activations"] < 100
+    assert (
+        moment.bytes_by_purpose["temporaries"]
+        == moment.bytes_by_purpose["gradients"]
+        == 4 * graph.parameters
+    )
+    assert moment.bytes_by_purpose["activations"] < 100
 
 
 def test_what_helps_is_counted():

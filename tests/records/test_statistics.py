@@ -142,7 +142,7 @@ def test_columns_of_unequal_length_are_refused():
 
 def test_a_slow_start_is_left_out_twice_over():
     found = find_warm_up([np.log([2.0] * 4 + [1.0] * 16)], [1])
-    assert found.samples.tolist() == [8]  # four slow samples, doubled
+    assert found.sample_counts.tolist() == [8]  # four slow samples, doubled
     assert found.steady == 1
 
 
@@ -150,7 +150,7 @@ def test_each_run_has_its_own_warm_up():
     runs = [np.log(r) for r in noisy(4, runs=4)]
     runs[2][:5] += 1.0
     found = find_warm_up(runs, [len(runs)])
-    assert found.samples[2] >= 10
+    assert found.sample_counts[2] >= 10
     assert estimate([np.exp(r).tolist() for r in runs]).value == pytest.approx(1.0, rel=0.01)
 
 
@@ -160,7 +160,7 @@ def test_a_drift_has_no_steady_state_and_a_wider_interval():
     assert found.steady == 0
     assert found.low < 1.05  # where it would be after 19 samples
     warm = find_warm_up([np.log(run) for run in drifting], [len(drifting)])
-    assert max(warm.samples) == 15  # a quarter is kept
+    assert max(warm.sample_counts) == 15  # a quarter is kept
 
 
 def test_runs_without_warm_up_are_steady():
