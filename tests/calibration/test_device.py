@@ -349,11 +349,15 @@ def test_a_phase_of_which_no_step_tells_is_as_far_off_as_on_a_device_never_seen(
     table = calibrate(T4, networks(told, 1.0), None)
     table = device_from_table(
         {
-            "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 320,
-            "peak_TFLOP_per_s": {"float32": 8.1}, "calibration": table,
+            "name": "mine",
+            "kind": "gpu",
+            "source": "test",
+            "memory_GB_per_s": 320,
+            "peak_TFLOP_per_s": {"float32": 8.1},
+            "calibration": table,
         },
         "mine.toml",
-    ).calibration.table  # fmt: skip
+    ).calibration.table
     assert widths(table, other) == pytest.approx(widths({}, other), rel=1e-3)
     assert math.log(max(widths(table, told))) < 0.9 * math.log(min(widths({}, told)))
 

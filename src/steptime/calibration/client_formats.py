@@ -9,6 +9,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -132,25 +133,12 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     )
     backend = stack_of_backend(document.get("backend"))
     settings = {**backend, **read_settings(document, document.get("server_info"))}
+    make_facts = partial(RunFacts, place=place, group=group, settings=settings, traffic=traffic)
     if isinstance(document.get("ttfts"), list):
         requests, failed_count = _read_bench_requests(document, place)
-        facts = RunFacts(
-            place=place,
-            group=group,
-            settings=settings,
-            traffic=traffic,
-            failed_count=failed_count,
-        )
-        return make_run_from_requests(requests, facts)
-    failed_count = int(read_number(document, "failed", place) or 0)
+        return make_run_from_requests(requests, make_facts(failed_count=failed_count))
+    facts = make_facts(failed_count=int(read_number(document, "failed", place) or 0))
     completed = int(read_finite(document, "completed", place))
-    facts = RunFacts(
-        place=place,
-        group=group,
-        settings=settings,
-        traffic=traffic,
-        failed_count=failed_count,
-    )
     request_ms = _read_first_nonzero(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
     tpot_ms = _read_first_nonzero(document, ("mean_tpot_ms", "mean_itl_ms"), place)
     ttft_ms = _read_first_nonzero(document, ("mean_ttft_ms",), place)
@@ -175,7 +163,8 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
             raise InputError(f"{place}: {name}: must be a list of {len(ttfts_s)} values, as ttfts")
         columns[name] = column
     starts_s = document.get("start_times")
-    has_start_times = isinstance(starts_s, list) and len(starts_s) == len(ttfts_s)
+    if not isinstance(starts_s, list) or len(starts_s) != len(ttfts_s):
+        starts_s = None
     errors = document.get("errors")
     requests = []
     rows = zip(*columns.values(), strict=True)
@@ -194,7 +183,7 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)
         request = ClientRequest(
-            arrival_s=float(starts_s[i]) if has_start_times else None,  # type: ignore[index]  # a list
+            arrival_s=None if starts_s is None else float(starts_s[i]),
             input_tokens=int(read_finite(cells, "input", row_place)),
             output_tokens=int(read_finite(cells, "output", row_place)),
             ttft_s=first_token_s,

@@ -172,7 +172,7 @@ def _strip_metadata(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return _strip_metadata(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return Union[  # noqa: UP007  # made of many
+        return Union[  # noqa: UP007  # `|` joins two members
             tuple(_strip_metadata(member) for member in get_args(hint))
         ]
     return hint

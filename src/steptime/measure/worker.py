@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
@@ -322,7 +323,7 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
 def main() -> None:
     """Serve on the process's standard streams, keeping them for requests and answers alone."""
     requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
-    with open(os.devnull) as null_file:  # noqa: PTH123  # for its descriptor
+    with Path(os.devnull).open() as null_file:
         os.dup2(null_file.fileno(), 0)
     os.dup2(2, 1)
     serve(_requests(requests), answers)

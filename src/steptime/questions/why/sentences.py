@@ -13,10 +13,10 @@ from steptime.questions.why.answer import (
     Shares,
     WhyAnswer,
 )
+from steptime.records.record import LARGEST_DISTURBED_SHARE
 
 MAX_IMPROVEMENTS = 4  # in a sentence
 SMALLEST_SHARE = 0.005  # of a step, from which on a share is listed
-LARGEST_UNDISTURBED_SHARE = 0.25  # of the samples; above it a sentence says so
 SMALLEST_WAIT = 0.01  # share of a step from which on it waits for input or communication
 IDLE_SHARE = 0.9  # of the host's time: a device that works less than that is idle between kernels
 WORTHWHILE_SPEEDUP = 1.02
@@ -91,7 +91,7 @@ def describe_evidence(evidence: Evidence, shares: Shares) -> list[str]:
         duration = seconds(evidence.communication_s)
         lines.append(f"Communication was measured at {duration} a step.")
     disturbed_share = (evidence.disturbed_sample_count or 0) / (evidence.sample_count or 1)
-    if disturbed_share > LARGEST_UNDISTURBED_SHARE:
+    if disturbed_share > LARGEST_DISTURBED_SHARE:
         lines.append(f"Other work disturbed {percent(disturbed_share)} of the samples.")
     return [*lines, f"It executed its FLOP at {percent(evidence.peak_share)} of the peak."]
 

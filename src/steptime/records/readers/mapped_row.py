@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from steptime.build import make_workload, read_model
 from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
@@ -269,20 +269,20 @@ def _convert_to_unit(name: str, text: object, cell: CellAmount, is_inverse: bool
 
 
 def _check_number(value: object, place: str) -> float:
-    if not _is_number(value) or not abs(value) < LARGEST:  # type: ignore[arg-type]
+    if not _is_number(value) or not abs(value) < LARGEST:
         raise InputError(
             f"{place}: must be a number, not {shorten(value)}{_find_number_hint(value)}"
         )
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _check_positive(value: object, place: str) -> float:
-    if not _is_number(value) or not 0 < value < LARGEST:  # type: ignore[operator]
+    if not _is_number(value) or not 0 < value < LARGEST:
         raise InputError(f"{place} must be above 0, not {shorten(value)}{_find_number_hint(value)}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -314,9 +314,8 @@ def size_of(
 
 def to_integer(value: object, place: str, below: int = 2**63) -> int:
     """Return a value that is a whole number, 4 for 4.0; raises `InputError` for another one."""
-    is_in_range = _is_number(value) and 0 <= value < below  # type: ignore[operator]  # a number
-    if not is_in_range or value != int(value):  # type: ignore[call-overload]  # a number
+    if not _is_number(value) or not 0 <= value < below or value != int(value):
         limit = f"2^{below.bit_length() - 1}"
         hint = _find_number_hint(value)
         raise InputError(f"{place} is a whole number below {limit}, not {shorten(value)}{hint}")
-    return int(value)  # type: ignore[call-overload, no-any-return]  # a number
+    return int(value)

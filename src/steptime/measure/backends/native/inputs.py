@@ -248,7 +248,7 @@ def find_run_fault(
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), flags:
             by_place, by_name = tensors_of(inputs)
             module(*by_place, **by_name)
-    except Exception as error:  # noqa: BLE001  # whatever it is: it does not take them
+    except Exception as error:  # noqa: BLE001  # a module of a user may raise anything
         return error
     return None
 
