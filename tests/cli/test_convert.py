@@ -66,6 +66,34 @@ def test_a_module_leaves_nothing_in_the_current_folder(folder):
     assert not list(folder.glob("*.pt2"))
 
 
+def test_modules_of_one_class_are_exported_by_two_processes_at_once(folder, monkeypatch):
+    import torch
+
+    from steptime.core import registry
+
+    place = "steptime.measure.backends.native.export:export"
+    export = registry.load(place)
+    files_of_other_process: list[str] = []
+
+    def export_while_another_process_does(*arguments):
+        fixed_batch_reason = export(*arguments)
+        if not files_of_other_process:
+            files_of_other_process.append("")  # the export below is not interrupted again
+            module = torch.nn.Linear(8, 6)
+            files_of_other_process[0] = steptime.from_module(module, [torch.zeros(3, 8)])
+        return fixed_batch_reason
+
+    load = registry.load
+    monkeypatch.setattr(
+        registry,
+        "load",
+        lambda name: export_while_another_process_does if name == place else load(name),
+    )
+    file = steptime.from_module(torch.nn.Linear(8, 4), [torch.zeros(3, 8)])
+    counts = [steptime.count_step(f, 1).parameters for f in (file, *files_of_other_process)]
+    assert counts == [8 * 4 + 4, 8 * 6 + 6]
+
+
 @pytest.mark.usefixtures("exported_here")
 def test_what_code_is_given_is_remembered_when_the_code_changes(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)  # whatever the environment says
