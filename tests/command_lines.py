@@ -13,7 +13,10 @@ from steptime.core.signature import parameters_of
 
 @dataclass(frozen=True)
 class Option:
-    """A parameter of a command: an option, or an argument, whose name has no dashes."""
+    """A parameter of a command: an option, or an argument, whose name has no dashes.
+
+    `panel` is the heading under which the help lists it.
+    """
 
     name: str
     names: tuple[str, ...]
@@ -21,6 +24,7 @@ class Option:
     is_required: bool
     default: Any
     is_flag: bool
+    panel: str
 
     @property
     def is_argument(self) -> bool:
@@ -55,6 +59,7 @@ def _options(name: str) -> tuple[Option, ...]:
             argument.required,
             parameters[argument.field_info.name].default,
             argument.is_flag(),
+            argument.parameter.group[0].name,
         )
         for argument in find_app(name).assemble_argument_collection()
     )

@@ -1,14 +1,13 @@
-"""The option tables of docs/commands.md are those of the command line.
+"""The pages of docs/commands, and what help, completion and messages of the commands say.
 
-STEPTIME_RENEW_GOLDEN=1 pytest tests/cli/test_commands_page.py writes them anew, and the
-section of a question or an analysis that has none.
+`scripts/make-commands` writes the options and keys on the pages.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -18,87 +17,43 @@ import pytest
 from command_lines import Option, command_lines
 from every import every
 from places import ROOT
-from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
-from steptime.api import PANELS, PROGRAMS, QUESTIONS
-from steptime.cli.commands import SHELLS, find_question, kind_names, root_commands
+from steptime.analysis.analyses import ANALYSES, PLOTS
+from steptime.api import PANELS, PROGRAMS
+from steptime.cli.commands import SHELLS, kind_names, root_commands
 from steptime.cli.main import run
 from steptime.cli.panels import PANEL_OF_OPTION, PANEL_OF_PARAMETER
 from steptime.cli.panels import PANELS as PANELS_OF_OPTIONS
 
-PAGE = ROOT / "docs/commands.md"
-TABLE = re.compile(r"^\| option \| means \|\n(?:\|.*\n)+", re.MULTILINE)
-
-
+MAKER = runpy.run_path(str(ROOT / "scripts/make-commands"))
 PICTURES = [f"analyse {name}" for name in PLOTS]
-COMMANDS = [name for name in command_lines() if name not in PICTURES]
-"""The commands with a section of their own; pictures share that of `analyse`."""
 
 
 def _options(name: str) -> tuple[Option, ...]:
-    """Return the options of a section; `analyse` has those of a picture, which are all alike."""
-    return command_lines()["analyse memory" if name == "analyse" else name]
+    """Return the options of a command; `analyse` has those of a picture, which are all alike."""
+    return command_lines()[PICTURES[0] if name == "analyse" else name]
 
 
-def _description(name: str) -> str:
-    """Return the text of a new section."""
-    kind = name.removeprefix("analyse ")
-    is_analysis = name != kind
-    text = analysis(kind).about if is_analysis else find_question(name).__doc__
-    return inspect.cleandoc(text).replace("\n\n", " ", 1)
+@every("name", MAKER["command_names"]())
+def test_a_page_has_the_options_and_keys_of_its_command(name):
+    path = MAKER["page_path"](name)
+    assert path.read_text("utf-8") == MAKER["page"](name), "run scripts/make-commands"
 
 
-def _row(option: Option) -> str:
-    names = ", ".join(f"`{name}`" for name in sorted(option.names, key=len, reverse=True))
-    means = option.help.replace("|", "\\|")
-    if option.is_required:
-        means = f"Required. {means}"
-    elif option.default not in (None, False, "", ()) and "efault" not in means:
-        means = f"{means} Default: {option.default}."
-    return f"| {names} | {means} |"
-
-
-def _table(name: str) -> str:
-    options = [option for option in _options(name) if not option.is_argument]
-    return "\n".join(["| option | means |", "|---|---|", *map(_row, options), ""])
-
-
-def _section(text: str, name: str) -> tuple[int, int]:
-    start = text.index(f"\n## {name}\n")
-    after = text.find("\n## ", start + 1)
-    return start, len(text) if after < 0 else after
-
-
-@every("name", [*COMMANDS, "analyse"])
-def test_the_options_of_a_command_are_documented(name):
-    text = PAGE.read_text("utf-8")
-    if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
-        _, end = _section(text, COMMANDS[COMMANDS.index(name) - 1])
-        text = f"{text[:end]}\n## {name}\n\n{_description(name)}\n\n{_table(name)}{text[end:]}"
-    start, end = _section(text, name)
-    section = text[start:end]
-    if os.environ.get("STEPTIME_RENEW_GOLDEN"):
-        new = TABLE.sub(lambda _: _table(name), section, count=1)
-        PAGE.write_text(text[:start] + new + text[end:], encoding="utf-8")
-        return
-    found = TABLE.search(section)
-    assert found, f"{name} has no table of options"
-    assert found[0] == _table(name), "renew with STEPTIME_RENEW_GOLDEN=1"
+def test_every_command_has_a_page_and_a_line_in_the_overview():
+    commands = set(MAKER["command_names"]())
+    assert commands == {*command_lines(), "analyse"} - set(PICTURES)
+    pages = {path.name for path in MAKER["FOLDER"].iterdir()}
+    assert pages == {MAKER["page_path"](name).name for name in commands}
+    overview = (ROOT / "docs/commands.md").read_text("utf-8")
+    linked_pages = set(re.findall(r"\(commands/([\w-]+\.md)\)", overview))
+    assert linked_pages == pages
 
 
 def test_the_kinds_of_analyse_are_documented():
-    text = PAGE.read_text("utf-8")
-    start, end = _section(text, "analyse")
     kinds = kind_names()
     assert set(kinds) >= {*ANALYSES, *PLOTS}
-    assert set(kinds) <= set(re.findall(r"`(\w+)`", text[start:end]))
-
-
-def test_the_commands_are_documented_in_their_order():
-    headings = re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
-    analyses = [f"analyse {name}" for name in ANALYSES]
-    questions = [*QUESTIONS, *PROGRAMS]
-    after = questions.index("analyse") + 1
-    assert headings[1:] == [*questions[:after], *analyses, *questions[after:]]
+    text = MAKER["page_path"]("analyse").read_text("utf-8")
+    assert set(kinds) <= set(re.findall(r"`(\w+)`", text))
 
 
 @pytest.mark.parametrize("line", ["", "analyse", *command_lines()])

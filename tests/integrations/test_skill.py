@@ -23,11 +23,5 @@ def test_the_skill_shows_what_its_examples_print():
 def test_the_index_names_commands_and_pages_that_exist():
     written = (ROOT / "llms.txt").read_text("utf-8")
     assert written == MAKER["index_page"](), "run scripts/make-skill"
-    headings = (ROOT / "docs/commands.md").read_text("utf-8").lower()
     for target in re.findall(r"\]\(([^)]*)\)", written):
-        path, _, anchor = target.partition("#")
-        assert (ROOT / path).is_file()
-        if anchor:
-            assert re.search(
-                rf"^#+ `?(steptime )?{anchor.replace('-', '[ -]')}`?$", headings, re.MULTILINE
-            )
+        assert (ROOT / target).is_file()

@@ -1,7 +1,7 @@
 """What a folder of records can be asked, and shown as: the tables of analyses and of charts.
 
-An analysis is one file and one row: a command, a section of docs/commands.md, and where it has a
-heading a section of the report, with its chart. A chart that is of no analysis is a row of `PLOTS`.
+An analysis is one file and one row. It is a command with a page in docs/commands and, if it has a
+heading, a section of the report with its chart. A chart that is of no analysis is a row of `PLOTS`.
 """
 
 from __future__ import annotations

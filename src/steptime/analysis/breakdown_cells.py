@@ -89,7 +89,7 @@ class NetworkOps(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         workload_key: key of the network.
         platform: name of the platform.
-        strategy: how replicas exchange gradients; "" for none.
+        strategy: how replicas reduce gradients; "" for none.
         network: name of the network.
         sides: the sides by name.
     """

@@ -17,7 +17,7 @@ class DeviceTableRow(AnswerRow, frozen=True, kw_only=True):
         num_gpu: devices that the job had.
         staged_from: the disk that the data set was read from.
         batch: examples of one replica in a step.
-        strategy: the strategy that exchanges gradients.
+        strategy: the strategy that reduces gradients across replicas.
         dtype: data type.
         phase: train or infer.
         optimizer: the optimizer.

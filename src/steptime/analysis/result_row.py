@@ -20,8 +20,8 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
         family: its family.
         batch: examples of one replica in a step.
         replicas: data-parallel copies.
-        strategy: the strategy that exchanges gradients; None for one replica.
-        overlap: whether the exchange overlaps the backward pass.
+        strategy: the strategy that reduces gradients across replicas; None for one replica.
+        overlap: whether communication overlaps the backward pass.
         dtype: data type.
         phase: train or infer.
         optimizer: the optimizer.

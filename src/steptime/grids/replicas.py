@@ -308,7 +308,7 @@ def predict_replicas(
         workload: the step of one replica.
         cluster: the devices and their links.
         strategy: the name of a strategy (`STRATEGIES`).
-        overlap: whether gradients are exchanged during the backward pass, if the strategy can.
+        overlap: whether gradients are reduced during the backward pass, if the strategy can.
         method: the cost model.
         options: options of the method.
 

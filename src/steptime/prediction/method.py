@@ -58,7 +58,7 @@ class Method:
         derate: returns the device at the rates that kernels reach, with the constants of the price.
         notes: returns remarks that a reader must know, from a graph, data type, device and
             settings.
-        collective: the collective by which replicas exchange gradients unless the user names one.
+        collective: the collective by which replicas reduce gradients unless the user names one.
         collectives: the collectives by name.
         links: returns a fabric with the rates that its links reach.
         latency: whether messages over links have a latency.

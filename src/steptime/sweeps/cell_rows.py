@@ -30,7 +30,7 @@ class CellRow(AnswerRow, frozen=True, kw_only=True):
         input: where the input comes from.
         loaders: processes that read ahead.
         prefetch: batches that each of them has ready.
-        strategy: how replicas exchange gradients, "" for one replica.
+        strategy: how replicas reduce gradients, "" for one replica.
         overlap: whether they communicate during the backward pass.
         allocation: name of the table of the experiment file that asks for the node.
         round: number of the visit, from 0 on.

@@ -57,7 +57,7 @@ CSV_COLUMNS = (
 
 
 class ChooseRow(AnswerRow, frozen=True, kw_only=True):
-    """A training on one device. What follows `usable_bytes` is unknown unless `status` is `ok`.
+    """A training on one device; fields after `usable_bytes` are unknown unless `status` is `ok`.
 
     Attributes:
         device: the device.

@@ -56,8 +56,8 @@ class PairStep(AnswerRow, frozen=True, kw_only=True):
         family: family of the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel replicas.
-        strategy: how replicas exchange gradients.
-        overlap: whether the exchange runs beside the backward pass.
+        strategy: how replicas reduce gradients.
+        overlap: whether communication runs beside the backward pass.
         dtype: data type of the step; None where the sides have different types.
         phase: train or infer.
         optimizer: the optimizer.

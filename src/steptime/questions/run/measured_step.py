@@ -111,7 +111,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
         global_batch: examples of all replicas in a step.
-        strategy: how replicas exchange gradients, None for one replica.
+        strategy: how replicas reduce gradients, None for one replica.
         phase: train or infer.
         dtype: data type.
         optimizer: the optimizer.

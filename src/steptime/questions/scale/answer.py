@@ -73,11 +73,11 @@ CSV_COLUMNS = (
 
 
 class CollectiveTime(AnswerRow, frozen=True, kw_only=True):
-    """The time of an exchange of gradients by one collective.
+    """The time of a reduction of gradients by one collective.
 
     Attributes:
         collective: the collective, such as `ring`.
-        communication_s: seconds of the exchange.
+        communication_s: seconds of the reduction.
     """
 
     collective: str
@@ -99,10 +99,10 @@ class SplitLayerTimes(AnswerRow, frozen=True, kw_only=True):
 
 
 class DataParallelTimes(SplitLayerTimes, frozen=True, kw_only=True):
-    """The passes of the layers that are not split, and the exchange of their gradients.
+    """The passes of the layers that are not split, and the reduction of their gradients.
 
     Attributes:
-        sync_s: seconds of the exchange.
+        sync_s: seconds of the reduction.
     """
 
     sync_s: float
@@ -153,7 +153,7 @@ class ScaleRow(AnswerRow, frozen=True, kw_only=True):
         backward_s: seconds of the backward pass.
         update_s: seconds of the optimizer.
         compute_s: seconds of all passes.
-        communication_s: seconds of the exchange of gradients by the collective of the answer.
+        communication_s: seconds of the reduction of gradients by the collective of the answer.
         overlap_s: the part of `communication_s` that hides behind the backward pass.
         exposed_communication_s: the part of `communication_s` that the step waits for.
         step_s: seconds of a step.
@@ -170,7 +170,7 @@ class ScaleRow(AnswerRow, frozen=True, kw_only=True):
         cost_total: cost of the whole training; null without a price.
         peak_bytes: size of all tensors of a replica at the worst moment; null of split layers.
         needed_bytes: memory that the process of a replica needs; null of split layers.
-        collectives: seconds of the exchange by each collective.
+        collectives: seconds of the reduction by each collective.
         forward_lower_s: forward pass with parallel chains; null unless model parallel.
         forward_upper_s: forward pass of layers one after another; null unless model parallel.
         backward_lower_s: backward pass with parallel chains; null unless model parallel.
@@ -236,7 +236,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         scaling: `weak` or `strong`.
         parallel: `data`, `model` or `hybrid`.
         collective: the collective that adds up the gradients.
-        overlap: whether gradients are exchanged during the backward pass.
+        overlap: whether gradients are reduced during the backward pass.
         compression: how many times smaller the gradients are.
         parameters: number of parameters.
         gradient_bytes: size of the gradients.
