@@ -42,8 +42,8 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
         return str(path)
     folder = item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as own_folder:
-        export_path = Path(own_folder) / file_name
+    with tempfile.TemporaryDirectory(dir=folder) as export_folder:
+        export_path = Path(export_folder) / file_name
         export_to(export_path)
         hash_folder = folder / read_model(str(export_path)).sha256
         hash_folder.mkdir(exist_ok=True)
