@@ -76,7 +76,7 @@ def find_or_make(
     path, note_path = folder / f"{name}.parquet", folder / f"{name}.json"
     facts = _read_note(note_path, path)
     if facts is not None:
-        return path, facts
+        return path, facts  # a cache that fits
     with _lock(folder):
         facts = _read_note(note_path, path)  # another process may have made it
         if facts is None:
@@ -111,7 +111,7 @@ def _remove_old(folder: Path, name: str, *new_paths: Path) -> None:
     kind = name.partition("-")[0]
     newest_s = new_paths[0].stat().st_mtime
     for path in {*folder.glob(f"{kind}-*")} - {*new_paths}:
-        if path.stat().st_mtime < newest_s - IN_USE_S:
+        if path.stat().st_mtime < newest_s - IN_USE_S:  # nobody reads for so long
             path.unlink()
 
 

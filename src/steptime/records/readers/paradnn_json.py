@@ -109,7 +109,7 @@ def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record |
             steps_per_s = (
                 _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
             )
-            if not steps_per_s or steps_per_s < 0:
+            if not steps_per_s or steps_per_s < 0:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue
             quantities["step_s"] = Quantity(1 / steps_per_s)
@@ -188,6 +188,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
+    # FLOP over batch x parameters are about 6, or 6 / 8 in files of one core of a TPU.
     flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
     is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES if parameter_bytes else None
     file_name = file.rpartition("/")[2].lower()
@@ -226,7 +227,7 @@ def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], l
         if not (flop and params):
             continue
         if flop_per_byte:
-            parameter_bytes.append(flop / (params * flop_per_byte))
+            parameter_bytes.append(flop / (params * flop_per_byte))  # intensity is FLOP a byte
         with suppress(InputError):  # a text that is no label
             _, batch, _ = network(str(label), file)
             flop_shares.append(flop / (batch * params))
@@ -248,7 +249,7 @@ def network(text: str, file: str = "") -> tuple[Choice, int, str]:
         if not match:
             continue
         model = row["model"].format(**match.groupdict())
-        detail = row.get("detail")
+        detail = row.get("detail")  # a setting that the label lacks, such as the kind of cell
         if detail:
             words = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
             if not words:
