@@ -301,7 +301,7 @@ def _dram_bytes_per_mac(chip: Chip) -> _BytesPerMac | None:
         for row in chip.accelerator.rows_with_macs
         if row.dram_bytes is not None and row.macs
     ]
-    if not bytes_and_macs:
+    if not bytes_and_macs:  # the tables state no traffic
         return None
     ratios = [dram_bytes / macs for dram_bytes, macs in bytes_and_macs]
     total_bytes = sum(dram_bytes for dram_bytes, _ in bytes_and_macs)

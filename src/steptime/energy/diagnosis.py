@@ -119,7 +119,7 @@ def cross_predictions(chip: Chip) -> Iterator[CrossPrediction]:
         rows = _list_rows_with_macs(network)
         # Leave-one-out: the other networks of the table predict this one.
         training_rows = [row for row in chip.accelerator.rows_with_macs if row not in rows]
-        if not rows or not training_rows:
+        if not rows or not training_rows:  # nothing to predict, or to predict from
             continue
         macs = sum(row.macs or 0 for row in rows)
         measured = chip.cost_per_mac(rows)

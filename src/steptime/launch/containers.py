@@ -99,7 +99,7 @@ def _split_command(command: Any, variables: Mapping[str, str]) -> list[str]:
     """Return the words of a command that is a text or a list of words."""
     if isinstance(command, list):
         return [_substitute_variables(str(word), variables) for word in command]
-    if not isinstance(command, str):
+    if not isinstance(command, str):  # none is stated
         return []
     # The quotes of a text are read as a shell reads them.
     commands = read_script(_substitute_variables(" ".join(command.split("\n")), variables)).commands

@@ -133,7 +133,7 @@ def _quantisation_words(
     """
     weights = facts.get("weights")
     cache = facts.get("kv_dtype")
-    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}  # while loading
+    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}  # made on load
     words: list[str] = []
     if weights is not None:
         if weights not in word_by_weights:

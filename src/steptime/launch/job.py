@@ -151,7 +151,7 @@ def _complete_batches(job: JobBuilder) -> None:
     micro_batch = job.find_count("micro_batch")
     accumulation = job.find_count("accumulation")
     global_batch = job.find_count("global_batch")
-    if replicas is None:
+    if replicas is None:  # the number of devices is open
         return
     # global_batch = micro_batch x accumulation x replicas
     if global_batch is None:

@@ -137,7 +137,7 @@ def _take_launcher(
     options: list[str] = []
     while words:
         word = words[0]
-        if not word.startswith("-"):
+        if not word.startswith("-"):  # the program that is started
             break
         options.append(word)
         words = words[1:]
@@ -178,7 +178,7 @@ def _skip_options(words: list[str], name: str, launch: LaunchedProgram) -> list[
 
 def _count_option_values(launcher: str, option: str) -> int:
     """Return the number of words that are values of an option of `srun` and the like."""
-    if "=" in option:
+    if "=" in option:  # `--option=value`
         return 0
     option_name = normalize(option)
     if launcher == "srun":

@@ -338,7 +338,7 @@ def note_unpriced(job: JobBuilder, settings: ToolSettings, reasons: Mapping[str,
     """
     for name, reason in reasons.items():
         values = settings.values.get(name)
-        if values is None or name in settings.used_names:
+        if values is None or name in settings.used_names:  # absent, or a fact holds it
             continue
         is_off = bool(values) and values[0].lower() in FALSE_WORDS  # an option without value is on
         if not is_off:

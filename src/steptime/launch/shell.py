@@ -213,7 +213,7 @@ class _Interpreter:
         """Return the text of a here-document, expanded unless its mark is quoted."""
         bodies = [child for child in node.named_children if child.type == "heredoc_body"]
         delimiter = next(child for child in node.named_children if child.type == "heredoc_start")
-        if not bodies:
+        if not bodies:  # an empty here-document
             return ""
         is_quoted_delimiter = self._source_text(delimiter)[:1] in {'"', "'", "\\"}
         body = bodies[0]
@@ -231,7 +231,7 @@ class _Interpreter:
                 environment[name] = value if isinstance(value, str) else " ".join(value)
             elif is_word:
                 words += self.expand_words(child)
-        if not words:
+        if not words:  # assignments alone
             return
         is_function = words[0] in self._functions
         if is_function and self._depth < MAX_DEPTH:

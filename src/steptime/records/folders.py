@@ -125,7 +125,7 @@ class Folders:
         reason_columns = ("status", "cause")
         steps = self.scan().filter(pl.col("scope") == "").select(reason_columns).collect()
         has_success = (steps["status"] == "ok").any()
-        if has_success or not len(steps):
+        if has_success or not len(steps):  # nothing to explain
             return ""
         reasons = steps.group_by(reason_columns, maintain_order=True).len("count")
         # The last row is the most frequent reason; of equally frequent ones the last by name.

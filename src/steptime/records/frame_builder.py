@@ -148,7 +148,7 @@ class FrameBuilder:
             if quantity.samples and name != "step_s":  # those of the step are columns, below
                 nested.sampled.append((row_number, name, quantity))
         step = line.quantities.get("step_s")
-        if step is None:
+        if step is None:  # a failure, or an op without a time
             return
         columns["stated_low"][row_number] = step.low
         columns["stated_high"][row_number] = step.high

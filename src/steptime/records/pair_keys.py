@@ -54,7 +54,7 @@ def quantity_value(quantity: str) -> pl.Expr:
 
 def check_quantity(data: Folders, quantity: str) -> None:
     """Raise `InputError` if no record has a quantity."""
-    if _has_value(data, quantity_value(quantity)):
+    if _has_value(data, quantity_value(quantity)):  # some record has it
         return
     if data.failed:
         raise InputError(data.failed)

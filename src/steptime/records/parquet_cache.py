@@ -98,7 +98,7 @@ def _read_note(note_path: Path, parquet: Path) -> FrameFacts | None:
     """Return the facts of a Parquet file that is as it was made, None for any other file."""
     with suppress(OSError, ValueError):
         envelope = msgspec.json.decode(note_path.read_bytes(), type=_Envelope)
-        if envelope.mark != hash_text(envelope.note):
+        if envelope.mark != hash_text(envelope.note):  # torn or changed
             return None
         note = msgspec.json.decode(envelope.note, type=CacheNote)
         if (note.format, note.stamp) == (FORMAT, stamp_of(parquet)):

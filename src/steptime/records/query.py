@@ -143,7 +143,7 @@ def limit_memory(memory_bytes: int) -> None:
     What malloc has reserved and not touched yet is part of the address space, so it is taken off.
     """
     size_bytes = _process_sizes()
-    if not size_bytes:
+    if not size_bytes:  # not Linux
         return
     # What malloc has reserved and not touched can be used without a larger address space.
     untouched_bytes = min(size_bytes["VmData"] - size_bytes["RssAnon"], MAX_RESERVED_BYTES)
@@ -243,7 +243,7 @@ def answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection, out: Bi
         QueryFaultError: if there is no answer within the limits.
     """
     with _convert_errors("refused"):
-        if not _make_answer(request, connection):
+        if not _make_answer(request, connection):  # a statement without a table
             return 0
         (row_count,) = connection.execute("SELECT count(*) FROM answer").fetchall()[0]
     if request.max_rows is not None and row_count > request.max_rows:

@@ -243,7 +243,7 @@ def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) ->
     if len(values) not in (0, sample_count):
         return f"{len(values)} values of {sample_count} samples"
     expected_type = _SAMPLE_TYPES.get(column)
-    if expected_type is None or not values:
+    if expected_type is None or not values:  # any type is right
         return ""
     has_other_types = set(map(type, values)) != {expected_type}  # not isinstance: True is no run
     if has_other_types:

@@ -181,7 +181,7 @@ def find_distinguishing_settings(settings: Texts) -> list[str]:
     class_count = 1
     for name, column in settings.items():
         texts = set(column)
-        if len(texts) == 1:
+        if len(texts) == 1:  # equal in all rows
             continue
         codes: dict[str | None, int] = {text: code for code, text in enumerate(texts | {"null"})}
         codes[None] = codes["null"]  # an absent setting is equal to null

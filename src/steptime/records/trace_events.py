@@ -152,7 +152,7 @@ def _read_slice(event: Mapping[str, Any]) -> Slice | None:
 def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
     """Return the inputs of an op; a list of tensors becomes an input for each of them."""
     shapes = arguments[SHAPES]
-    if not isinstance(shapes, list):
+    if not isinstance(shapes, list):  # written by another tool
         return ()
     input_count = len(shapes)
     dtypes = _pad_list(arguments.get("Input type"), input_count)

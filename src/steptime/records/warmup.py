@@ -80,7 +80,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
         long_runs = [run_logs for run_logs in logs[runs] if len(run_logs) >= MIN_SAMPLES]
-        if not long_runs:
+        if not long_runs:  # too few samples to tell
             continue
         if len(long_runs) == 1:  # a run alone is its own profile
             profile = long_runs[0]
@@ -120,7 +120,7 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     ends = np.zeros(len(logs), np.int64)
     for runs, run_logs in by_length(logs):
         sample_count = run_logs.shape[1]
-        if sample_count < MIN_SAMPLES:
+        if sample_count < MIN_SAMPLES:  # no warm-up can be told from noise
             continue
         centred = run_logs - middles(run_logs)[:, np.newaxis]
         # From the back, so that sums up to a sample are those of the samples that stay.

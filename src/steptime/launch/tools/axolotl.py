@@ -68,7 +68,7 @@ def read_axolotl(settings: ToolSettings, launch: LaunchedProgram, files: Files) 
 def _read_degrees(job: JobBuilder, settings: ToolSettings) -> None:
     """Set replicas and devices where the file names the degrees of sharding."""
     shards, copies = settings.count("dp_shard_size"), settings.count("dp_replicate_size")
-    if shards is None and copies is None:
+    if shards is None and copies is None:  # the devices say how many replicas
         return
     # Each copy of the state is shared out among `shards` devices.
     job.set("data", (shards or 1) * (copies or 1))

@@ -131,7 +131,7 @@ def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> Non
     replicas_per_slice = prod(axis.within for axis in axes.values()) * experts
     replicas = prod(axis.degree for axis in axes.values()) * experts
     job.set("data", replicas)
-    if 1 < shards < replicas // experts:
+    if 1 < shards < replicas // experts:  # fewer share out the state than there are replicas
         job.set("shard", shards * experts)
     has_several_slices = replicas > replicas_per_slice
     if has_several_slices:

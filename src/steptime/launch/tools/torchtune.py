@@ -88,7 +88,7 @@ def _model_of(builder: str) -> str | None:
 
 def _read_targets(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the products that LoRA adapts."""
-    if "lora_rank" not in job.facts:
+    if "lora_rank" not in job.facts:  # all weights are trained
         return
     targets = settings.texts("model.lora_attn_modules")
     for key, name in (("apply_lora_to_mlp", "mlp"), ("apply_lora_to_output", "output")):

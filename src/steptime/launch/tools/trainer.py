@@ -203,7 +203,7 @@ def set_dora(job: JobBuilder, settings: ToolSettings, *flags: str) -> None:
 
 def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> None:
     """Set what the file and the options of `accelerate launch` say."""
-    if launch.launcher != "accelerate":
+    if launch.launcher != "accelerate":  # nothing to read
         return
     path = launch.settings.text("config_file")
     config = (files.read_mapping(path) if path else None) or {}

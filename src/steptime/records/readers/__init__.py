@@ -70,7 +70,7 @@ def read_path(
         command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
-    # A mapping of the user comes before all other readers.
+    # A mapping of the user comes before all other readers; read from a file it has a `sha256`.
     user_reader = {"csv" if mapping.sha256 else mapping.name: mapping} if mapping else {}
     readers = dict(user_reader)
     readers |= {name: reader_of(name, command_keys) for name in READERS if name not in readers}
@@ -196,6 +196,6 @@ def _table_hint(source: RecordSource, mapping: Any) -> str:
         return f"it lacks columns of the mapping: {', '.join(sorted(lacking))}"
     if mapping and not is_table_name(source.name):
         return f"a table ends in {ENDINGS_TEXT}, also with .gz"
-    if not source.name.lower().endswith(".csv") or mapping:
+    if not source.name.lower().endswith(".csv") or mapping:  # no table
         return ""
     return "--map FILE.toml says what columns mean"

@@ -99,7 +99,7 @@ class MappedRow:
     @cached_property
     def batch(self) -> int | None:
         """The batch of one replica, None if the network's text says it."""
-        if not self.keys.batch:
+        if not self.keys.batch:  # the text of the network says it
             return None
         # The formula of the batch may divide by the replicas, which are no column then.
         if "replicas" not in self.keys.batch or "replicas" in self.values:
@@ -154,7 +154,7 @@ class MappedRow:
         """Return the samples of the row; None if it has none."""
         formula_text = self.keys.samples or self.keys.runs
         cell = self.value(formula_text) if formula_text else None
-        if cell in ("", None, []):
+        if cell in ("", None, []):  # one time, under `seconds`
             return None
         texts = cell if isinstance(cell, list) else amounts_of(cell)
         times_s = [self._read_seconds(formula_text, parse_cell(text)) for text in texts]

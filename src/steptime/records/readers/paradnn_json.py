@@ -205,7 +205,9 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
     if "gpu" in (*devices_of_name, implied_device):
-        return _Machine(GPU, "float16-mixed" if is_float32 is False else "float32", 1, file)
+        return _Machine(
+            GPU, "float16-mixed" if is_float32 is False else "float32", cores=1, file=file
+        )
     return _Machine(TPU, "float32" if is_float32 else "bfloat16-mixed", CORES, file)
 
 
@@ -224,7 +226,7 @@ def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], l
         flop = read_number("fl", index)
         params = read_number("params", index)
         flop_per_byte = read_number("intensity", index)
-        if not (flop and params):
+        if not (flop and params):  # not stated in this file
             continue
         if flop_per_byte:
             parameter_bytes.append(flop / (params * flop_per_byte))  # intensity is FLOP a byte

@@ -236,7 +236,7 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     """Whether a job ran on GPUs: by the placement of its operations, where that is logged."""
     if log["gpus_used"] is not None:
         return bool(log["gpus_used"] > 0)
-    if log["gpu_product"]:
+    if log["gpu_product"]:  # TensorFlow printed the GPU that it opened
         return True
     if log["sees_no_gpu"] or name.cpu:
         return False

@@ -108,7 +108,7 @@ def _arrange_points(
 
 def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield one row per run, panel by panel."""
-    # labels name the networks; settings of the run are in the panel's name
+    # Names are of the networks' own settings; those of the run are in the panel's name.
     network_rows = [{**bar, "settings": bar["params"]} for bar in bars]
     names = name_networks(network_rows, (*EXCHANGE, "batch"))
     network_by_model = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}

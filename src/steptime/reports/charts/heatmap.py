@@ -47,7 +47,7 @@ class _ColorScale:
             end = self.low if number < 0 else self.high
             return number / end < LIGHT  # 0 in the middle, 1 at the end
         has_single_value = self.high <= self.low
-        if has_single_value:
+        if has_single_value:  # without a range no colour is light
             return False
         if self.is_logarithmic:
             return math.log(number / self.low) / math.log(self.high / self.low) > LIGHT

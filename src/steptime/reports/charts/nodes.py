@@ -84,7 +84,7 @@ def _join_names(points: list[style.Row]) -> None:
     for point, next_point in pairwise(points):
         have_names = point["named"] and next_point["named"]
         share_panel = point["panel"] == next_point["panel"]
-        if not have_names or not share_panel:
+        if not have_names or not share_panel:  # nothing to join
             continue
         is_close = abs(point["slower"] - next_point["slower"]) < min_distance
         if is_close:

@@ -196,7 +196,8 @@ def name(field: str, **settings: Any) -> Spec:
 def encode_categories(field: str, rows: Iterable[Row], title: str = "", **legend: Any) -> Spec:
     """Return colour and shape of a field: each value has a pair of its own, in rows' order.
 
-    Numbers have a colour of the ramp each, in their order; many of them share its length.
+    Numbers have a colour of the ramp each, in their order; many of them share its length. The
+    legend's title is the field's name, unless `title` is another; " " leaves it empty.
     """
     values = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
     if values and all(isinstance(value, int | float) for value in values):
