@@ -53,7 +53,7 @@ class Chip:
     def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> ChipCost:
         """Return total cost over total multiply-adds of measured layers that state theirs."""
         rows = list(layers)
-        macs = sum(row.macs or 0 for row in rows)
+        macs = sum(row.macs or 0 for row in rows)  # multiply-adds
         costs = [self.cost(row) for row in rows]
         latency_s = sum(cost.latency_s for cost in costs)
         energy_j = sum(cost.energy_j for cost in costs)
@@ -130,7 +130,7 @@ class Estimate:
         dram_bytes = sum(layer.dram_bytes or 0.0 for layer in layers)
         return {
             "dram_bytes": dram_bytes,
-            "energy_j": dram_bytes * (low_j + high_j) / 2,
+            "energy_j": dram_bytes * (low_j + high_j) / 2,  # at the mean energy of a byte
             "energy_low_j": sum(layer.dram_low_bytes or 0.0 for layer in layers) * low_j,
             "energy_high_j": sum(layer.dram_high_bytes or 0.0 for layer in layers) * high_j,
         }
@@ -189,18 +189,18 @@ def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
             does not state its multiply-adds.
     """
     parts = tuple(chip.accelerator.kind for chip in chips)
-    if request.net:
+    if request.net:  # a network of the tables: each layer is looked up by its name
         rows = _find_network_rows(request.net, chips)
         layers = [_look_up_layer(layer, request.net, rows) for layer in request.layers]
         return Estimate(parts, tuple(layers), not_covered=())
     layers, not_covered, pruned_names = [], [], []
     for layer in request.layers:
         chip = _find_chip(layer, chips)
-        if chip is None:
+        if chip is None:  # it costs nothing, and is listed
             not_covered.append(layer)
             continue
         layers.append(_scale_layer(layer, chip))
-        if chip.accelerator.pruned:
+        if chip.accelerator.pruned:  # its measured layers have pruned weights, this one may not
             pruned_names.append(layer.name)
     return Estimate(parts, tuple(layers), tuple(not_covered), supposed_pruned=tuple(pruned_names))
 
@@ -217,7 +217,7 @@ def _find_network_rows(net: str, chips: Sequence[Chip]) -> dict[str, _ChipRow]:
     networks = [(chip, network) for chip in chips for network in chip.accelerator.networks]
     rows = {
         plain_layer(row.name): _ChipRow(chip, row)
-        for chip, network in networks
+        for chip, network in networks  # one chip may have the convolutions, another the rest
         if plain_net(network.name) == plain_net(net)
         for row in network.layers
     }
@@ -240,7 +240,7 @@ def _look_up_layer(layer: ChipLayer, net: str, rows: Mapping[str, _ChipRow]) -> 
         accelerator=chip.accelerator.name,
         macs=row.macs,
         latency_s=cost.latency_s,
-        latency_low_s=None,
+        latency_low_s=None,  # a measured layer has no interval
         latency_high_s=None,
         energy_j=cost.energy_j,
         energy_low_j=None,
@@ -273,6 +273,7 @@ def _scale_layer(layer: ChipLayer, chip: Chip) -> LayerEstimate:
         raise InputError(f"layer {shorten(layer.name)}: 'macs' is missing")
     macs = layer.macs
     measured_rows = chip.accelerator.rows_with_macs
+    # Low and high ends are those of the cheapest and of the dearest measured layer.
     mean = chip.cost_per_mac(measured_rows)
     row_costs = [chip.cost_per_mac([row]) for row in measured_rows]
     dram_bytes_per_mac = _dram_bytes_per_mac(chip)
@@ -300,7 +301,7 @@ def _dram_bytes_per_mac(chip: Chip) -> _BytesPerMac | None:
         for row in chip.accelerator.rows_with_macs
         if row.dram_bytes is not None and row.macs
     ]
-    if not bytes_and_macs:
+    if not bytes_and_macs:  # the tables state no traffic
         return None
     ratios = [dram_bytes / macs for dram_bytes, macs in bytes_and_macs]
     total_bytes = sum(dram_bytes for dram_bytes, _ in bytes_and_macs)

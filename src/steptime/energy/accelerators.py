@@ -177,7 +177,7 @@ def _convert_to_si(table: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a table whose columns with units are converted to SI; other columns are kept."""
     converted = {}
     for key, value in table.items():
-        field, factor = _SI_UNITS.get(key, (key, None))
+        field, factor = _SI_UNITS.get(key, (key, None))  # a column without a unit is kept
         converted[field] = value if factor is None else value * factor
     return converted
 
@@ -186,7 +186,7 @@ _DESIGN_KEYS = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source
 
 
 def _read_design(table: Mapping[str, Any]) -> Design:
-    none_stated = {"clock_hz": None, "area_mm2": None, "power_w": None}
+    none_stated = {"clock_hz": None, "area_mm2": None, "power_w": None}  # where a file lacks them
     si_values = {**none_stated, **_convert_to_si(table)}
     return Design(
         networks=tuple(network["name"] for network in table.get("networks", ())),
@@ -232,6 +232,7 @@ def _read_accelerator(name: str) -> Accelerator:
 
 def _read_network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
     """Return the table of a network; rows that state no power get the power of the chip."""
+    # A row of the table may state its own.
     common_columns = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
     total = table.get("total")
     return MeasuredNetwork(

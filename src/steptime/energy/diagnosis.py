@@ -117,8 +117,9 @@ def cross_predictions(chip: Chip) -> Iterator[CrossPrediction]:
     """Yield each network of a table with its prediction from the other networks of that table."""
     for network in chip.accelerator.networks:
         rows = _list_rows_with_macs(network)
+        # Leave-one-out: the other networks of the table predict this one.
         training_rows = [row for row in chip.accelerator.rows_with_macs if row not in rows]
-        if not rows or not training_rows:
+        if not rows or not training_rows:  # nothing to predict, or to predict from
             continue
         macs = sum(row.macs or 0 for row in rows)
         measured = chip.cost_per_mac(rows)
@@ -154,7 +155,7 @@ def rival_platforms(accelerator: Accelerator) -> Iterator[RivalPlatform]:
             weights=rival.weights,
             batch=rival.batch,
             latency_ratio=latency_ratio,
-            energy_ratio=latency_ratio * geometric_mean(power_ratios),
+            energy_ratio=latency_ratio * geometric_mean(power_ratios),  # energy = power x time
         )
 
 

@@ -69,7 +69,7 @@ class Hierarchy:
 
     def __post_init__(self) -> None:
         """Raise `InputError` for a reuse below 1 and a buffer without a figure."""
-        if not self.reuse >= 1:
+        if not self.reuse >= 1:  # refuses what is no number (NaN), too
             raise InputError(f"hierarchy '{self.name}': 'reuse' must be 1 or more")
         if self.buffer_kb not in self.figures.sram_j_per_byte:
             sizes = ", ".join(map(str, self.figures.sram_j_per_byte))
@@ -178,6 +178,7 @@ def op_energy(
     """
     energy_figures = hierarchy.figures
     check_choice("dtype", dtype, energy_figures.operation_j, energy_figures.name)
+    # Without a process the chip stays in that of the figures: a factor of 1.
     scale = scale_factors(scaling, energy_figures.process, process or energy_figures.process).energy
     return [_price_op(graph, op, dtype, hierarchy, scale) for op in graph.ops]
 
@@ -221,16 +222,19 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
     inputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.outputs)
     flop, tensor_bytes = cost_of(op.kind, inputs, op.settings, outputs)
+    # Matrix products as (count, m, n, k); () of an op without any, whose FLOP are paired.
     products = products_of(op.kind, inputs, op.settings)
     multiply_adds = sum(map(prod, products)) if products else flop / 2
     element_bytes = SIZE_BYTES[dtype]
     register_bytes = multiply_adds * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
-    buffer_bytes = float(tensor_bytes)
+    buffer_bytes = float(tensor_bytes)  # each tensor once
     dram_bytes = float(tensor_bytes)
     if products:
         capacity_bytes = hierarchy.buffer_kb * 1024
         buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
         if tensor_bytes > capacity_bytes:
+            # The least that any tiling of a product moves: 2 m n k / sqrt(elements of the buffer)
+            # (Hong and Kung 1981, with the constant of Smith and others 2019).
             tiled_bytes = multiply_adds * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
             dram_bytes = max(dram_bytes, tiled_bytes)
     low_j_per_byte, high_j_per_byte = energy_figures.dram_j_per_byte

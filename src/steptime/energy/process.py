@@ -37,7 +37,7 @@ _PROCESS = re.compile(
 def read_process(text: str) -> Process:
     """Parse `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for other texts."""
     match = _PROCESS.fullmatch(text.strip().lower())
-    nm, voltage_v = 0, None
+    nm, voltage_v = 0, None  # refused below if the text does not fit
     if match:
         nm = int(match["nm"])
         voltage_v = float(match["voltage_v"]) if match["voltage_v"] else None
@@ -76,7 +76,7 @@ def describe_range(process: Process) -> str:
 
     Example: `5nm is beyond 180 to 7 nm, whose figures are known`.
     """
-    nodes_nm = [int(name.partition("-")[0]) for name in INVERTERS]
+    nodes_nm = [int(name.partition("-")[0]) for name in INVERTERS]  # `45` of `45-hp`
     low_nm, high_nm = min(nodes_nm), max(nodes_nm)
     if low_nm <= process.nm <= high_nm:
         return ""
@@ -98,6 +98,7 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
 def _inverter_delay_and_energy(process: Process) -> tuple[float, float]:
     """Return delay and energy of an inverter; raises `InputError` outside of the published fit."""
     node = str(process.nm)
+    # Small nodes have two flavours; high performance is the usual one.
     if node not in INVERTERS or process.flavour:
         node = f"{process.nm}-{process.flavour or 'hp'}"
     if node not in INVERTERS:
@@ -110,7 +111,7 @@ def _inverter_delay_and_energy(process: Process) -> tuple[float, float]:
     delay = _evaluate_polynomial(delay_fit, voltage_v)
     energy = _evaluate_polynomial(energy_fit, voltage_v)
     square, linear, _ = energy_fit
-    energy_slope = 2 * square * voltage_v + linear
+    energy_slope = 2 * square * voltage_v + linear  # energy must rise with the voltage
     if delay <= 0 or energy <= 0 or energy_slope <= 0:
         raise InputError(
             f"process '{process.label}': {voltage_v} V is outside of stillmaker-baas' fit"

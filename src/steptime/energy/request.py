@@ -94,7 +94,7 @@ def request_of_configuration(table: object, source: str, folders: Iterable[Path]
     if not _is_name(name):
         raise InputError(f"{source}: '{key}' is a name, not {shorten(name)}")
     layer_names = _read_layer_names(table, source)
-    if key == "net":
+    if key == "net":  # a network of the chips' tables, in which its layers are looked up
         return ChipRequest(name, name, tuple(map(ChipLayer, layer_names)))
     file_layers = _read_net_file(name, source, folders)
     layers = []
@@ -104,7 +104,7 @@ def request_of_configuration(table: object, source: str, folders: Iterable[Path]
             names = [layer.name for layer in file_layers.values()]
             raise unknown("layer", layer_name, names, f"{source}, {shorten(name)}")
         layers.append(layer)
-    return ChipRequest(name, "", tuple(layers))
+    return ChipRequest(name, "", tuple(layers))  # "": no network of the tables
 
 
 def request_of_graph(name: str, graph: Graph) -> ChipRequest:
@@ -152,7 +152,7 @@ def _read_net_file(name: str, source: str, folders: Iterable[Path]) -> dict[str,
     layers: dict[str, ChipLayer] = {}
     for row in rows:
         layer = _parse_layer(row, label)
-        if layers.setdefault(plain_layer(layer.name), layer) is not layer:
+        if layers.setdefault(plain_layer(layer.name), layer) is not layer:  # the name was there
             raise InputError(f"{label}: layer {shorten(layer.name)} is listed twice")
     return layers
 
@@ -163,6 +163,7 @@ def _find_net_file(name: str, source: str, folders: Iterable[Path]) -> Path:
     for folder in searched_folders:
         try:
             path = (folder / name).resolve()
+            # A configuration of somebody else must not read files elsewhere (`../../secret`).
             is_inside = path.is_relative_to(folder.resolve())
             if is_inside and path.exists():
                 return path
@@ -183,7 +184,7 @@ def _parse_layer(row: object, source: str) -> ChipLayer:
     if not _is_name(kind):
         raise InputError(f"{place}: 'type' must be a text")
     if macs is not None:
-        if isinstance(macs, bool) or not isinstance(macs, int):
+        if isinstance(macs, bool) or not isinstance(macs, int):  # True is an int in Python
             raise InputError(f"{place}: 'macs' must be a whole number, not {shorten(macs)}")
         if not 0 <= macs <= MAX_COUNT:
             raise InputError(f"{place}: 'macs' must be from 0 to 2^53, not {shorten(macs)}")

@@ -31,9 +31,9 @@ def topology(graph: Graph) -> tuple[str, dict[str, int]]:
     lines = [HEADER]
     omitted: dict[str, int] = {}
     for op in graph.ops:
-        if op.part != "forward":
+        if op.part != "forward":  # SCALE-Sim knows inference alone
             continue
-        layers = list(_convert_op(graph, op, MAX_ROWS - len(lines)))
+        layers = list(_convert_op(graph, op, MAX_ROWS - len(lines)))  # none if not all fit
         lines += [_format_line(name, sizes) for name, sizes in layers]
         if not layers:
             omitted[op.kind] = omitted.get(op.kind, 0) + 1
@@ -65,9 +65,10 @@ def _convert_op(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, _Lay
     if convolution is not None:
         yield op.name, convolution
         return
+    # Any other op as its matrix products, which are images of width 1 and filters of 1 x 1.
     products = products_of(kind, specs, attrs)
     product_count = sum(count for count, *_ in products)
-    if product_count > max_rows:
+    if product_count > max_rows:  # left out
         return
     number = 0
     for count, m, n, k in products:
@@ -96,15 +97,17 @@ def _convolution_sizes(kind: str, specs: Specs, attrs: Attrs) -> _LayerSizes | N
     settings = dict(attrs)
     height, width, row_stride, column_stride, rows, columns = window
     is_dilated = settings.get("dilation", (1, 1)) != (1, 1)
-    if examples > 1 or is_dilated or row_stride != column_stride:
+    if examples > 1 or is_dilated or row_stride != column_stride:  # no columns for these
         return None
     groups = settings.get("groups", 1)
     return _LayerSizes(
+        # What all windows cover together: the file has no padding.
         image_height=reach(rows, height, row_stride),
         image_width=reach(columns, width, column_stride),
         filter_height=height,
         filter_width=width,
         channels=channels,
+        # One g-th of the filters keeps the multiply-adds right, as the file has no groups.
         filters=weights[0] // (groups if isinstance(groups, int) else 1),
         stride=row_stride,
     )

@@ -228,7 +228,7 @@ def _run_op(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
             a_size = min(image.size // count, m * k)
         product = _Product(m, k, n, a_bytes=a_size * element_bytes, b_bytes=k * n * element_bytes)
         runs.append(_run_products(array, product, dataflow, count))
-    return runs[0] if len(runs) == 1 else _add_runs(array, runs)
+    return runs[0] if len(runs) == 1 else _add_runs(array, runs)  # attention has two products
 
 
 def _add_runs(array: Array, runs: Sequence[ArrayRun]) -> ArrayRun:
@@ -259,13 +259,14 @@ class _Loops(NamedTuple):
 
 def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
+    # x lies on the rows of PEs, y on their columns, t runs through time; one of m, n, k each.
     check_choice("dataflow", dataflow, DATAFLOWS)
     m, k, n, _, _ = product
     loops = _arrange_loops(array, product, dataflow)
     plan = _choose_plan(array, product, dataflow, loops)
     cycles = _count_cycles(loops, plan.passes)
     macs = m * k * n
-    if dataflow == "output":  # sums stay in the PEs
+    if dataflow == "output":  # sums stay in the PEs; A is read once a tile of y, B one of x
         partial_sum_bytes = 0
         elements_read = m * k * loops.y_tiles + k * n * loops.x_tiles
     else:  # sums of all tiles but the first along k are read again, and written before
@@ -326,7 +327,7 @@ def _plan_time_s(array: Array, loops: _Loops, plan: _BufferPlan) -> float:
 def _count_cycles(loops: _Loops, passes: int) -> int:
     """Return the sum over all tiles of 2 r + c + t - 2 (see the module), T cut into `passes`."""
     tile_count = loops.x_tiles * loops.y_tiles * passes
-    shift_cycles = (2 * loops.x * loops.y_tiles + loops.y * loops.x_tiles) * passes
+    shift_cycles = (2 * loops.x * loops.y_tiles + loops.y * loops.x_tiles) * passes  # 2 r + c
     stream_cycles = loops.t * loops.x_tiles * loops.y_tiles
     return shift_cycles + stream_cycles - 2 * tile_count
 
@@ -349,11 +350,11 @@ def _list_stationary_plans(array: Array, product: _Product) -> Iterator[_BufferP
         for keeps_a in (False, True):
             row_bytes = sums_row_bytes + (a_row_bytes if keeps_a else 0)
             free_bytes = array.buffer_bytes - (b_bytes if keeps_b else 0)
-            if free_bytes < row_bytes:
+            if free_bytes < row_bytes:  # not even one row fits beside B
                 continue
-            passes = _divide_up(m, free_bytes // row_bytes) if row_bytes else 1
-            a_reads = 1 if keeps_a else column_tiles
-            b_reads = 1 if keeps_b else passes
+            passes = _divide_up(m, free_bytes // row_bytes) if row_bytes else 1  # pieces of m
+            a_reads = 1 if keeps_a else column_tiles  # streamed again for each tile of B
+            b_reads = 1 if keeps_b else passes  # loaded again for each piece of m
             yield _BufferPlan(passes, a_bytes * a_reads + b_bytes * b_reads + c_bytes)
 
 
@@ -381,17 +382,17 @@ def _list_output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]
         panel_count=column_tiles,
     )
     for resident, streamed in ((a_panels, b_panels), (b_panels, a_panels)):
-        if resident.panel_bytes > array.buffer_bytes:
+        if resident.panel_bytes > array.buffer_bytes:  # not even one panel can be kept
             continue
         free_bytes = array.buffer_bytes - streamed.panel_bytes
-        group_size = max(1, free_bytes // resident.panel_bytes)
+        group_size = max(1, free_bytes // resident.panel_bytes)  # resident panels kept at once
         stream_count = _divide_up(resident.panel_count, group_size)
         dram_bytes = resident.size_bytes + streamed.size_bytes * stream_count + c_bytes
         yield _BufferPlan(passes=1, dram_bytes=dram_bytes)
 
 
 def _divide_up(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
+    return -(-dividend // divisor)  # rounded up
 
 
 def _check_size(name: str, value: object) -> None:

@@ -39,6 +39,7 @@ class AcceleratorWatch(Watch):
 
     def end_step(self, is_complete: bool = True) -> None:
         """End the step if the accelerator has updated the weights."""
+        # True in the last microbatch of a step, after which the weights are updated.
         has_updated = getattr(self._accelerator, "sync_gradients", True)
         super().end_step(is_complete=is_complete and bool(has_updated))
 

@@ -31,7 +31,7 @@ class LightningStepTimeCallback(LoopCallback, Callback):  # type: ignore[misc]  
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch the module."""
         self._updates = _count_updates(trainer)
-        self._begin_watch(find_network(pl_module), None)
+        self._begin_watch(find_network(pl_module), batch=None)  # counted in each batch
 
     def on_train_epoch_start(self, *_event: Any) -> None:
         """Begin to wait for the first batch of an epoch."""
@@ -82,7 +82,7 @@ def find_network(module: Any) -> Any:
             children_with_all_weights = [
                 child for child in module.children() if _count_weights(child) == weight_count
             ]
-            if len(children_with_all_weights) != 1:
+            if len(children_with_all_weights) != 1:  # the weights lie in several children
                 return module
             (module,) = children_with_all_weights
     except Exception:  # noqa: BLE001  # objects of the user may raise anything

@@ -37,7 +37,8 @@ class LoopCallback:
         self.watch: Watch | None = None
         self._settings = (device, out, log_every, log_to)
         self._wait_start_s: float | None = None
-        Watch(None, None, *self._settings)  # refuses what is wrong before training
+        # A watch of nothing, which refuses wrong settings before the training begins.
+        Watch(None, None, *self._settings)
 
     def _begin_watch(self, model: Any, batch: int | None) -> Watch:
         """Begin to watch a model, and to wait for its first batch."""
@@ -47,11 +48,11 @@ class LoopCallback:
 
     def _begin_step(self, examples: int | None = None) -> None:
         """End the wait and begin a step, or go on with one whose gradients are accumulated."""
-        if self.watch is None:
+        if self.watch is None:  # the training has not begun
             return
         if self._wait_start_s is not None:
             self.watch.add_wait(time.perf_counter() - self._wait_start_s, examples)
-        else:
+        else:  # the trainer said nothing since the last batch: no wait was timed
             self.watch.add_wait(0.0, examples)
         self._wait_start_s = None
         self.watch.begin_step()

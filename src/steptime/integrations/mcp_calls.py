@@ -66,13 +66,13 @@ class CallWorkers:
         worker = self._idle_workers.pop() if self._idle_workers else await self._start_worker()
         try:
             answer = await worker.ask(tool, arguments, on_progress)
-        except ToolError:
+        except ToolError:  # refused, but the process is well
             self._idle_workers.append(worker)
             raise
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             await self._end_worker(worker)
             raise OutsideError(f"{tool}: its process ended; out of memory?") from None
-        except BaseException:
+        except BaseException:  # a cancelled call must not go on computing
             await self._end_worker(worker)
             raise
         self._idle_workers.append(worker)

@@ -12,6 +12,7 @@ from steptime.core.table import Printout
 from steptime.core.values import parse_count
 from steptime.questions import kinds
 
+DEFAULT_PORT = 8765
 MAX_PORT = 65535
 
 
@@ -27,7 +28,7 @@ class ServedAnswer(Answer, frozen=True, kw_only=True):
 
     def printout(self) -> Printout:
         """Return an answer of which nothing is printed."""
-        return Printout(None)
+        return Printout(None)  # standard output is the client's
 
 
 def mcp(http: bool = False, port: kinds.Count | None = None) -> ServedAnswer:
@@ -45,7 +46,7 @@ def mcp(http: bool = False, port: kinds.Count | None = None) -> ServedAnswer:
     """
     if port is not None and not http:
         raise InputError("--port goes with --http")
-    number = 8765 if port is None else parse_count(text_of(port), "--port", 0, MAX_PORT)
+    number = DEFAULT_PORT if port is None else parse_count(text_of(port), "--port", 0, MAX_PORT)
     if find_spec("mcp") is None or find_spec("mcp_types") is None:
         raise InputError("mcp needs the package mcp: pip install 'steptime[mcp]'")
     from steptime.integrations.mcp_server import serve_http, serve_stdio

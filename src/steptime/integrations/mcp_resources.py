@@ -96,7 +96,7 @@ def doc_pages() -> Mapping[str, Path]:
 
     They lie in a checkout, or where the package was installed; there is none elsewhere.
     """
-    for folder in (
+    for folder in (  # a checkout, or an installed package
         Path(__file__).parents[3] / "docs",
         Path(sysconfig.get_path("data")) / "share/steptime/docs",
     ):

@@ -139,6 +139,7 @@ def serve_http(port: int) -> None:
         listener.close()
         raise InputError(f"--port {port}: {error.strerror}") from None
 
+    # The socket is bound above, so that a taken port is refused before the server starts.
     async def serve() -> None:
         async with CallWorkers() as workers:
             app = build_server(workers).streamable_http_app(

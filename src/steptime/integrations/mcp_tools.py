@@ -114,7 +114,7 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
             if key not in valid_names:
                 raise unknown("parameter", key, valid_names, name)
     for parameter in parameters:
-        is_required = parameter.default is ...
+        is_required = parameter.default is ...  # `...` stands for no default
         if is_required and parameter.name not in values:
             raise InputError(f"{name}: the parameter '{parameter.name}' is missing")
     # `top` and `fields` trim the answer, unless the question has a parameter of that name.
@@ -135,6 +135,7 @@ def _takes_settings(question: Callable[..., Any]) -> bool:
         for parameter in inspect.signature(question).parameters.values()
         if parameter.kind is inspect.Parameter.VAR_KEYWORD
     ]
+    # `**settings: object` takes any name; a typed dict names the parameters that there are.
     hints = get_type_hints(question)
     return any(hints[parameter.name] is object for parameter in variadic)
 
@@ -190,6 +191,7 @@ def _trim_parameters(names: Iterable[str]) -> dict[str, JsonObject]:
 def _without_required(value: Any) -> Any:
     """Return a schema in which no field is required, at any depth."""
     if isinstance(value, Mapping):
+        # A list: the key of a schema. Else "required" may be the name of a field.
         is_struct = isinstance(value.get("required"), list)
         return {
             key: _without_required(item)
@@ -222,7 +224,7 @@ def _select_inner(value: Any, names: Sequence[str]) -> Any:
         return _select_fields(dict(value), names)
     if isinstance(value, list):
         return [_select_inner(item, names) for item in value]
-    raise unknown("field", names[0], [], "fields")
+    raise unknown("field", names[0], [], "fields")  # a number or a text has no fields
 
 
 def _shorten_lists(value: Any, name: str, top: int, lengths: dict[str, int]) -> Any:
@@ -233,7 +235,7 @@ def _shorten_lists(value: Any, name: str, top: int, lengths: dict[str, int]) -> 
         }
     if not isinstance(value, list):
         return value
-    limit = top if name == "rows" else MAX_ITEMS
+    limit = top if name == "rows" else MAX_ITEMS  # `top` is of the rows of the answer itself
     if len(value) > limit:
         lengths[name] = len(value)
     return [

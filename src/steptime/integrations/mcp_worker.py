@@ -69,7 +69,7 @@ def answer_call(call: Any, replies: FileIO) -> Any:
 def write_line(stream: FileIO, value: Any) -> None:
     """Write a value as one line of JSON, whole."""
     data = json.dumps(value, allow_nan=False).encode() + b"\n"
-    while data:
+    while data:  # a pipe may take a part of the line at a time
         data = data[stream.write(data) or 0 :]
 
 

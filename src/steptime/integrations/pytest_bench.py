@@ -103,6 +103,7 @@ class Bench:
             rounds = option("--steptime-rounds")
             if rounds is not None:
                 self._rounds = parse_count(rounds, "--steptime-rounds", at_most=MAX_TYPED_ROUNDS)
+            # A marker with a model is held by `check_marker` before the test runs.
             marker = item.get_closest_marker(MARKER)
             names_no_model = marker is not None and not marker.args
             self._limits = read_limits(marker.kwargs) if marker and names_no_model else None
@@ -127,7 +128,7 @@ class Bench:
         """
         if limits is not None and limits.fits is not None:
             self._enforce(judge_fit(step, limits))
-            if limits.max_step is None:
+            if limits.max_step is None:  # memory is predicted: nothing is measured
                 return BenchResult(measured=None, comparison=None, verdict="fits", folder=None)
         folder = self._next_folder()
         bench_rounds = self._measure_rounds(step, limits, rounds or self._rounds, folder)
@@ -170,13 +171,14 @@ class Bench:
         from steptime.questions.run.question import run
 
         options = {"budget": self._budget, **step.options}
-        if limits is not None and limits.device is not None:
+        if limits is not None and limits.device is not None:  # a GPU is `cuda` here
             options.setdefault("device", _device_kind_of(limits.device))
         out = self._out_folder / folder
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             answer = run(step.model, step.batch, runs=rounds, out=out, **options)
         except InputError as error:
+            # A test for a GPU is skipped on a machine without one; wrong input fails the test.
             if "is not available here" in str(error):
                 self._skip(str(error))
             raise
@@ -226,6 +228,7 @@ class Bench:
             fail_on="slower",
             margin=self._margin,
         )
+        # There is one row: the benchmark's folder has the records of one step.
         verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
         line = f"{step_text}; {_describe_change(comparison)}"
         self._add_line(line)
@@ -285,6 +288,7 @@ def _stable_node_id(item: pytest.Item) -> str:
     """
     if item.config.inipath is not None:
         return item.nodeid
+    # Without a configuration file the root, and with it the id, moves with the options' folders.
     folder = item.config.invocation_params.dir
     if not item.path.is_relative_to(folder):
         return item.nodeid
@@ -306,7 +310,7 @@ def _model_text(model: Any, inputs: Any) -> str:
     if isinstance(model, str | os.PathLike):
         return os.fspath(model)
     if inspect.isclass(model) or inspect.isfunction(model):
-        name = model.__qualname__
+        name = model.__qualname__  # has dots where it lies in a class or a function
         if not name.isidentifier():
             raise InputError(f"{name}: give a class or function at the top of a file")
         file = inspect.getsourcefile(model) or ""

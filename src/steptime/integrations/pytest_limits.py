@@ -101,14 +101,14 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     from steptime.questions.fit.answer import FitAnswer
     from steptime.questions.fit.question import fit
 
-    text = limits.fits or ""
+    text = limits.fits or ""  # `24GB`, or the name of a device whose memory it must fit
     device = catalog.device(limits.device or (MEMORY_DEVICE if _is_size(text) else text))
     usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.datasheet.usable_bytes
     answer = fit(step.model, device, step.batch, **step.predicted_options)
     if not isinstance(answer, FitAnswer):
         raise InputError("fits: quantised weights of a desktop server have no training step")
     verdict = judge_memory(answer.needed_bytes, usable_bytes, device).verdict
-    word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict
+    word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict  # else yes or no
     interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"
     limit = "unknown memory" if usable_bytes is None else size(usable_bytes)
     needs = f"needs {size(answer.needed_bytes)} ({interval}) of {limit} on {device.name}"
@@ -129,8 +129,8 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     step_s = measured.step_s
     if step_s is None:
         raise InputError("nothing was measured")
-    factor, stated_s = _parse_max_step(limits.max_step or "")
-    limit_s = stated_s or 0.0
+    factor, stated_s = _parse_max_step(limits.max_step or "")  # one of them is None
+    limit_s = stated_s or 0.0  # a factor sets it below
     limit_text = seconds(limit_s)
     if factor is not None:
         prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
@@ -170,7 +170,7 @@ def _shorten_module_file(model: str) -> str:
 def _compare_median(step: StepStatistics, limit_s: float) -> str:
     """Return yes, no, or unsure where the interval holds the limit or is unknown above it."""
     low_s, high_s = step.low_s, step.high_s
-    if low_s is None or high_s is None:
+    if low_s is None or high_s is None:  # the median alone does not say that a limit is exceeded
         return "yes" if step.median <= limit_s else "unsure"
     if low_s > limit_s:
         return "no"

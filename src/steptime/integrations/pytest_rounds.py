@@ -63,8 +63,10 @@ def needs_rounds(medians_s: Sequence[float], margin: float) -> bool:
     """
     from steptime.analysis.gate import smallest_of_equal
 
+    # With fewer rounds than the first ones nothing was measured, or the test says their number.
     if not FIRST_ROUNDS <= len(medians_s) < MAX_ROUNDS:
         return False
+    # Logarithms of times: a slowdown of 30 % is the same difference of fast and slow steps.
     noise = stdev(map(math.log, medians_s))
-    smallest = smallest_of_equal(noise, len(medians_s), 1, math.log1p(margin))
+    smallest = smallest_of_equal(noise, len(medians_s), pairs=1, margin=math.log1p(margin))
     return math.expm1(smallest) > SOUGHT_SLOWDOWN

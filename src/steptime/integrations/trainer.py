@@ -22,7 +22,7 @@ class StepTimeCallback(LoopCallback):
     def on_train_begin(self, args: Any, *_event: Any, **objects: Any) -> None:
         """Begin to watch the model."""
         batch = getattr(args, "train_batch_size", None)
-        if batch is not None:
+        if batch is not None:  # the Trainer's is that of a microbatch
             batch *= getattr(args, "gradient_accumulation_steps", 1)
         watch = self._begin_watch(objects.get("model"), batch)
         atexit.register(watch.finish)  # a training that fails has no end of its own

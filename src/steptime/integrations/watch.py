@@ -104,7 +104,7 @@ class Watch:
 
     def begin_step(self) -> None:
         """Begin a step, or go on with one whose gradients are accumulated; `step` does this."""
-        if self._is_accumulating:
+        if self._is_accumulating:  # a further microbatch of the same step
             self._wait_within_step_s += self._wait_s
             self._wait_s = 0.0
             return
@@ -142,7 +142,7 @@ class Watch:
         self._is_accumulating = False
         if self._report is not None and self._report.trace is not None:
             self._run_guarded(self._report.trace.drop)
-        if self._first_step_s is None:
+        if self._first_step_s is None:  # the next step is the first one: its examples count anew
             self._examples = 0
 
     def finish(self, interrupted_by: str = "") -> None:
@@ -185,7 +185,7 @@ class Watch:
         """Take the finished steps into the list, and log what is due."""
         if self._clock is None:
             return
-        if self._first_step_s is None:
+        if self._first_step_s is None:  # it compiles and allocates: no sample
             self._end_first_step(self._clock)
             return
         trace = None if self._report is None else self._report.trace
@@ -227,6 +227,7 @@ class Watch:
     def _log_step(self) -> None:
         if self._report is None:
             return
+        # Samples are single steps until a long training joins them: then there are fewer of them.
         samples = self._samples.samples[-self._log_every :]
         step_s = median(sample.step_s for sample in samples)
         line = self._report.describe(step_s, samples, self._samples.step_count)
@@ -238,7 +239,7 @@ class Watch:
         """Log the verdict where there is one; else look again after twice the steps."""
         self._next_judged_step *= 2
         verdict = "" if self._report is None else self._report.judge(self._samples.samples)
-        if verdict:
+        if verdict:  # one is enough
             self._next_judged_step = NEVER
             logger.info("%s", verdict)
 

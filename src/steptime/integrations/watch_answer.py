@@ -113,7 +113,8 @@ def split_warm_up(
     from steptime.records.warmup import find_warm_up
 
     logs = np.log([max(sample.step_s, SHORTEST_S) for sample in samples])
-    warm_up = find_warm_up(logs=[logs], sizes=[1])  # one run, of one cell
+    # Results are arrays with an entry a run: one run here, of a cell with one run.
+    warm_up = find_warm_up(logs=[logs], sizes=[1])
     warm_up_count = int(warm_up.sample_counts[0])
     is_steady = bool(warm_up.steady[0] == 1)
     return samples[:warm_up_count], samples[warm_up_count:], is_steady
@@ -135,7 +136,7 @@ def judge_step(low_s: float | None, high_s: float | None, predicted: WatchPredic
     """
     if low_s is None or high_s is None:
         return "unsure"
-    if predicted.low_s is None or predicted.high_s is None:
+    if predicted.low_s is None or predicted.high_s is None:  # the prediction is a lower bound
         return "unsure"
     if low_s > predicted.high_s:
         return "slower"
@@ -157,7 +158,7 @@ def describe_verdict(
         parts.append(_describe_ratio(step_s, verdict, predicted))
     if share is not None and share >= MIN_WAIT:
         parts.append(f"{percent(share)} of the step waits for the loader")
-    if not parts and share is not None:
+    if not parts and share is not None:  # without a prediction the wait is all that can be said
         return "no wait for the loader"
     return "; ".join(parts)
 
@@ -213,4 +214,4 @@ def _describe_ratio(step_s: float, verdict: str | None, predicted: WatchPredicti
 
 def _format_factor(factor: float) -> str:
     """Return `2.3`, `140`."""
-    return f"{factor:.2g}" if factor < 99.5 else f"{factor:,.0f}"
+    return f"{factor:.2g}" if factor < 99.5 else f"{factor:,.0f}"  # 99.5 would be 1e+02

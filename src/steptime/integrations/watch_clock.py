@@ -111,6 +111,7 @@ class CudaClock:
         while self._steps and self._steps[0].end.query():
             step = self._steps.popleft()
             input_s = step.wait_s
+            # The host may be ahead of the GPU: a wait counts as far as the GPU was idle.
             if self._last_end is not None:
                 idle_s = max(0.0, self._last_end.elapsed_time(step.start) * MS)
                 input_s = min(step.wait_s, idle_s)  # the GPU was busy for the remaining wait
@@ -148,7 +149,7 @@ class SampleList:
         """Add a step."""
         self.step_count += 1
         self._waiting.append(sample)
-        if len(self._waiting) < self.steps_per_sample:
+        if len(self._waiting) < self.steps_per_sample:  # the sample is not full
             return
         self.samples.append(_mean(self._waiting))
         self._waiting = []
@@ -171,7 +172,7 @@ def choose_clock(model: Any) -> StepClock:
     """Return a clock by CUDA events where the model, or without one torch, is on a GPU."""
     import sys
 
-    torch = sys.modules.get("torch")
+    torch = sys.modules.get("torch")  # never imported here: the loop may use another library
     if torch is None or not torch.cuda.is_available():
         return HostClock()
     if isinstance(model, torch.nn.Module):
@@ -179,6 +180,6 @@ def choose_clock(model: Any) -> StepClock:
         if parameter is not None:
             is_cuda = parameter.device.type == "cuda"
             return CudaClock(parameter.device) if is_cuda else HostClock()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # without a model: the loop has used a GPU
         return CudaClock(torch.device("cuda", torch.cuda.current_device()))
     return HostClock()

@@ -30,6 +30,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
     It comes between two steps of Python, so that a single long call of a library ends first.
     """
     thread = ctypes.c_ulong(threading.get_ident())
+    # Python runs the exception in that thread at its next step; None takes a pending one back.
     raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
     lock = threading.Lock()
     is_running = True
@@ -48,7 +49,7 @@ def time_limit(limit_s: float) -> Iterator[None]:
         timer.cancel()
         with lock:
             is_running = False
-            raise_in_thread(thread, None)  # one that has not come yet
+            raise_in_thread(thread, None)  # the block has ended in time
 
 
 @dataclass
@@ -106,11 +107,12 @@ class ModelWatcher:
         """Note the inputs of the first forward pass; whatever fails leaves the network unread."""
         step = self.first_step
         step.forward_passes += 1
-        if step.forward_passes > 1:
+        if step.forward_passes > 1:  # the first one shows all
             return
         try:
             import torch
 
+            # A positional argument has its place as its name: "0".
             values = {str(index): value for index, value in enumerate(args)} | dict(kwargs)
             for name, value in values.items():
                 step.inputs.update(_specs_by_name(name, value))
@@ -118,7 +120,7 @@ class ModelWatcher:
             step.dtype = _step_dtype(module, torch)
             step.phase = "train" if torch.is_grad_enabled() else "infer"
         except Exception:  # noqa: BLE001  # objects of the user may raise anything
-            step.inputs = {}
+            step.inputs = {}  # without inputs the network is not exported
 
     def _note_layer_dtype(self, layer: Any, _args: Any) -> None:
         """Note the data type in which a layer computes."""
@@ -178,7 +180,7 @@ def unwrap(model: Any) -> Any:
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     while True:
-        if hasattr(model, "_orig_mod"):
+        if hasattr(model, "_orig_mod"):  # of torch.compile
             model = model._orig_mod  # noqa: SLF001  # torch offers no other way
         elif isinstance(model, DataParallel | DistributedDataParallel):
             model = model.module
@@ -190,7 +192,7 @@ def _specs_by_name(name: str, value: Any) -> Inputs:
     """Return shape and type of the tensors and numbers in a tree; others are left out."""
     from steptime.measure.backends.native.inputs import specs_of
 
-    if value is None or isinstance(value, str | bytes):
+    if value is None or isinstance(value, str | bytes):  # no tensor
         return {}
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
@@ -212,6 +214,7 @@ def _step_dtype(module: Any, torch: Any) -> str:
     weight_types = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
     dtype = str(next(weight_types, torch.float32)).removeprefix("torch.")
     device = next((weight.device.type for weight in module.parameters()), "cpu")
+    # Autocast computes in a lower type, while the weights stay in float32.
     if dtype == "float32" and torch.is_autocast_enabled(device):
         return f"{torch.get_autocast_dtype(device)}-mixed".removeprefix("torch.")
     return dtype if dtype in FLOAT_TYPES else "float32"
@@ -220,5 +223,5 @@ def _step_dtype(module: Any, torch: Any) -> str:
 def _optimizer_name(optimizer: Any) -> str | None:
     name = type(optimizer).__name__.lower()
     if name == "sgd" and optimizer.param_groups[0].get("momentum"):
-        return "momentum"
+        return "momentum"  # has a state of each weight, which plain SGD has not
     return name if name in OPTIMIZERS or name in BASE_OPTIMIZERS else None

@@ -58,7 +58,7 @@ def ask_question(question: str, arguments: Mapping[str, Any], limit_s: float) ->
     with subprocess.Popen(
         WORKER_COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
     ) as process:
-        timer = threading.Timer(limit_s, process.kill)
+        timer = threading.Timer(limit_s, process.kill)  # ends the reading below
         timer.daemon = True
         timer.start()
         try:
@@ -94,9 +94,9 @@ def find_device(platform: str) -> str | None:
     """Return the device of a platform: by its name, or calibrated on it; None where none is."""
     try:
         return catalog.device(platform).name
-    except InputError:
+    except InputError:  # no device of this name: one may have been calibrated on this platform
         pass
-    for device in catalog.devices(lambda _line: None):
+    for device in catalog.devices(lambda _line: None):  # passing over what is no device
         if device.measured.get("platform") == platform:
             return device.name
     return None
@@ -119,6 +119,7 @@ def predict_step(
     answer = ask_question("predict", arguments, limit_s)
     low_s = answer["low_s"]
     high_s = answer["high_s"]
+    # Each microbatch of a step is predicted as a step of its own.
     step_s = forward_passes * answer["step_s"]
     utilisation = answer.get("utilisation")
     return WatchPrediction(

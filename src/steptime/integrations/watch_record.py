@@ -47,6 +47,7 @@ def rank_and_size() -> tuple[int, int]:
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
             return distributed.get_rank(), distributed.get_world_size()
+    # The variables of torchrun, before the processes are joined.
     rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else (0, 1)
 
@@ -65,7 +66,7 @@ def find_runtime(model: Any, has_loader: bool) -> Runtime:
     options = contract.Options(
         device=device,
         threads=threads,
-        compile=hasattr(model, "_orig_mod"),
+        compile=hasattr(model, "_orig_mod"),  # torch.compile wraps the model so
         tf32=torch is not None and torch.backends.cuda.matmul.allow_tf32,
         input="loader" if has_loader else UNREAD_INPUT,
     )
@@ -110,6 +111,7 @@ def make_workload(
         )
         return replace(workload, batch_per_replica=batch or first_step.batch, plan=plan)
     optimizer = first_step.optimizer or "unknown"
+    # The network could not be read: the record has its name and what the first step showed.
     return Workload(
         model="steps" if model is None else type(model).__name__,
         params={},
@@ -198,7 +200,7 @@ def _process_peak_bytes() -> int | None:
         import resource
     except ImportError:  # of Unix alone
         return None
-    unit_bytes = 1 if sys.platform == "darwin" else KIB
+    unit_bytes = 1 if sys.platform == "darwin" else KIB  # macOS counts bytes
     return unit_bytes * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -216,5 +218,6 @@ def _cuda_peak_bytes(runtime: Runtime) -> int | None:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
+    # A loop on the CPU has the CPU's name as its product, though a GPU may be there.
     is_of_gpu = runtime.facts["product"] == torch.cuda.get_device_name()
     return int(torch.cuda.max_memory_allocated()) if is_of_gpu else None

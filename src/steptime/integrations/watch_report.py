@@ -57,7 +57,7 @@ class LoopReport:
         first_step = self._watcher.first_step
         if first_step.batch is None:
             return None
-        return first_step.batch * first_step.forward_passes
+        return first_step.batch * first_step.forward_passes  # a pass is a microbatch
 
     @property
     def is_first_rank(self) -> bool:
@@ -84,15 +84,16 @@ class LoopReport:
         self._has_loader = has_loader
         self._runtime = watch_record.find_runtime(self._model, has_loader)
         watch_answer.load_statistics()
-        if self._watcher is None:
+        if self._watcher is None:  # without a model there is no prediction
             return
         self._first_step = self._watcher.stop()
-        if not self.is_first_rank:
+        if not self.is_first_rank:  # one process of a training reports for all
             return
         self._device = self._device or find_device(self._runtime.platform)
         try:
             self._model_path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
         except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
+            # A network that cannot be exported is predicted from a trace of its next step.
             if self._device is None:
                 self._note_unknown_device(self._runtime.platform)
             else:
@@ -162,6 +163,7 @@ class LoopReport:
         step_s, low_s, high_s = watch_answer.estimate_step(samples)
         wait_share = _wait_share_after_warm_up(samples)
         if self._prediction is None:
+            # Without a prediction the only verdict is that the loop waits for its input.
             waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
             if not waits_long:
                 return ""
@@ -199,7 +201,7 @@ class LoopReport:
         if self.trace is not None:
             self._notes += self.trace.finish()
         if first_step_s is None or not samples.samples or self._runtime is None:
-            return None
+            return None  # the loop ended before its second step
         workload = self._make_workload()
         record_folder = folder if self.is_first_rank else None
         if record_folder is not None:
@@ -217,6 +219,7 @@ class LoopReport:
                 **self._predicted_facts(samples),
             )
             watch_record.write_record(record, record_folder)
+        # Finding causes takes seconds, for which an interrupted program does not wait.
         answer = self._make_answer(samples, workload.label, with_causes=not interrupted_by)
         folder_text = None if record_folder is None else str(record_folder)
         return add_watch_costs(answer, watch_s, prepare_s, folder_text)
@@ -241,7 +244,7 @@ class LoopReport:
             return watch_record.make_workload(model, self._model_path, step, batch)
         except InputError as error:
             self._notes.append(f"the record names the network alone: {error}")
-            return watch_record.make_workload(model, None, step, batch)
+            return watch_record.make_workload(model, path=None, first_step=step, batch=batch)
 
     def _make_answer(self, samples: SampleList, model: str, with_causes: bool) -> WatchAnswer:
         """Return the answer of the samples."""
@@ -333,6 +336,7 @@ class LoopReport:
         wait_cause = ("loader",) if waits_long else ()
         if self._model_path is None:  # `why` reads a network
             return wait_cause
+        # `why` explains one microbatch without its wait for input.
         compute_s = step_s * (1 - (wait_share or 0.0))
         pass_s = compute_s / max(1, self._first_step.forward_passes)
         try:

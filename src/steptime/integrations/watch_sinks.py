@@ -166,7 +166,7 @@ class SinkGuard:
             self._run_or_stop_logging(lambda sink: sink.finish(texts))
 
     def _run_or_stop_logging(self, work: Callable[[Sink], None]) -> None:
-        if self._open_sink is None:
+        if self._open_sink is None:  # it has failed before
             return
         try:
             if self._sink is None:

@@ -53,7 +53,7 @@ class LoopTrace:
 
     def drop(self) -> None:
         """End the record of a step that an exception ended; the next one takes its place."""
-        profiler, self._profiler = self._profiler, None
+        profiler, self._profiler = self._profiler, None  # the next step is recorded instead
         if profiler is not None:
             profiler.stop()
 
@@ -65,7 +65,7 @@ class LoopTrace:
         """
         start_s = time.perf_counter()
         profiler, self._profiler = self._profiler, None
-        if profiler is None:
+        if profiler is None:  # it could not be started
             return None
         try:
             profiler.stop()
@@ -102,6 +102,7 @@ def predict_traced_step(path: Path, device: str, limit_s: float) -> WatchPredict
 
     What was measured in it is not carried over, since the loop is held against the prediction.
     """
+    # `from_device`: from this device to itself, so that what was measured is not carried over.
     arguments = {"trace": str(path), "device": device, "from_device": device, "steps": 1}
     answer = ask_question("predict", arguments, limit_s)
     return WatchPrediction(

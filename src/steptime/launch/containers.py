@@ -1,4 +1,4 @@
-"""Commands of containers in files of Docker Compose and Kubernetes."""
+"""Commands of containers in files of Docker Compose (services) and Kubernetes (pods)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _find_inline_script(words: list[str]) -> str | None:
     if len(words) < 3:
         return None
     program, option, script, *_ = words
-    runs_script = option.startswith("-") and "c" in option
+    runs_script = option.startswith("-") and "c" in option  # `-c`, `-lc`, `-ec`
     return script if program in SHELLS and runs_script else None
 
 
@@ -61,12 +61,12 @@ def _containers(data: Any) -> Iterator[Mapping[str, Any]]:
             yield from _containers(document)
     elif isinstance(data, dict):
         services = data.get("services")
-        if isinstance(services, dict):
+        if isinstance(services, dict):  # of Compose
             yield from (service for service in services.values() if isinstance(service, dict))
             return
         for key, value in data.items():
             if key == "containers" and isinstance(value, list):
-                yield from (
+                yield from (  # marked, because `command` means another thing in Compose
                     {**container, "_is_kubernetes": True}
                     for container in value
                     if isinstance(container, dict)
@@ -99,15 +99,16 @@ def _split_command(command: Any, variables: Mapping[str, str]) -> list[str]:
     """Return the words of a command that is a text or a list of words."""
     if isinstance(command, list):
         return [_substitute_variables(str(word), variables) for word in command]
-    if not isinstance(command, str):
+    if not isinstance(command, str):  # none is stated
         return []
+    # The quotes of a text are read as a shell reads them.
     commands = read_script(_substitute_variables(" ".join(command.split("\n")), variables)).commands
     return list(commands[0].words) if commands else []
 
 
 def _substitute_variables(text: str, variables: Mapping[str, str]) -> str:
     """Return a text with `${NAME:-default}` replaced; an unknown variable is empty."""
-    unescaped = text.replace("$$", "$")
+    unescaped = text.replace("$$", "$")  # both formats write `$$` for a dollar sign
     return _VARIABLE.sub(
         lambda match: variables.get(match[1] or match[3], match[2] or ""), unescaped
     )

@@ -1,4 +1,4 @@
-"""Write the facts of a job as a command or recipe of another tool.
+"""Write the facts of a job (degrees, batches, types) as a command or recipe of another tool.
 
 What is written is read back by `reader.read_launch` to the same facts.
 """
@@ -61,9 +61,10 @@ def _refuse_other_degrees(
     tool: str, facts: Facts, expressible: Iterable[str], nearest: str
 ) -> None:
     """Raise `InputError` for a degree above 1 that a tool has no option for."""
+    defaults = {None, 0, 1, "1f1b"}  # 1f1b is the schedule of pipelines without another one
     for name in DEGREES - set(expressible):
         value = facts.get(name)
-        if value not in {None, 0, 1, "1f1b"}:
+        if value not in defaults:
             raise InputError(f"--emit {tool}: it has no {name} {value}; nearest: --emit {nearest}")
 
 
@@ -72,7 +73,7 @@ def _option_words(facts: Facts, table: Mapping[str, str]) -> list[str]:
     words: list[str] = []
     for fact, option in table.items():
         value = facts.get(fact)
-        if value is not None and value is not False:
+        if value is not None and value is not False:  # a flag is written alone, or not at all
             words += [option] if value is True else [option, str(value)]
     return words
 
@@ -105,6 +106,7 @@ def _emit_vllm(model: str, facts: Facts) -> str:
             "gpu_memory_utilization": "--gpu-memory-utilization",
         },
     )
+    # vLLM has a flag for experts in place of their number.
     words += _option_words({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
@@ -131,7 +133,7 @@ def _quantisation_words(
     """
     weights = facts.get("weights")
     cache = facts.get("kv_dtype")
-    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
+    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}  # made on load
     words: list[str] = []
     if weights is not None:
         if weights not in word_by_weights:
@@ -163,7 +165,7 @@ def _emit_sglang(model: str, facts: Facts) -> str:
         },
     )
     if facts.get("chunked_prefill") is False:
-        words += ["--chunked-prefill-size", "-1"]
+        words += ["--chunked-prefill-size", "-1"]  # whole prompts
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
     words += sglang_speculation(facts)
@@ -177,11 +179,12 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     if any(value not in {None, 1} for value in degrees.values()):
         raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
     file_name = f"{model.rpartition('/')[2]}.gguf"
-    gpu_layers = str(facts.get("gpu_layers", 99))
+    gpu_layers = str(facts.get("gpu_layers", 99))  # more layers than there are: all of them
     words = ["llama-server", "-m", file_name, "--n-gpu-layers", gpu_layers]
     max_length = facts.get("max_model_len")
     max_sequences = facts.get("max_num_seqs")
     if isinstance(max_length, int):
+        # llama.cpp shares out one context among its slots.
         slots = max_sequences if isinstance(max_sequences, int) else 1
         words += ["--ctx-size", str(max_length * slots), "--parallel", str(slots)]
     cache_dtype = str(facts.get("kv_dtype"))
@@ -244,7 +247,7 @@ def _argument_words(arguments: Mapping[str, Any]) -> list[str]:
 
 def _emit_trl(model: str, facts: Facts) -> str:
     _refuse_other_degrees("trl", facts, {"zero"}, "megatron")
-    zero = facts.get("zero", 0)
+    zero = facts.get("zero", 0)  # FSDP shards gradients as well as states: it has no stage 1
     if zero == 1:
         raise InputError("--emit trl: it has no zero 1; nearest: --emit deepspeed")
     sharding = {"fsdp": FSDP_WORDS[int(str(zero))]} if zero else {}
@@ -284,7 +287,7 @@ def _emit_deepspeed(model: str, facts: Facts) -> str:
     _refuse_other_degrees("deepspeed", facts, {"zero"}, "megatron")
     config: Mapping[str, Any] = {
         "zero_optimization": {"stage": facts.get("zero", 0)},
-        "bf16": {"enabled": "auto"},
+        "bf16": {"enabled": "auto"},  # "auto" takes the value of the training arguments
         "fp16": {"enabled": "auto"},
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
@@ -301,7 +304,7 @@ def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list
     device_count = int(str(facts.get("devices", 1)))
     per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
     words = [per_node_option, str(per_node)]
-    if device_count > per_node:
+    if device_count > per_node:  # several nodes
         words += [nodes_option, str(device_count // per_node)]
     return words
 
@@ -314,7 +317,7 @@ def _emit_accelerate(model: str, facts: Facts) -> str:
     precision_words = {"bfloat16": "bf16", "float16": "fp16"}
     distributed_type = "MULTI_GPU"
     sharding: Mapping[str, Any] = {}
-    if zero_stage in {2, 3}:
+    if zero_stage in {2, 3}:  # what FSDP does; DeepSpeed has stage 1, too
         distributed_type = "FSDP"
         fsdp_config = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero_stage == 3}
         sharding = {"fsdp_config": fsdp_config}

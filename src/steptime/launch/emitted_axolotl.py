@@ -11,11 +11,12 @@ from steptime.launch.job import Facts
 
 def axolotl_sharding(zero: Any, data: Any, shard: Any) -> Mapping[str, Any]:
     """Return the sharding of the state over replicas in the words of Axolotl."""
+    # `zero` is the stage of ZeRO; `shard` replicas share out the state, of `data` in all.
     if not isinstance(data, int) or data == 1:
         return {}
     if zero == 1:
         raise InputError("--emit axolotl: zero 1 needs DeepSpeed; nearest: --emit deepspeed")
-    if not zero:
+    if not zero:  # plain data parallelism: every replica has all of the state
         return {"dp_replicate_size": data}
     shards = shard if isinstance(shard, int) and shard else data
     return {
@@ -32,7 +33,7 @@ def axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
         return {}
     targets, weights = facts.get("lora_targets"), facts.get("weights")
     return {
-        "adapter": "qlora" if weights == "nf4" else "lora",
+        "adapter": "qlora" if weights == "nf4" else "lora",  # None below leaves a key out
         "lora_r": facts["lora_rank"],
         "lora_target_linear": True if targets == "all-linear" else None,
         "lora_target_modules": targets if isinstance(targets, list) else None,

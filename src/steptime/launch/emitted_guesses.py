@@ -1,4 +1,4 @@
-"""Guessed tokens of a server as options of vLLM and SGLang."""
+"""Guessed (speculative) tokens of a server as options of vLLM and SGLang; `draft` guesses them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def vllm_speculation(facts: Facts) -> list[str]:
         return []
     draft = str(facts["draft"])
     _check_guesser("vllm", draft)
+    # A draft is a method that needs no network of its own, or the id of a small network.
     guesser = {"method" if draft in {"mtp", "ngram"} else "model": draft}
     guessed = {**guesser, "num_speculative_tokens": facts["speculative"]}
     return ["--speculative-config", json.dumps(guessed)]
@@ -28,6 +29,7 @@ def sglang_speculation(facts: Facts) -> list[str]:
     _check_guesser("sglang", draft)
     algorithm = {"mtp": "NEXTN", "ngram": "NGRAM"}.get(draft, "STANDALONE")
     words = ["--speculative-algorithm", algorithm, "--speculative-num-steps", str(tokens)]
+    # A chain of guesses (top-k of 1): the tokens that are checked are the guesses and the last one.
     words += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(tokens + 1)]
     has_network = algorithm == "STANDALONE"
     return [*words, *(["--speculative-draft-model-path", draft] if has_network else [])]

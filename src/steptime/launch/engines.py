@@ -1,4 +1,4 @@
-"""Read the options of a serving engine, by the table that it has of them."""
+"""Read the options of a serving engine as facts of a job, by the table that it has of them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
     """
     job = JobBuilder(tool=engine.name, kind=SERVING)
     settings = parse_words([word for word in words if word not in engine.subcommands], engine.flags)
-    path = settings.text(*engine.file_options)
+    path = settings.text(*engine.file_options)  # of a YAML file with further options
     if path:
         file_settings = parse_mapping(files.read_mapping(path) or {})
         if engine.is_file_stronger:

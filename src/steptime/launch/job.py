@@ -1,4 +1,4 @@
-"""What a launch command or recipe says, in the words of the questions."""
+"""The job of a launch command or recipe: its facts (degrees, batches, types) by our names."""
 
 from __future__ import annotations
 
@@ -112,6 +112,7 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
         InputError: if the devices are no multiple of those of one replica, or the global batch is
             none of `micro_batch x data`.
     """
+    # devices = tensor x pipeline x context (one replica) x data (the number of replicas)
     if device_count is not None:
         _use_device_count(job, device_count)
     replica_devices = prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
@@ -129,7 +130,7 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
         job.set("devices", replicas * replica_devices)
     _complete_batches(job)
     _complete_sharding(job)
-    job.facts.pop("nodes", None)
+    job.facts.pop("nodes", None)  # `per_node` says it
 
 
 def _use_device_count(job: JobBuilder, device_count: int) -> None:
@@ -139,7 +140,7 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
         job.notes.append(
             f"the job starts {started_count} devices; the answer is for {device_count}"
         )
-        for name in ("data", "shard", "nodes", "accumulation"):
+        for name in ("data", "shard", "nodes", "accumulation"):  # follow from the devices
             job.facts.pop(name, None)
     job.set("devices", device_count)
 
@@ -150,8 +151,9 @@ def _complete_batches(job: JobBuilder) -> None:
     micro_batch = job.find_count("micro_batch")
     accumulation = job.find_count("accumulation")
     global_batch = job.find_count("global_batch")
-    if replicas is None:
+    if replicas is None:  # the number of devices is open
         return
+    # global_batch = micro_batch x accumulation x replicas
     if global_batch is None:
         if micro_batch is not None:
             job.set("global_batch", micro_batch * (accumulation or 1) * replicas)
@@ -171,6 +173,7 @@ def _complete_batches(job: JobBuilder) -> None:
 
 def _complete_sharding(job: JobBuilder) -> None:
     """Drop a shard group that is all replicas: `shard` is said where it is fewer."""
+    # Without `shard` all replicas share out the state.
     if job.find_count("shard") is not None and job.find_count("shard") == job.find_count("data"):
         del job.facts["shard"]
 
@@ -180,10 +183,12 @@ def complete_serving(job: JobBuilder) -> None:
 
     With data-parallel attention the ranks lie within the tensor group.
     """
+    # Data-parallel attention runs on the devices of the tensor group: it adds no devices.
     is_data_within_tensor = "attention_data" in job.facts
     data = 1 if is_data_within_tensor else (job.find_count("data") or 1)
     if "tensor" in job.facts:
         devices = data * prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
+        # If the command says neither degree, the number of devices is a default, too.
         is_default = "tensor" in job.defaults and "data" not in _explicit_facts(job)
         if is_default:
             job.set_default("devices", devices)

@@ -80,8 +80,9 @@ def unwrap_launchers(words: list[str], environment: Mapping[str, str]) -> Launch
 def _take_launcher_or_prefix(name: str, launch: LaunchedProgram) -> bool:
     """Take one launcher off the words; return whether there was one."""
     words = launch.words
-    if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):
+    if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):  # `run` of `uv run`
         launch.words = words[1:]
+    # `NAME=value COMMAND`
     elif "=" in name and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name.partition("=")[0]):
         variable, _, value = words[0].partition("=")
         launch.environment[variable] = value
@@ -108,7 +109,7 @@ def _take_launcher_or_prefix(name: str, launch: LaunchedProgram) -> bool:
 def _take_python(launch: LaunchedProgram) -> bool:
     """Take `python`, `python -m MODULE` or `python -m torch.distributed.launch` off the words."""
     words = launch.words[1:]
-    while words and words[0] in {"-u", "-O", "-X", "-W"}:
+    while words and words[0] in {"-u", "-O", "-X", "-W"}:  # options of Python itself
         words = words[1:]
     if words[:1] == ["-m"] and len(words) > 1:
         module, arguments = words[1], words[2:]
@@ -120,7 +121,7 @@ def _take_python(launch: LaunchedProgram) -> bool:
             launch.words = [module, *arguments]
             launch.program = module
         return True
-    launch.words = words
+    launch.words = words  # `python script.py ...`; nothing is left of `python` alone
     return bool(words)
 
 
@@ -136,7 +137,7 @@ def _take_launcher(
     options: list[str] = []
     while words:
         word = words[0]
-        if not word.startswith("-"):
+        if not word.startswith("-"):  # the program that is started
             break
         options.append(word)
         words = words[1:]
@@ -145,7 +146,7 @@ def _take_launcher(
         if not is_flag and "=" not in word and has_value:
             options.append(words[0])
             words = words[1:]
-        if word in {"-m", "--module"}:
+        if word in {"-m", "--module"}:  # the module that is started is the next word
             break
     launch.launcher, launch.settings = name, parse_words(options, flags)
     launch.words = words
@@ -160,12 +161,14 @@ def _skip_options(words: list[str], name: str, launch: LaunchedProgram) -> list[
         option_words.append(option)
         remaining = remaining[1:]
         for _ in range(_count_option_values(name, option)):
+            # A value that looks like an option is one: the value was an empty variable.
             if remaining and not remaining[0].startswith("-"):
                 option_words.append(remaining[0])
                 remaining = remaining[1:]
     if name == "timeout":
         return remaining[1:]  # behind the duration
     if name == "srun":
+        # As srun sets them for what it starts.
         for option, values in parse_words(option_words).values.items():
             variable = SRUN_VARIABLES.get(option)
             if variable and values:
@@ -175,7 +178,7 @@ def _skip_options(words: list[str], name: str, launch: LaunchedProgram) -> list[
 
 def _count_option_values(launcher: str, option: str) -> int:
     """Return the number of words that are values of an option of `srun` and the like."""
-    if "=" in option:
+    if "=" in option:  # `--option=value`
         return 0
     option_name = normalize(option)
     if launcher == "srun":
@@ -183,6 +186,7 @@ def _count_option_values(launcher: str, option: str) -> int:
     if launcher == "mpirun":
         takes_pair = option_name == "mca"  # `--mca NAME VALUE`
         return 2 if takes_pair else int(option_name in MPIRUN_VALUES)
+    # Short options of `timeout`, `taskset` and `nsys` that have a value.
     return int(launcher == "numactl" or option_name in {"n", "s", "k", "c", "o", "t"})
 
 
@@ -191,6 +195,7 @@ def _take_container(launch: LaunchedProgram) -> bool:
     for index, word in enumerate(launch.words):
         if index < FIRST_IMAGE_INDEX or not _is_image_of_tool(word):
             continue
+        # A word behind an option may be its value, such as the folder of a volume.
         follows_option = _takes_value(launch.words[index - 1])
         is_surely_image = "vllm/" in word  # such as vllm/vllm-openai, whatever stands before it
         if is_surely_image or not follows_option:
@@ -237,7 +242,7 @@ def visible_devices(environment: Mapping[str, str]) -> int | None:
     """Return the number of devices that `CUDA_VISIBLE_DEVICES` or a Slurm job names."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         value = environment.get(name, "").strip()
-        is_first_device = value == "0"  # which is a false word, too
+        is_first_device = value == "0"  # which is among FALSE_WORDS, too
         names_devices = value and value.lower() not in FALSE_WORDS | {"-1"}
         if is_first_device or names_devices:
             return sum(bool(index.strip()) for index in value.split(","))

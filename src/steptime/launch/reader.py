@@ -74,6 +74,7 @@ def read_launch(
     Raises:
         InputError: if it is such a text and cannot be read, with what and where.
     """
+    # Several words that are no path are a command line.
     is_command_line = len(text.split()) > 1 and not path_exists(text)
     if is_command_line:
         return _finish(_read_script(text, Files(folder or Path())), device_count)
@@ -81,7 +82,7 @@ def read_launch(
     ending = path.suffix.lower()
     is_readable_type = ending in DATA_ENDINGS or ending in SCRIPT_ENDINGS
     if not is_readable_type or not _is_small_file(path):
-        return None
+        return None  # a checkpoint or a network, for other readers
     content = path.read_text(encoding="utf-8-sig", errors="replace")
     files = Files(path.resolve().parent)
     if ending in DATA_ENDINGS:
@@ -102,6 +103,7 @@ def _finish(job: JobBuilder | None, device_count: int | None) -> LaunchJob | Non
         return None
     if job.kind != SERVING:
         complete_training(job, device_count)
+    # The degrees of a server say its devices: another number cannot change them.
     elif device_count is not None and job.find_count("devices") not in {None, device_count}:
         job.notes.append(
             f"the command starts {job.find_count('devices')} devices; --device-count is not used"
@@ -113,7 +115,7 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     """Return the job of the first command of a script that starts a known tool."""
     script = read_script(text)
     files.script_files.update(script.files)
-    commands = [inner for outer in script.commands for inner in _open_shell_command(outer)]
+    commands = [inner for outer in script.commands for inner in _open_shell_command(outer)]  # `-c`
     readable_commands = []
     for command in commands:
         reader = _find_command_reader(command)
@@ -146,7 +148,7 @@ def _find_command_reader(command: ShellCommand) -> CommandReader | None:
     """Return the function that reads a command, None for a command of no known tool."""
     launch = unwrap_launchers(list(command.words), command.environment)
     program, words = launch.program, launch.words
-    is_serve = words[:1] == ["serve"]
+    is_serve = words[:1] == ["serve"]  # `vllm serve`, whose arguments begin at index 1
     if program == "vllm" and is_serve:
         return _make_engine_reader(vllm.ENGINE, argument_start=1)
     if "vllm" in program and "api_server" in program:
@@ -179,13 +181,12 @@ RECIPE_PROGRAMS: dict[str, RecipeReader] = {
 }
 
 
-def _find_training_reader(
-    launch: LaunchedProgram,
-) -> CommandReader | None:
+def _find_training_reader(launch: LaunchedProgram) -> CommandReader | None:
     """Return the function that reads the command of a training, None for other commands."""
     program, words = launch.program, launch.words
     if program in RECIPE_PROGRAMS:
         return _make_recipe_reader(RECIPE_PROGRAMS[program])
+    # Any script that takes Megatron's options of parallelism is one of Megatron.
     has_degrees = any(MEGATRON_OPTION.match(word) for word in words)
     if program == "megatron" or MEGATRON_SCRIPTS.fullmatch(program) or has_degrees:
         return lambda launch, files: megatron.read_megatron(launch, launch.words, files)
@@ -197,7 +198,7 @@ def _find_training_reader(
         return _read_titan
     has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
     is_trainer = program in {"trl", "swift"} or bool(launch.launcher) or has_batch
-    return _read_training_script if is_trainer else None
+    return _read_training_script if is_trainer else None  # a script that a launcher starts trains
 
 
 def _make_recipe_reader(read_recipe: RecipeReader, is_required: bool = True) -> CommandReader:
@@ -234,7 +235,7 @@ def _collect_settings(
         if data is None and (is_required or config == path):
             raise InputError(f"{path}: there is no such file, and it says what the job trains")
         recipe = merge(recipe, parse_mapping(data or {}))
-    return merge(merge(recipe, assigned_settings), settings)
+    return merge(merge(recipe, assigned_settings), settings)  # the later ones win
 
 
 def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
@@ -244,7 +245,7 @@ def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
     while options_end < len(words) and words[options_end].startswith("-"):
         option = words[options_end]
         stands_alone = "=" in option or option.lstrip("-") in TUNE_FLAGS
-        options_end += 1 if stands_alone else 2
+        options_end += 1 if stands_alone else 2  # the option alone, or with its value
     recipe = words[options_end] if options_end < len(words) else ""
     arguments = words[options_end + 1 :]
     program = LaunchedProgram(
@@ -349,7 +350,7 @@ def _read_document(content: str, ending: str, source: str, files: Files) -> JobB
     if not isinstance(data, Mapping):
         return None
     settings = parse_mapping(data)
-    launch = LaunchedProgram("", [])
+    launch = LaunchedProgram("", [])  # a file alone has no command
     if read_recipe := _find_recipe_reader(settings):
         return read_recipe(settings, launch, files)
     return _read_configuration(data, settings, source, files)
@@ -367,6 +368,7 @@ def _read_configuration(
         job.tool = "deepspeed"
         trainer.read_deepspeed(job, source, Files(Path(source).resolve().parent))
         return job
+    # vLLM's file of options is read as its command; a true value is a flag without a value.
     if "tensor_parallel_size" in settings and "gpu_memory_utilization" in settings:
         words = [
             word

@@ -100,6 +100,7 @@ class ToolSettings:
         """
         for name in names:
             value = self.text(name)
+            # The tool decides by itself: the next name may say a number.
             if value is None or value.lower() in {"none", "null", "auto", "", "-1"}:
                 continue
             return read_count(value, self.original_by_name[name])
@@ -131,7 +132,7 @@ def read_count(text: str, source: str) -> int:
     Raises:
         InputError: if it is none.
     """
-    match = _SIZED.fullmatch(text.strip().replace("_", ""))
+    match = _SIZED.fullmatch(text.strip().replace("_", ""))  # `32k`, `1_024`
     if match is None:
         raise InputError(f"{source}: a whole number is needed, such as 8 or 32k")
     return round(float(match[1]) * UNITS[match[2]])
@@ -150,7 +151,7 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> To
     values = list[str]()
     for word in words:
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        if not is_option:
+        if not is_option:  # a value of the option before it, else positional
             (values if open_option else settings.positional).append(word)
             continue
         if open_option:
@@ -228,7 +229,7 @@ def read_data(text: str, ending: str, source: str) -> Any:
     except (ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{source}: {reason}") from error
-    return documents[0] if len(documents) == 1 else documents
+    return documents[0] if len(documents) == 1 else documents  # YAML may hold several
 
 
 class Files:
@@ -245,6 +246,7 @@ class Files:
 
     def find_text(self, path: str) -> str | None:
         """Return the text of a file, None where it is not there."""
+        # By the name alone: folders of another machine are not here.
         for script_path, text in self.script_files.items():
             if Path(script_path).name == Path(path).name:
                 return text
@@ -300,7 +302,7 @@ def take_facts(
             value = read_value(settings, name)
             text = (settings.text(name) or "").lower()
             is_unreadable = value is None and text not in OPEN_WORDS
-            if is_unreadable:
+            if is_unreadable:  # reported among the options that are not used
                 settings.used_names.discard(name)
             job.set(fact, value)
 
@@ -336,9 +338,9 @@ def note_unpriced(job: JobBuilder, settings: ToolSettings, reasons: Mapping[str,
     """
     for name, reason in reasons.items():
         values = settings.values.get(name)
-        if values is None or name in settings.used_names:
+        if values is None or name in settings.used_names:  # absent, or a fact holds it
             continue
-        is_off = bool(values) and values[0].lower() in FALSE_WORDS
+        is_off = bool(values) and values[0].lower() in FALSE_WORDS  # an option without value is on
         if not is_off:
             job.notes.append(f"{settings.original_by_name[name]}: {reason}")
     job.not_used += settings.list_unused()

@@ -94,6 +94,7 @@ class _Interpreter:
 
     def run(self, node: Node) -> None:
         """Follow a statement."""
+        # By the types of tree-sitter's grammar, such as `if_statement`; others do nothing.
         handler = getattr(self, f"_run_{node.type}", None)
         if handler is not None:
             handler(node)
@@ -119,7 +120,7 @@ class _Interpreter:
         has_no_value = value_node is name_node  # `NAME=`
         if has_no_value:
             return name, ""
-        is_append = "+=" in self._source_text(node)[: len(name) + 2]
+        is_append = "+=" in self._source_text(node)[: len(name) + 2]  # `NAME+=...`
         if value_node.type == "array":
             elements = [
                 word for child in value_node.named_children for word in self.expand_words(child)
@@ -143,7 +144,7 @@ class _Interpreter:
         succeeds = self._is_true(left) if is_test else True  # commands are said to succeed
         self.run(left)
         is_and = operator.type == "&&"
-        runs_right = succeeds if is_and else not succeeds
+        runs_right = succeeds if is_and else not succeeds  # else the operator is `||`
         if runs_right:
             self.run(right)
 
@@ -159,7 +160,7 @@ class _Interpreter:
                 for statement in clause.named_children[1:]:
                     self.run(statement)
                 return
-            if clause.type == "else_clause":
+            if clause.type == "else_clause":  # the last one
                 self.run(clause)
 
     def _run_for_statement(self, node: Node) -> None:
@@ -177,7 +178,7 @@ class _Interpreter:
             pattern_nodes = [child for child in branch.named_children if self._is_pattern(child)]
             patterns = [self._source_text(pattern).strip("\"'") for pattern in pattern_nodes]
             if any(fnmatchcase(value, pattern) for pattern in patterns):
-                for statement in branch.named_children[len(patterns) :]:
+                for statement in branch.named_children[len(patterns) :]:  # behind its patterns
                     self.run(statement)
                 return
 
@@ -212,7 +213,7 @@ class _Interpreter:
         """Return the text of a here-document, expanded unless its mark is quoted."""
         bodies = [child for child in node.named_children if child.type == "heredoc_body"]
         delimiter = next(child for child in node.named_children if child.type == "heredoc_start")
-        if not bodies:
+        if not bodies:  # an empty here-document
             return ""
         is_quoted_delimiter = self._source_text(delimiter)[:1] in {'"', "'", "\\"}
         body = bodies[0]
@@ -230,7 +231,7 @@ class _Interpreter:
                 environment[name] = value if isinstance(value, str) else " ".join(value)
             elif is_word:
                 words += self.expand_words(child)
-        if not words:
+        if not words:  # assignments alone
             return
         is_function = words[0] in self._functions
         if is_function and self._depth < MAX_DEPTH:
@@ -261,6 +262,7 @@ class _Interpreter:
         elements = self._array_elements(node)
         if elements is not None:
             return elements
+        # The shell splits the value of a variable at blanks unless it is quoted.
         if node.type in {"simple_expansion", "expansion", "command_substitution"}:
             value = self._expand(node)
             return [value] if is_quoted else value.split()
@@ -275,7 +277,7 @@ class _Interpreter:
         if match is None:
             return None
         is_length, name, all_elements, operation = match.groups()
-        if not all_elements or is_length or operation:
+        if not all_elements or is_length or operation:  # no `${NAME[@]}` but a text
             return None
         value = self.variables.get(name, [])
         return list(value) if isinstance(value, list) else value.split()
@@ -285,15 +287,15 @@ class _Interpreter:
         text = self._source_text(node)
         match node.type:
             case "raw_string":
-                return text[1:-1]
+                return text[1:-1]  # without its quotes
             case "ansi_c_string":
-                return text[2:-1]
+                return text[2:-1]  # $'...'
             case "string_content":
                 return re.sub(r"\\([\"\\$`])", r"\1", text)
             case "simple_expansion" | "expansion" | "command_substitution":
                 return self._expand(node)
             case "arithmetic_expansion":
-                return self._calculate(text[3:-2])
+                return self._calculate(text[3:-2])  # $((...))
             case "concatenation":
                 return "".join(self._evaluate(child) for child in node.named_children)
         if node.type in PLAIN_WORDS and not node.named_children:
@@ -307,7 +309,7 @@ class _Interpreter:
         position = start
         parts = []
         for child in node.named_children:
-            if child.start_byte < position or child.start_byte >= end:
+            if child.start_byte < position or child.start_byte >= end:  # outside of the range
                 continue
             parts += [self.source[position : child.start_byte].decode(), self._evaluate(child)]
             position = child.end_byte
@@ -328,7 +330,7 @@ class _Interpreter:
         if not operation:
             return value
         operator = re.match(r":?[-=+?]", operation)
-        if operator:
+        if operator:  # `${NAME:-default}`, `${NAME:+text if it is set}`
             default = self._expand_default(node, operator[0])
             if "+" in operator[0]:
                 return default if value else ""
@@ -367,7 +369,7 @@ class _Interpreter:
         if node.type == "negated_command":
             negated = node.named_children[0]
             return negated.type == "test_command" and not self._is_true(negated)
-        if node.type != "test_command":
+        if node.type != "test_command":  # a command whose result nobody knows
             return False
         words = [word for child in node.named_children for word in self._test_words(child)]
         return evaluate_test(words)

@@ -29,6 +29,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     """Return the variables that Slurm sets from the directives of a batch script."""
     directives: dict[str, str] = dict(_SLURM.findall(text))
     nodes = directives.get("nodes", directives.get("N", ""))
+    # `gpu:a100:4` are four GPUs.
     gpus = directives.get("gpus-per-node", directives.get("gres", "")).rpartition(":")[2]
     tasks = directives.get("ntasks-per-node", "")
     variables = {

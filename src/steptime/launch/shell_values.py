@@ -42,7 +42,7 @@ def trim(value: str, operation: str) -> str:
     match = _TRIMMED.fullmatch(operation)
     if match is None:
         return value
-    sign, pattern = match.groups()
+    sign, pattern = match.groups()  # `#` cuts at the front, `%` at the end; doubled, the longest
     # Both lists of what remains go from the shortest cut to the longest.
     splits = [(value[:n], value[n:]) for n in range(len(value) + 1)]
     if sign in {"#", "##"}:

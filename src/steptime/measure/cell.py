@@ -51,6 +51,7 @@ def _open_feed(
     user's.
     """
     rank = ranks.find_rank().rank
+    # `dataset`: a folder of files. Else code of the user that yields batches, or made input.
     if options.input == "dataset":
         from steptime.measure.data.sources import open_input  # with numpy
 
@@ -133,7 +134,7 @@ def measure_cell(
             if run.is_reporting_rank
             else None
         )
-        if group_timer:
+        if group_timer:  # the ranks without samples run the steps that rank 0 asks for
             group_timer.finish_sampling(prepared.step)
         meter = _measure_memory(run, backend, samples, measurement, read_resident_peak)
         if request["parts"]:
@@ -190,6 +191,7 @@ def _open_counters(group_timer: GroupTimer | None) -> CounterWatch:
     """Open the counters of disturbance; several processes have one of their communication, too."""
     if group_timer is None:
         return CounterWatch(COUNTERS)
+    # A counter is opened by a call, which returns its reader.
     return CounterWatch(
         {**COUNTERS, "communication_s": lambda: lambda: group_timer.communication_s}
     )
@@ -208,7 +210,8 @@ def _measure_memory(
     """
     prepared = run.prepared
     peak, meter = prepared.memory()
-    if prepared.planned_bytes is not None:  # XLA's memory for compiling is not that of the step
+    # With a compiler's plan the resident set is not read: it holds the memory of compiling, too.
+    if prepared.planned_bytes is not None:
         planned = Quantity(float(prepared.planned_bytes))
         measurement.quantities["planned_memory_bytes"] = planned
     elif peak is None and run.options.device == "cpu":
@@ -274,7 +277,7 @@ def _time_parts(
     prepared: Prepared, group_timer: GroupTimer | None, samples: Samples | None
 ) -> dict[str, Quantity]:
     """Time forward, backward and update apart, synchronised after each, in as many samples."""
-    sample_count = len(samples.step_s) if samples else 0
+    sample_count = len(samples.step_s) if samples else 0  # only rank 0 has samples
     steps_per_sample = samples.steps_per_sample if samples else 0
     if group_timer:
         sample_count = group_timer.group.broadcast(sample_count)

@@ -135,7 +135,7 @@ def pick_device(
         InputError: if there is no such device.
     """
     kind, colon, number = device.partition(":")
-    index: float = 0
+    index: float = 0  # `cuda` alone is the first; what is no number lies beyond all devices
     if colon:
         index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf
     if index < device_counts.get(kind, 0):
@@ -168,7 +168,7 @@ def check_plan(
     plan = workload.plan
     strategy = options.strategy
     has_replicas = plan.data > 1
-    has_model_parallelism = plan != Plan(data=plan.data)
+    has_model_parallelism = plan != Plan(data=plan.data)  # it is more than data-parallel
     needs_strategy = has_replicas and strategy not in strategies
     exchanges_in_inference = (
         has_replicas and workload.phase != "train" and strategy != "independent"
@@ -203,7 +203,7 @@ def dataset_fingerprint(folder: str) -> str:
     """Return a folder's name and, where it is here, a hash of its files' sizes and both ends."""
     path = Path(folder)
     name = path.absolute().name
-    if not path.is_dir():
+    if not path.is_dir():  # on another machine: its content cannot be told
         return name
     digest = hashlib.sha256()  # of names, sizes and both ends: data sets are too large to be read
     for file in sorted(file for file in path.iterdir() if file.is_file()):
@@ -256,6 +256,7 @@ _DATASET_OPTIONS = ("data", "staging", "stage_to", "loaders", "prefetch", "train
 
 def reset_unused_options(options: Options, replicas: int) -> Options:
     """Return the options without those that mean nothing beside the others: one cell, one key."""
+    # Options without a meaning get their default, so that equal measurements have equal keys.
     if replicas == 1:
         options = replace(options, strategy="", overlap=True)
     elif options.strategy in {"", "independent", "parameter-server"}:

@@ -63,6 +63,7 @@ def cores(root: Path = procfs.ROOT) -> Cores:
     """Return the CPUs: how many there are, which are allowed, cores behind them, quota."""
     allowed = _read_allowed_cpus(root)
     online = procfs.read_text(root / CPUS / "online")
+    # CPUs of one core (hyper-threads) have the same list of siblings: a list is a physical core.
     siblings = {_read_thread_siblings(cpu, root) for cpu in allowed}
     has_siblings = None not in siblings
     return Cores(
@@ -83,13 +84,13 @@ def _cpu_quota(root: Path) -> float | None:
             period_text = procfs.read_text(folder / "cpu.cfs_period_us") or ""
             quota_and_period = f"{quota_text} {period_text}"
         words = quota_and_period.split()
-        if len(words) != 2:
+        if len(words) != 2:  # the group has no such file
             continue
-        quota_us, period_us = words
+        quota_us, period_us = words  # CPU time that the group may use in each period
         is_unlimited = quota_us in ("max", "-1")
         if not is_unlimited:
             quotas.append(int(quota_us) / int(period_us))
-    return min(quotas, default=None)
+    return min(quotas, default=None)  # the strictest of the nested groups holds
 
 
 def _read_cpu_caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
@@ -130,7 +131,7 @@ def last_cache_bytes(cpus: Iterable[int], root: Path = procfs.ROOT) -> int | Non
 def default_threads(root: Path = procfs.ROOT, processes: int = 1) -> int:
     """Return the threads of each of some processes: one a physical core, within the quota."""
     cpus = cores(root)
-    threads = cpus.physical or len(cpus.allowed)
+    threads = cpus.physical or len(cpus.allowed)  # the cores are unknown without /sys
     return max(1, min(threads, int(cpus.quota or threads)) // processes)
 
 
@@ -157,11 +158,11 @@ def choose_cpus(
     def sort_key(cpu: int) -> tuple[int, int, int]:
         siblings = _read_thread_siblings(cpu, root) or (cpu,)
         allowed_siblings = [sibling for sibling in siblings if sibling in allowed]
-        rank = allowed_siblings.index(cpu)  # one CPU of each core comes before second ones
+        place_in_core = allowed_siblings.index(cpu)  # one CPU of each core comes before second ones
         package = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id")
-        return rank, int(package or "0"), cpu
+        return place_in_core, int(package or "0"), cpu
 
-    first = process * threads
+    first = process * threads  # earlier processes have the CPUs before it
     return tuple(sorted(sorted(allowed, key=sort_key)[first : first + threads]))
 
 
@@ -183,10 +184,11 @@ def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[in
     """
     loaded_frameworks = [name for name in FRAMEWORKS if name in sys.modules]
     if loaded_frameworks:
+        # Libraries read the variables and the mask of CPUs once, when they are loaded.
         raise RuntimeError(f"threads must be bound before {loaded_frameworks[0]} is imported")
     cpus = choose_cpus(threads, process=process, processes=processes)
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)), OMP_DYNAMIC="FALSE")
-    if not hasattr(os, "sched_setaffinity"):
+    if not hasattr(os, "sched_setaffinity"):  # macOS, Windows: nothing is bound
         return ()
     os.sched_setaffinity(0, cpus)
     bound_cpus = affinity()

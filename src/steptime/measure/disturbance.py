@@ -42,10 +42,11 @@ def open_field(path: str, index: int, unit: float) -> ReadCounter:
     file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
 
     def read() -> float:
-        return int(os.pread(file, 256, 0).split(b"\n", 1)[0].split()[index]) * unit
+        first_line = os.pread(file, 256, 0).split(b"\n", 1)[0]
+        return int(first_line.split()[index]) * unit
 
     try:
-        read()
+        read()  # the file may be unreadable, or lack the field
     except (OSError, ValueError, IndexError) as error:
         os.close(file)
         raise AbsentError(f"cannot read {path}") from error
@@ -93,9 +94,9 @@ def counter_changes(
         for (name, start), end in zip(before.items(), after.values(), strict=True)
     }
     limits = {
-        "throttles": 0.0,
+        "throttles": 0.0,  # any throttling disturbs
         "waited_s": MAX_LOST_SHARE * elapsed_s,
-        "steal_s": MAX_LOST_SHARE * elapsed_s * (os.cpu_count() or 1),
+        "steal_s": MAX_LOST_SHARE * elapsed_s * (os.cpu_count() or 1),  # summed over all CPUs
         "involuntary_switches": max(1.0, MAX_SWITCHES_PER_S * elapsed_s * len(affinity())),
     }
     is_disturbed = any((rise_by_counter.get(name) or 0.0) > limit for name, limit in limits.items())

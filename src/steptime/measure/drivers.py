@@ -70,7 +70,7 @@ def driver_of(device: str) -> dict[str, str]:
 
 def meter_remedies(root: Path = ROOT) -> dict[str, str]:
     """Return the meters of energy: "" where it can be read, else what helps."""
-    rapl_remedy = ""
+    rapl_remedy = ""  # "" means that the meter can be read
     try:
         list_rapl_meters(root)
     except AbsentError as error:

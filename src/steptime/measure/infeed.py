@@ -16,7 +16,7 @@ class Stopwatch:
         """Return `run` on this watch."""
 
         def timed_run() -> None:
-            self._sync()
+            self._sync()  # earlier work of the device does not count
             start_s = self._clock()
             run()
             self._sync()

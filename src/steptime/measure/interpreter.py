@@ -68,6 +68,7 @@ def list_calls(
         )
     tensor_of_left_out: dict[str, str] = {}  # the input that stands for an output
     calls = []
+    # `run_op` is what is run in place of `op`: a product that adds the bias which follows it.
     for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
         if is_left_out(op):
             source = op.inputs[0]
@@ -116,6 +117,6 @@ def interpret(
     for call in calls:
         result = apply(call, [live[name] for name in call.inputs])
         results = result if isinstance(result, tuple) else (result,)
-        live.update(zip(call.outputs, results, strict=False))
+        live.update(zip(call.outputs, results, strict=False))  # a backend may give more results
         for name in call.released_names:
             live.pop(name, None)

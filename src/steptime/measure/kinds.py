@@ -27,6 +27,7 @@ def find_elementwise_functions(library: Table, *modules: Any) -> dict[str, Run]:
     """
     run_by_name = dict(library)
     for name in elementwise.FUNCTIONS:
+        # Python's operator first, then the library's modules, whose names may lack underscores.
         runs_or_none = [getattr(operator, _OPERATORS.get(name, name), None)]
         for module in modules:
             runs_or_none += [
@@ -87,6 +88,7 @@ def kinds(
         """Return a function of elements; a number is one of its operands."""
         operands: list[Any] = list(tensors)
         if scalar is not None:
+            # The place counts from 0, or from the end as -1; modulo turns both into an index.
             operands.insert(scalar_place % (len(operands) + 1), scalar)
         return elementwise_functions[function](*operands, **limits)
 
@@ -95,7 +97,7 @@ def kinds(
         if function == "prod" and prod:
             return prod(x, axes, keep)
         is_index = function.startswith("arg")  # argmax and argmin
-        reduced_axes = axes[0] if is_index else axes
+        reduced_axes = axes[0] if is_index else axes  # an index is along one axis alone
         return getattr(array, _REDUCTIONS.get(function, function))(
             x, axis=reduced_axes, keepdims=keep
         )

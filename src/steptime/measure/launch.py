@@ -111,11 +111,12 @@ class _Process:
             return Failure("failed", "crashed", f"{self._name} closed its output but did not end")
         last_line = self._last_error_line()
         code = self.process.returncode
-        if code >= 0:
+        if code >= 0:  # a negative one is the number of the signal that ended it
             return Failure(
                 "failed", "crashed", f"{self._name} ended with exit code {code}; {last_line}"
             )
         signal_number = -code
+        # The kernel's out-of-memory killer sends SIGKILL, and counts what it kills.
         is_out_of_memory = (
             signal_number == signal.SIGKILL and _count_kills() > self._kill_count_at_start
         )
@@ -165,7 +166,7 @@ class Worker(AbstractContextManager["Worker"]):
         variables: Mapping[str, str] | None = None,
     ) -> None:
         is_single_process = registry.backend(backend).is_single_process
-        size = 1 if is_single_process else replicas
+        size = 1 if is_single_process else replicas  # processes
         variables_of_ranks = local_variables(size, free_port()) if size > 1 else ({},)
         self._processes: list[_Process] = []
         try:
@@ -184,7 +185,7 @@ class Worker(AbstractContextManager["Worker"]):
             self.close()
             note = f"the {backend} worker did not start: {died}"
             raise StartError(replace(died.failure, note=note)) from died
-        except BaseException:
+        except BaseException:  # Ctrl-C, too, must leave no process behind
             self.close()
             raise
         if "refused" in self.greeting:
@@ -234,6 +235,7 @@ class Worker(AbstractContextManager["Worker"]):
                     raise WorkerDiedError(Failure("timeout", "time-limit", note))
                 for key, _ in readable:
                     rank = key.data
+                    # A line is a report of progress, which has "event", or the answer.
                     for line in self._processes[rank].read_lines():
                         if "event" not in line:
                             if _is_failure_of_rank(line):
@@ -248,6 +250,7 @@ class Worker(AbstractContextManager["Worker"]):
         """Return a failure of one of several with its rank, and end all; a death comes before."""
         if len(self._processes) == 1:
             return answer
+        # If another rank has died, its death is the cause, and this failure only follows from it.
         deadline = time.monotonic() + _DEATH_WAIT_S
         for process in self._processes:
             is_failed_rank = process is self._processes[rank]

@@ -51,11 +51,12 @@ def cpu_model(root: Path = procfs.ROOT) -> str:
     """
     info = procfs.fields(root / "proc/cpuinfo")
     name = info.get("model name") or info.get("Model") or ""
-    if not name and "CPU part" in info:
+    if not name and "CPU part" in info:  # Arm gives numbers in place of a name
         name = f"{platform.machine()} {info.get('CPU implementer')} {info['CPU part']}"
     if not name and sys.platform == "darwin":
         name = read_command_output("sysctl", "-n", "machdep.cpu.brand_string") or ""
     name = name or platform.processor() or platform.machine() or "unknown"
+    # Under a hypervisor the name may be that of all models: numbers then tell two machines apart.
     hides_model = not re.search(r"\d", name)
     if hides_model and "cpu family" in info:
         family = info["cpu family"]
@@ -93,8 +94,9 @@ def memory(root: Path = procfs.ROOT) -> MainMemory:
         # The files of control groups version 2, then those of version 1.
         limit_bytes = procfs.number(folder / "memory.max", folder / "memory.limit_in_bytes")
         used_bytes = procfs.number(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit_bytes is None:
+        if limit_bytes is None:  # "max", or no file
             continue
+        # "No limit" is a very large number in version 1.
         is_effective = total_bytes is None or limit_bytes < total_bytes
         if is_effective:
             limits_bytes.append(limit_bytes)
@@ -145,6 +147,7 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     shipped_name = device_words.platform_of(product)
     if device != "cpu":
         return shipped_name or slug(product)
+    # A device file of a CPU is of all its cores: with another number of threads it is another one.
     thread_count = threads or default_threads()
     if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, thread_count}:
         return shipped_name
@@ -219,9 +222,11 @@ def resident_memory_meter(root: Path = procfs.ROOT) -> Peak:
     set back, and the reading is None.
     """
     meter_name = "resident set (VmHWM above VmRSS at the start)"
+    # Free pages of earlier networks go back to the system, else this one would use them unseen.
     gc.collect()
     _call_libc("malloc_trim", 0)
     try:
+        # "5" sets the high-water mark VmHWM back to the present resident set (man proc).
         (root / "proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError as error:
         note = f"the high-water mark cannot be set back: {error.strerror}"

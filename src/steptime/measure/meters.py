@@ -50,10 +50,11 @@ class Energy:
 
 def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float:
     """Return the joules between two readings; raises `AbsentError` for a counter set back."""
-    if meter.unit == "W":
+    if meter.unit == "W":  # power, integrated as a trapezoid
         return (before + after) / 2 * elapsed_s
     if after >= before:
         return after - before
+    # The counter has begun again at 0: behind its range, or because it was reset.
     if meter.range_j is None:
         raise AbsentError(f"{meter.name} was reset")
     return after - before + meter.range_j
@@ -80,6 +81,7 @@ def list_rapl_meters(root: Path) -> tuple[Meter, ...]:
     counters = []
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         name = read_text(zone / "name") or ""
+        # Zones for cores and graphics lie within a package, and would count twice.
         if name.startswith("package-") or name == "dram":
             read = partial(_read_joules, zone / "energy_uj")
             read()  # raises where it may not be read
@@ -140,7 +142,7 @@ def _raising_absent(nvml: Any) -> Iterator[None]:
 def _find_nvml_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any:
     """Return NVML's handle of a CUDA device. CUDA numbers GPUs in another order unless told."""
     visible_names = [name.strip() for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    restricts_devices = visible_names != [""]
+    restricts_devices = visible_names != [""]  # the variable is set
     if not restricts_devices:
         name = str(number)
     elif number < len(visible_names):
@@ -150,6 +152,7 @@ def _find_nvml_handle(nvml: Any, number: int, environ: Mapping[str, str]) -> Any
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
     count = nvml.nvmlDeviceGetCount()
+    # NVML numbers GPUs by their PCI bus, CUDA by speed unless it is told to do as NVML does.
     has_order_of_nvml = count == 1 or environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     is_device_number = name.isdecimal() and int(name) < count
     if not (has_order_of_nvml and is_device_number):
@@ -230,7 +233,7 @@ class _EnergyLog:
             for meter, before, after in zip(self._meters, self._values, values, strict=True):
                 self._joules += rise_j(meter, before, after, elapsed_s)
         except AbsentError as error:
-            self._faults.append(str(error))
+            self._faults.append(str(error))  # one fault makes the energy unknown
             return
         self._values = values
         self._time_s = time_s

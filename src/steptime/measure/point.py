@@ -68,7 +68,7 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
     document = request["graph"]
     # The graph is the request's own: of the workload only types, phase and optimizer are read.
     workload = make_workload(
-        Choice("fc", {}),
+        Choice("fc", {}),  # any network does
         batch=1,
         dtype=document["dtype"],
         phase=document["phase"],
@@ -81,6 +81,7 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
     watch = CounterWatch()
     rounds = _Rounds(all_rounds=[], quiet_rounds=[])
     start_s = time.perf_counter()
+    # Until the budget is spent or the median is precise, but for `least_s` and MIN_ROUNDS at least.
     while True:
         counters = watch.read()
         round_start_s = time.perf_counter()
@@ -100,10 +101,11 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
 def _make_round(prepared: Prepared, options: Options) -> Callable[[], dict[str, float]]:
     """Return a function that runs one round and returns its seconds by part."""
     timer = prepared.timer
-    if timer:
-        step_s = max(timer(prepared.step, 1), 1e-9)
+    if timer:  # the device has a clock of its own, which times whole steps alone
+        step_s = max(timer(prepared.step, 1), 1e-9)  # never 0
         steps = max(1, int(SAMPLE_S / step_s))
         return lambda: {"step": timer(prepared.step, steps) / steps}
+    # The CPU time of a single thread does not count waiting for a CPU that others use.
     is_single_thread = options.device == "cpu" and options.threads == 1
     clock = time.process_time if is_single_thread else time.perf_counter
     return lambda: part_seconds(prepared.parts, prepared.sync, clock)

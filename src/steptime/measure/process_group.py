@@ -42,12 +42,13 @@ class GroupTimer:
         if self.group.is_rank_zero:
             self.group.broadcast(0)  # which ends the loop of the other ranks
             return
+        # Rank 0 runs its first step outside of a sample, in which the others must take part.
         step()
         self.sync()
         while steps := self.group.broadcast(0):  # 0 from rank 0 ends the sampling
             self._time_on_all_ranks(step, steps)
             if self.take_wait_s:
-                self.take_wait_s()
+                self.take_wait_s()  # drops the wait for input so far, as rank 0 reads its own
 
     def time_steps(self, step: Step, steps: int) -> float:
         """Return the seconds of a sample; rank 0 says how many steps it has, and all run them."""
@@ -87,7 +88,7 @@ def gather_group_results(
         and group_timer.group.make_step_without_exchange is not None,
         "comm_backend": group_timer.group.backend,
     }
-    has_all_peaks = None not in peak_bytes_of_ranks
+    has_all_peaks = None not in peak_bytes_of_ranks  # None: a rank without a meter
     max_peak_bytes = max(peak_bytes_of_ranks) if has_all_peaks else None
     quantities = {"communication_s": communication} if communication else {}
     return max_peak_bytes, quantities, facts
@@ -110,7 +111,7 @@ def _measure_communication(
     if group.make_step_without_exchange is None:  # exchanges are timed inside of the step
         if samples is None:
             return None, group.comm_meter
-        totals_s = samples.columns["communication_s"]
+        totals_s = samples.columns["communication_s"]  # of all steps of a sample
         step_counts = samples.columns["steps"]
         steps_s = tuple(
             total_s / step_count for total_s, step_count in zip(totals_s, step_counts, strict=True)
@@ -124,13 +125,15 @@ def _measure_communication(
         if not isinstance(cause, OutOfMemoryError | MemoryError):
             raise
         fault = f"not measured: no memory for a copy without exchange ({cause})"
+    # A rank without memory would let the others wait: then none of them measures.
     faults_of_ranks = [text for text in group.gather(fault) if text]
     if faults_of_ranks or step_without_exchange is None:
         return None, faults_of_ranks[0]
     steps = pair_count = 0  # rank 0 has samples, and says both to the others
     if samples is not None:
         steps = samples.steps_per_sample
-        pairs_in_budget = int(budget_s / (2 * steps * min(samples.step_s)))
+        pair_s = 2 * steps * min(samples.step_s)
+        pairs_in_budget = int(budget_s / pair_s)
         pair_count = max(MIN_PAIRS, min(MAX_PAIRS, pairs_in_budget))
     exposed_s = []
     for _ in range(1 + group.broadcast(pair_count)):  # the first pair warms up
@@ -146,7 +149,7 @@ def check_separate_cpus(processes: list[Mapping[str, Any]]) -> None:
     rank_by_host_and_cpu: dict[tuple[str, int], int] = {}
     for process in processes:
         rank, host = process["rank"], process["host"]
-        for cpu in process["cpus"]:
+        for cpu in process["cpus"]:  # none where nothing was bound
             owner = rank_by_host_and_cpu.setdefault((host, cpu), rank)
             if owner != rank:
                 pair = f"ranks {owner} and {rank} share CPU {cpu} of {host}"

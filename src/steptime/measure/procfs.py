@@ -38,7 +38,7 @@ def number_list(text: str) -> tuple[int, ...]:
 def host_list(text: str) -> list[str]:
     """Return the names of a list of nodes as Slurm writes it: `a[08-09],b` is a08, a09 and b."""
     names: list[str] = []
-    for entry in re.split(r",(?![^\[]*\])", text):
+    for entry in re.split(r",(?![^\[]*\])", text):  # at commas that are outside of brackets
         # `gpu[03-05]-a` is split into texts and, at odd indices, lists of numbers.
         pieces = re.split(r"\[([\d,-]+)\]", entry)
         choices_of_pieces = [
@@ -62,9 +62,9 @@ def group_folders(controller: str, root: Path) -> list[Path]:
     """Return the control group's folders of this process, the innermost first (version 1 and 2)."""
     folders: list[Path] = []
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = line.split(":", 2)  # `4:cpu,cpuacct:/job`, in version 2 `0::/job`
         is_version_2 = not controllers
-        if not is_version_2 and controller not in controllers.split(","):
+        if not is_version_2 and controller not in controllers.split(","):  # of another one
             continue
         mounts = ("", "unified") if is_version_2 else (controller,)
         names = [name for name in path.split("/") if name]

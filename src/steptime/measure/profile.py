@@ -24,17 +24,18 @@ def profile_cell(
     if workload.plan.data > 1:
         raise UnsupportedError("a profile is of one device, not of replicas")
     graph = build(workload)
-    prepared: Prepared = backend.prepare(graph, workload, options, None)
+    prepared: Prepared = backend.prepare(graph, workload, options, feed=None)  # made input
     if prepared.trace is None:
         raise UnsupportedError("this backend has no profiler")
     prepared.step()  # warms up
     prepared.sync()
+    # A timed step says how many fit into the budget.
     start_s = perf_counter()
     prepared.step()
     prepared.sync()
     step_s = max(perf_counter() - start_s, 1e-6)
     step_count = max(MIN_STEPS, min(MAX_STEPS, int(budget_s / step_s)))
-    trace_text = prepared.trace(1 + step_count)
+    trace_text = prepared.trace(1 + step_count)  # the profiler starts in the first one
     if trace:
         Path(trace).write_text(trace_text, encoding="utf-8")
     kind_by_op = {op.name: op.kind for op in graph.ops}

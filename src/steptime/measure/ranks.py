@@ -84,10 +84,13 @@ def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> R
     size, rank = number("SLURM_NTASKS"), number("SLURM_PROCID")
     if size == 1:
         return Rank(rank)
+    # A step may run on a part of the job's nodes; older Slurm names only those of the job.
     has_step_nodes = "SLURM_STEP_NODELIST" in environ
     nodes = _text(environ, "SLURM_STEP_NODELIST" if has_step_nodes else "SLURM_JOB_NODELIST")
     job, step = number("SLURM_JOB_ID"), number("SLURM_STEP_ID")
     attempt = number(ATTEMPT, default=0)
+    # All ranks compute the same port. Jobs and their steps differ in it: 31 is prime, so that
+    # neighbouring jobs with a few steps rarely meet.
     port = number("MASTER_PORT", default=FIRST_PORT + (31 * job + step) % PORTS)
     local_size = _count_node_tasks(environ, number("SLURM_NODEID"))
     is_single_node = local_size == size

@@ -70,7 +70,7 @@ def stack(name: str, place: str = "") -> Stack:
 
     Raises `InputError` for an unknown name, and for a stack that nothing here runs.
     """
-    labels = stacks.measured_labels()
+    labels = stacks.measured_labels()  # stacks by the label that their records have
     if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
         measured_stack = catalog.stack(labels.get(name, name))
         if not measured_stack.backend:
@@ -80,7 +80,7 @@ def stack(name: str, place: str = "") -> Stack:
     all_backends = backends()
     if name not in all_backends:
         raise unknown("stack", name, {**labels, **all_backends}, place)
-    return Stack(name, "", backend=name)
+    return Stack(name, "", backend=name)  # a backend of another package, without a data file
 
 
 def stack_names() -> list[str]:

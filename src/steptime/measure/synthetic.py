@@ -126,9 +126,11 @@ def fills(graph: Graph) -> dict[str, Fill]:
 
 def _fills_by_use(graph: Graph) -> dict[str, Fill]:
     """Return the values of the tensors for which the op that first uses them has a rule."""
+    # The gradient of the loss by itself is 1.
     fills_by_use: dict[str, Fill] = {f"{name}/grad": UNIT_FILL for name in graph.outputs}
     source_by_tensor = {name: name for name in (*graph.inputs, *graph.weights, *graph.buffers)}
     for op in graph.ops:
+        # A reshaped or cast tensor stands for its source: the op that reads it decides the values.
         passes_values_on = op.kind in _VALUE_PRESERVING_KINDS and op.inputs[0] in source_by_tensor
         if passes_values_on:
             source_by_tensor[op.outputs[0]] = source_by_tensor[op.inputs[0]]

@@ -103,7 +103,7 @@ class _StepSampler:
     def take_sample(self, steps: int) -> float:
         """Take a sample of `steps` steps with its row of columns, and return its seconds."""
         if self.take_wait_s:
-            self.take_wait_s()
+            self.take_wait_s()  # drops the wait since the sample before
         total_s = self.time_steps(self.step, steps)
         row: JsonObject = {"steps": steps}
         if self.take_wait_s:
@@ -132,7 +132,7 @@ class _StepSampler:
             steps = self.increase_steps(steps, total_s / steps)
             total_s = self.time_steps(self.step, steps)
             times_s.append(total_s / steps)
-        if total_s >= budget_s:
+        if total_s >= budget_s:  # no time is left for two windows
             return times_s, steps
         block_step_s: list[float] = []  # of blocks that fill a sample
         end_s = start_s + budget_s
@@ -147,13 +147,14 @@ class _StepSampler:
                 if medians_agree(window_before, block_step_s[-WINDOW:]):
                     break
         times_s += block_step_s
+        # By the fastest of the last window, so that every sample is long enough.
         return times_s, self.steps_in_sample(min(times_s[-WINDOW:]))
 
     def make_samples(self, warmup_s: Sequence[float], first_sample: int = 0) -> Samples:
         """Return the samples from `first_sample` on."""
         step_s = self.step_s[first_sample:]
         sample_rows = self.sample_rows[first_sample:]
-        half = len(step_s) // 2
+        half = len(step_s) // 2  # steady: the first half agrees with the second
         columns = {name: tuple(row[name] for row in sample_rows) for name in sample_rows[0]}
         return Samples(
             step_s=tuple(step_s),
@@ -173,13 +174,13 @@ def take_samples(
     """Return samples of `step` in seconds a step; `settings` are fields of `_StepSampler`."""
     sampler = _StepSampler(step, sync, **settings)
     start_s = sampler.clock()
+    # The first step compiled: the second one tells how long a step is.
     total_s = sampler.take_sample(1)
-    # the second step tells how long one is where the first compiled
     min_remaining_s = (sampler.min_samples - 1) * total_s
     sampler.report_start(sampler.first_step_s, max(budget_s - total_s, min_remaining_s))
     steps = 1
     warmup_s: list[float] = []
-    if total_s < budget_s:
+    if total_s < budget_s:  # else this step is a sample already, and there is no warm-up
         warmup_s, steps = sampler.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
         sampler.restart()
     sorted_step_s = list(sampler.step_s)
@@ -220,11 +221,11 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
         remaining_steps -= block_steps
         if first_full_block is None and block_s >= sampler.sample_s:
             first_full_block = len(sampler.step_s) - 1
-            min_steps = math.ceil(remaining_steps / MAX_BLOCKS)
+            min_steps = math.ceil(remaining_steps / MAX_BLOCKS)  # a long training has longer blocks
             steps = max(steps, min_steps)
         elif first_full_block is None:
             larger_steps = sampler.increase_steps(steps, sampler.step_s[-1])
-            max_steps = remaining_steps // sampler.min_samples
+            max_steps = remaining_steps // sampler.min_samples  # enough blocks must follow
             steps = max(1, min(larger_steps, max_steps))
     times_s = sampler.step_s
     growing_blocks = first_full_block or 0
@@ -266,7 +267,7 @@ def medians_agree(earlier: Sequence[float], later: Sequence[float]) -> bool:
         deviation_s = median([abs(time_s - middle_s) for time_s in times_s])
         sigma_s = SIGMA_PER_DEVIATION * deviation_s
         variance += sigma_s**2 / len(times_s)
-    error_s = math.sqrt(math.pi / 2 * variance)  # of medians, for normal noise
+    error_s = math.sqrt(math.pi / 2 * variance)  # medians of normal noise vary pi/2 times as much
     return abs(earlier_s - later_s) <= max(TOLERANCE * min(earlier_s, later_s), 2 * error_s)
 
 
@@ -276,6 +277,7 @@ def median_half_width(sorted_step_s: Sequence[float]) -> float:
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
+    # The ends of the interval are the times of these ranks (Le Boudec 2010, chapter 2).
     n = len(sorted_step_s)
     low_rank = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
     high_rank = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))

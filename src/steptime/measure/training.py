@@ -30,6 +30,7 @@ def prepare_examination(
     if prepared.loss is None or prepared.inference is None:
         raise UnsupportedError("the backend gives neither loss nor accuracy")
     last_loss = prepared.loss
+    # The same network without dropout and updates, over the weights that the training has then.
     infer = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
     test, per_epoch = cell_input.dataset.parts["test"], cell_input.order.per_epoch
     facts = {
@@ -40,7 +41,7 @@ def prepare_examination(
         "test_images": len(test.labels),
         "guess": int(np.bincount(test.labels).max()) / len(test.labels),
     }
-    image_inputs = replace(cell_input.fit, labels="")
+    image_inputs = replace(cell_input.fit, labels="")  # inference takes no labels
 
     def examine() -> tuple[dict[str, Quantity], JsonObject]:
         loss = last_loss()

@@ -82,8 +82,9 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
             hint = f"--replicas {rank.size} without torchrun or srun"
             raise InputError(f"{request['backend']} runs replicas in one process: {hint}")
         ranks.check_address(rank)
+    # Replicas that are devices of this process share its cores.
     local_replicas = request.get("replicas", 1) if backend_row.is_single_process else 1
-    # Processes with CPUs of their own share none.
+    # Where the launcher gave each process CPUs of its own, they share none.
     sharing_processes = 1 if rank.has_bound_cpus else rank.local_size
     threads = options.threads or cpus.default_threads(processes=sharing_processes)
     bound_cpus = cpus.bind_threads(
@@ -131,7 +132,7 @@ def _describe_ranks(
     if local_replicas == 1:
         check_separate_cpus(rank_facts)
         return rank_facts
-    # the framework decides which of the cores a device takes
+    # One process has several devices, and the framework decides which of the cores each takes.
     return [
         facts | {"rank": index, "cpus": None, "device": f"{device}:{index}"}
         for index, facts in enumerate(rank_facts)
@@ -144,9 +145,10 @@ def device_of_rank(device: str, rank: Rank) -> str:
     Where each process is shown a single GPU, that is its own (NCCL refuses two on one).
     """
     if rank.size == 1 or device in {"cpu", "mps"}:
-        return device
+        return device  # `mps` with replicas is refused by its backend
     if device != "cuda":
         raise InputError(f"{device} is one device; replicas run on 'cuda', one on each GPU")
+    # A launcher may show each process its own GPU alone, which then has the number 0.
     is_single_gpu = re.fullmatch(r"[^,]+", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     return "cuda:0" if is_single_gpu else f"cuda:{rank.local_rank}"
 
@@ -170,6 +172,7 @@ def _run_tiny_step(backend: Any, options: contract.Options, replicas: int) -> co
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         tiny_options = replace(options, compile=False, strategy=strategy)
+        # `native` runs no graph: its `wake` prepares the tiny one with PyTorch.
         prepare = getattr(backend, "wake", backend.prepare)
         prepared: contract.Prepared = prepare(build(workload), workload, tiny_options)
         prepared.step()
@@ -181,6 +184,7 @@ def _session_of_request(
 ) -> tuple[WorkerSession, Record]:
     """Return the session under the options of a request, and its record, still empty."""
     workload = replace(workload_from_json(request["workload"]), code=request.get("code", ""))
+    # Threads and device were bound when the worker started.
     fixed_options = {"threads": session.options.threads, "device": session.options.device}
     options = contract.Options(**{**request["options"], **fixed_options})
     return replace(session, options=options), Record(
@@ -225,7 +229,7 @@ def profile(session: WorkerSession, request: Mapping[str, Any]) -> list[Record]:
             request["timing"]["budget_s"],
             request["trace"],
         )
-    except Exception as error:  # noqa: BLE001  # as above
+    except Exception as error:  # noqa: BLE001  # it is a result, as in `measure`
         return [_make_failed_record(session, record, error)]
     return [
         replace(
@@ -316,12 +320,13 @@ def serve(requests: Iterator[JsonObject], answers: TextIO) -> None:
     }
     for request in requests:
         document = actions[request["do"]](request)
-        gc.collect()
+        gc.collect()  # before the answer: nothing of this network disturbs the next
         answer(document)
 
 
 def main() -> None:
     """Serve on the process's standard streams, keeping them for requests and answers alone."""
+    # Code of users and libraries finds an empty standard input, and prints to standard error.
     requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open() as null_file:
         os.dup2(null_file.fileno(), 0)

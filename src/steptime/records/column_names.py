@@ -35,7 +35,7 @@ def _name_columns(names: Iterable[str], used: Iterable[str], prefix: str) -> dic
     columns: dict[str, str] = {}
     for name in names:
         column = name
-        while not column or column.lower() in used_names:
+        while not column or column.lower() in used_names:  # until the prefix makes it a new name
             column = prefix + column
         used_names.add(column.lower())
         columns[name] = column

@@ -70,10 +70,11 @@ class Data(Folders):
 
         line_column = (pl.col("label") if line is None else line).alias("line")
         names = dict.fromkeys((*columns, *INTERVAL_COLUMNS))
-        names.pop("interval_95", None)
+        names.pop("interval_95", None)  # no column: `result_rows` adds it
         frame = self.scan_results().filter(condition).select(*names, line_column).collect()
         lines = frame["line"].unique(maintain_order=True)
         if len(lines) > limit:
+            # A fixed seed, so that a chart is the same each time.
             line_numbers = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
             frame = frame.filter(pl.col("line").is_in(lines[sorted(line_numbers)].implode()))
         return result_rows(frame), len(lines)

@@ -57,14 +57,14 @@ class FolderSource:
             for stored in self._report_progress(file_lines):
                 is_empty = False
                 yield stored
-        if is_empty and self.size_bytes:
+        if is_empty and self.size_bytes:  # an empty file is no fault
             raise InputError(
                 "; ".join([f"{self.folder}: {store.NO_RECORD_LINE}", *self.warnings[:1]])
             )
         self.starts = file_lines.starts
 
     def _report_progress(self, lines: FolderLines) -> Iterator[StoredLine]:
-        total_mb = self.size_bytes >> 20  # less is read at once
+        total_mb = self.size_bytes >> 20  # 0, a small folder, is read without a report
         for number, stored in enumerate(lines):
             if total_mb and number % PROGRESS_RECORDS == 0:
                 tell("MB of records read", min(stored.place >> 20, total_mb), total_mb)

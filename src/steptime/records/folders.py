@@ -60,7 +60,7 @@ class Folders:
                 if not any(file.stat().st_size for file in store.paths(path)):
                     raise InputError(f"{path}: {store.EMPTY}")
         names = [path.resolve().name for path in folders]
-        sources = [
+        sources = [  # folders of one name are told apart by their paths
             (name if names.count(name) == 1 else str(path), path)
             for name, path in zip(names, folders, strict=True)
         ]
@@ -79,7 +79,7 @@ class Folders:
     def read_records(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
         """Return records of a folder, by their `place` in the frame."""
         _, content = self._folders[folder]
-        if not isinstance(content, Path):
+        if not isinstance(content, Path):  # records in memory, whose places are their numbers
             return {place: content[place] for place in places}
         paths, starts = self._tables.files_of(folder)
         return {place: read_record(paths, starts, place) for place in places}
@@ -98,6 +98,7 @@ class Folders:
         distinct_seqs = np.unique(seqs)
         if not len(distinct_seqs):
             return self.scan().head(0).select("seq", *columns).collect()
+        # The range spares reading the parts of files beyond it.
         records = self._tables.scan((int(distinct_seqs[0]), int(distinct_seqs[-1])))
         takes_part = pl.col("seq").is_in(pl.Series(distinct_seqs).implode())
         return records.filter(takes_part).select("seq", *columns).collect()
@@ -124,9 +125,10 @@ class Folders:
         reason_columns = ("status", "cause")
         steps = self.scan().filter(pl.col("scope") == "").select(reason_columns).collect()
         has_success = (steps["status"] == "ok").any()
-        if has_success or not len(steps):
+        if has_success or not len(steps):  # nothing to explain
             return ""
         reasons = steps.group_by(reason_columns, maintain_order=True).len("count")
+        # The last row is the most frequent reason; of equally frequent ones the last by name.
         status, cause, count = reasons.sort("count", *reason_columns).row(-1)
         reason_text = f"{status}: {cause}" if cause else status
         count_text = f" most often ({count:,})" if len(reasons) > 1 else ""

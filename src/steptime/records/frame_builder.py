@@ -90,7 +90,7 @@ class FrameBuilder:
     def frames(self, lines: Iterable[FolderLine]) -> Iterator[pl.DataFrame]:
         """Yield the frames of chunks of lines, at least one."""
         remaining = iter(lines)
-        yield empty_frame()
+        yield empty_frame()  # the columns of a folder without records
         while chunk := list(islice(remaining, CHUNK_ROWS)):
             with no_collection():
                 frame = self._make_chunk_frame(chunk)
@@ -139,16 +139,16 @@ class FrameBuilder:
         """Add the quantities of a line to the row of this number."""
         for name, quantity in line.quantities.items():
             value = headline(quantity)
-            if name in AMOUNTS:
+            if name in AMOUNTS:  # a quantity with a column of its own
                 columns[name][row_number] = None if value is None else float(value)
             else:
                 json_text = None if value is None else json.dumps(value)
                 nested.others.append((row_number, name, json_text))
                 add_kinds(self.others, [(name, value)])
-            if quantity.samples and name != "step_s":
+            if quantity.samples and name != "step_s":  # those of the step are columns, below
                 nested.sampled.append((row_number, name, quantity))
         step = line.quantities.get("step_s")
-        if step is None:
+        if step is None:  # a failure, or an op without a time
             return
         columns["stated_low"][row_number] = step.low
         columns["stated_high"][row_number] = step.high
@@ -168,6 +168,7 @@ def describe_distinct(
     keys: Sequence[Key], describe: Callable[[Key], Row], schema: Mapping[str, pl.DataType]
 ) -> pl.DataFrame:
     """Return a row of a schema for each key; each key is described once."""
+    # Keys repeat from row to row: each distinct one is described once, then rows are looked up.
     key_numbers: dict[Key, int] = {}
     number_of_row = [key_numbers.setdefault(key, len(key_numbers)) for key in keys]
     descriptions = [describe(key) for key in key_numbers]
@@ -190,7 +191,7 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
                 part_path = scratch / f"part-{len(part_paths)}.parquet"
                 part_paths.append(_write_part(pending, part_path))
                 pending = []
-        fits_in_memory = not part_paths
+        fits_in_memory = not part_paths  # there were fewer rows than a part has
         if fits_in_memory:
             _write_part(pending, path)
             return
@@ -276,7 +277,7 @@ def fill_column(
     """Return a column with numbers in some rows; None elsewhere, and where one is not finite."""
     column = np.full(row_count, np.nan)
     column[row_numbers] = numbers
-    column[~np.isfinite(column)] = np.nan
+    column[~np.isfinite(column)] = np.nan  # an infinite number is unknown, too
     return pl.Series(name, column).fill_nan(None)
 
 
@@ -290,7 +291,9 @@ def _add_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     examples = pl.col("examples")
     nonzero_step_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
     has_samples = pl.col("samples_n").is_not_null()
-    is_repeated = pl.col("runs") == pl.col("samples_n")
+    is_repeated = pl.col("runs") == pl.col("samples_n")  # each sample is a run of its own
+    # Of repeats the median decides, which a single slow run does not change; of longer runs the
+    # speed of all samples together.
     examples_per_s = (
         pl.when(has_samples & ~is_repeated)
         .then(examples * pl.col("spread_speed"))

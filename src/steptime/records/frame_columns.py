@@ -108,6 +108,7 @@ def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
     """Add hyperparameters as columns of texts, None where a network has none of this name."""
     if not names:
         return rows
+    # The texts repeat: each distinct one is parsed once, and rows are joined to the result.
     json_texts = rows.select("params").unique().collect()["params"].to_list()
     settings_of_texts = [json.loads(text) for text in json_texts]
     columns = {
@@ -157,6 +158,7 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
     """Return the columns of a method's JSON text; None is unknown, or without meaning."""
     method = method_of(text)
     options = method.options
+    # One device a replica unless the method says another number, or that it is unknown (null).
     device_count = _parse_integer(options.get("device_count", replicas))
     is_stated_unknown = "device_count" in options and options["device_count"] is None
     if device_count is None and not is_stated_unknown:
@@ -169,7 +171,7 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
         "threads": _parse_integer(options.get("threads")),
         **{name: _to_text(options.get(name)) or None for name in ("gpu", "strategy")},
         "device_count": device_count,
-        "overlap": _to_text(options.get("overlap")) not in ("false", "0"),
+        "overlap": _to_text(options.get("overlap")) not in ("false", "0"),  # true by default
         **_describe_input(options, origin == "measured"),
         **{name: _parse_rate(options.get(name)) for name in RATES},
     }
@@ -181,7 +183,7 @@ def _describe_input(options: Mapping[str, Any], is_measured: bool) -> Row:
     staging = _to_text(options.get("staging"))
     loaders = _to_text(options.get("loaders"))
     prefetch = _to_text(options.get("prefetch"))
-    if is_measured:
+    if is_measured:  # a measured record leaves out options that have their default
         source = source or "device"
         reads_files = source == "dataset"
         staging = (staging or "shared") if reads_files else None

@@ -1,4 +1,4 @@
-"""Columns of lists of a frame, made from flat columns: samples and free quantities."""
+"""Columns of lists of a frame, made from flat columns: samples, and quantities without a column."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ class NestedColumns:
         steps = [step for _, step in self.steps]
         step_rows = pl.Series("row", [row for row, _ in self.steps], dtype=COUNT)
         step_columns = pl.DataFrame([step_rows, *sample_columns(steps)])
+        # A left join gives each row its list, null where it has none.
         all_rows = pl.DataFrame({"row": pl.Series(range(length), dtype=COUNT)})
         columns_of_steps = all_rows.join(step_columns, on="row", how="left", maintain_order="left")
 
+        # Quantities without a column are entries of key and value; a row has any number of them.
         free_rows = [row for row, _, _ in self.others]
         free_columns = {
             "key": pl.Series([name for _, name, _ in self.others], dtype=STRING),

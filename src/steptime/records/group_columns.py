@@ -57,12 +57,14 @@ class GroupColumns:
 
 def make_group_columns(members: Members) -> GroupColumns:
     """Return the columns of groups; samples of several records are pooled."""
+    # Groups are numbered by their first record; its index is the first place of the number.
     first_member = np.unique(members.group, return_index=True)[1]
     group_count = len(first_member)
     sampled_count = np.bincount(members.group, members.is_sampled, group_count)
     repeat_count = np.bincount(members.group, members.is_repeated, group_count)
     has_samples = sampled_count > 0
     is_repeated = ~has_samples & (repeat_count > 1)
+    # An op may rest in a step: times of 0 have no logarithm, so such a group is not pooled.
     is_resting = np.where(
         has_samples,
         _any_member(members, members.is_sampled & members.is_resting),
@@ -98,11 +100,13 @@ def make_group_columns(members: Members) -> GroupColumns:
     )
     has_several_sampled = sampled_count > 1
     has_no_estimate = np.isnan(estimate["value"])
+    # A single record with samples has its estimate already.
     needs_pooling = is_pooled & (has_several_sampled | has_no_estimate)
     groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
     return replace(
         groups,
         value=np.where(is_pooled, groups.value, stated_value),
+        # The value is inside of its own interval.
         low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
         high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
     )
@@ -148,11 +152,13 @@ def _take_or_nan(column: Floats, indices: Ids) -> Floats:
 
 def _number_setups(members: Members) -> Ids:
     """Return a number for the setups of the records of each group, whatever their order is."""
+    # Sorted within each group, so that equal sets of setups are equal tuples.
     order = np.lexsort((members.setup, members.group))
     setup_by_group = number_by_first(members.setup)[order]
     starts = members.starts
     has_several_records = np.bincount(members.group) > 1
     has_groups = len(has_several_records) > 0
+    # Of each group's first record, which is the only one of most.
     group_setup = setup_by_group[starts[:-1]] if has_groups else setup_by_group
     setups_of_group = {
         group: tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())

@@ -128,6 +128,7 @@ class Members:
 
     def list_members(self, groups: Ids) -> tuple[Ids, Ids]:
         """Return the places of the records of groups, and for each the place in `groups`."""
+        # `owner` is, for each record of the answer, the place of its group in `groups`.
         counts = self.starts[groups + 1] - self.starts[groups]
         owner = np.repeat(np.arange(len(groups)), counts)
         first_of_group = counts.cumsum() - counts
@@ -141,15 +142,14 @@ class Members:
             groups: the groups, in any order.
             is_of_repeats: groups whose samples are the values of their records, each one a run.
         """
+        # `groups` may repeat: each group is read once, and `group_index` gives it back.
         distinct, first, group_index = np.unique(groups, return_index=True, return_inverse=True)
         members, owner = self.list_members(distinct)
         is_repeat = is_of_repeats[first][owner]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
         member_samples = self._read_member_samples(members[is_read], is_repeat[is_read])
-        samples_of_group = np.bincount(
-            owner[is_read], member_samples.counts, len(distinct)
-        )  # their number
-        group_stop = samples_of_group.cumsum().astype(np.int64)
+        sample_counts = np.bincount(owner[is_read], member_samples.counts, len(distinct))
+        group_stop = sample_counts.cumsum().astype(np.int64)
         samples_by_group = (
             np.split(member_samples.samples, group_stop[:-1]) if len(group_stop) else []
         )
@@ -176,6 +176,7 @@ class Members:
         run_in_record = np.zeros(len(owner), np.int64)
         run_in_record[~is_of_repeat] = _flatten(records["run"])
         distinct_runs, run_place = np.unique(run_in_record, return_inverse=True)
+        # A number for each pair of record and run: runs of two records are never the same run.
         runs = owner * len(distinct_runs) + run_place
         return _MemberSamples(samples, runs, counts)
 
@@ -199,6 +200,7 @@ def read_members(data: Folders, grouping: Grouping) -> Members:
     """Return the records that take part, with the numbers of their groups."""
     records = data.scan().filter(grouping.takes_part).select(_member_columns(data, grouping))
     members = records.filter(pl.col("level").is_not_null()).collect()
+    # Levels become their numbers in sorted order, hashes become numbers in the order of records.
     levels = sort_levels(members["level"].unique(maintain_order=True))
     level_places = pl.Series(range(len(levels)), dtype=pl.Int64)
     level = members["level"].replace_strict(pl.Series(levels, dtype=pl.String), level_places)
@@ -236,6 +238,7 @@ def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
     estimate = {
         name: pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE
     }
+    # A prediction counts whatever its status is: it may be of a step that does not fit.
     is_good = value.is_not_null() & (pl.col("status") == "ok")
     has_samples = sample_count.fill_null(0) > 0
     is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
@@ -272,7 +275,7 @@ def _partner_key(data: Folders, grouping: Grouping) -> pl.Expr:
 
 
 def _signed_hash(column: pl.Expr) -> pl.Expr:
-    """Return a hash of 63 bits, which is not below 0."""
+    """Return a hash of 63 bits, which is not below 0 and so is never `NO_KEY`."""
     return (hash_of([column]) // pl.lit(2, pl.UInt64)).cast(pl.Int64)
 
 

@@ -54,11 +54,12 @@ def quantity_value(quantity: str) -> pl.Expr:
 
 def check_quantity(data: Folders, quantity: str) -> None:
     """Raise `InputError` if no record has a quantity."""
-    if _has_value(data, quantity_value(quantity)):
+    if _has_value(data, quantity_value(quantity)):  # some record has it
         return
     if data.failed:
         raise InputError(data.failed)
     record_counts = data.scan().select(pl.col(sorted(AMOUNTS)).count()).collect()
+    # For the message: the quantities that some record has.
     amounts = [name for name in record_counts.columns if record_counts[name].item()]
     names = pl.col("others").explode().struct.field("key").unique()
     free_quantities = data.scan().select(names).collect()["key"].drop_nulls()
@@ -78,12 +79,13 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
     may_differ_in_network = not {*network_columns, "replicas", *settings}.isdisjoint(free)
     if may_differ_in_network:
         cell = [expression for name, expression in network_columns.items() if name not in free]
-    else:
+    else:  # the same network exactly
         cell = [pl.col("workload_key")]
     cell += [pl.col("scope"), pl.col("origin")]
     if column not in PLATFORM_COLUMNS:
         cell.append(pl.col("platform"))
-    if column == "stack":  # a prediction of a stack has one method
+    if column == "stack":
+        # Two predictions of stacks share their method; measured stacks are methods of their own.
         predicted_method = pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit(""))
         cell.append(predicted_method.alias("method"))
     elif column not in ("method", "predicted_by"):
@@ -95,13 +97,14 @@ def _network_columns(
     data: Folders, settings: set[str], free: Collection[str]
 ) -> dict[str, pl.Expr]:
     """Return the settings of a network without `free`; a hash names it, whatever its file is."""
+    # `resnet50` is the family `resnet` with settings; another name is that of a file.
     has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
     model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
     has_file_hash = pl.col("params").str.contains("sha256", literal=True)
-    if "sha256" in free:
+    if "sha256" in free:  # versions of a file are compared: its name says which belong together
         paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
         model = model.replace(_name_files(paths.unique().collect()))
-    else:
+    else:  # the hash in `params` names the network, wherever its file lies
         model = pl.when(has_file_hash).then(pl.lit("")).otherwise(model)
     network = {
         "model": model.alias("model"),
@@ -180,6 +183,7 @@ def _option_text(data: Folders, column: str) -> pl.Expr:
     json_columns = ["method_options", "env"]
     if column in data.settings:
         json_columns.insert(0, "params")
+    # The first column that says something decides.
     texts = [map_values(data, name, lambda text: find_text(text, column)) for name in json_columns]
     if column.endswith("-parallel"):
         plan_key = column.removesuffix("-parallel")

@@ -76,7 +76,7 @@ def find_or_make(
     path, note_path = folder / f"{name}.parquet", folder / f"{name}.json"
     facts = _read_note(note_path, path)
     if facts is not None:
-        return path, facts
+        return path, facts  # a cache that fits
     with _lock(folder):
         facts = _read_note(note_path, path)  # another process may have made it
         if facts is None:
@@ -98,7 +98,7 @@ def _read_note(note_path: Path, parquet: Path) -> FrameFacts | None:
     """Return the facts of a Parquet file that is as it was made, None for any other file."""
     with suppress(OSError, ValueError):
         envelope = msgspec.json.decode(note_path.read_bytes(), type=_Envelope)
-        if envelope.mark != hash_text(envelope.note):
+        if envelope.mark != hash_text(envelope.note):  # torn or changed
             return None
         note = msgspec.json.decode(envelope.note, type=CacheNote)
         if (note.format, note.stamp) == (FORMAT, stamp_of(parquet)):
@@ -111,7 +111,7 @@ def _remove_old(folder: Path, name: str, *new_paths: Path) -> None:
     kind = name.partition("-")[0]
     newest_s = new_paths[0].stat().st_mtime
     for path in {*folder.glob(f"{kind}-*")} - {*new_paths}:
-        if path.stat().st_mtime < newest_s - IN_USE_S:
+        if path.stat().st_mtime < newest_s - IN_USE_S:  # nobody reads for so long
             path.unlink()
 
 

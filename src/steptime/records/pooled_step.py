@@ -14,6 +14,8 @@ def pooled_step_s() -> pl.Expr:
     repeats the value of the last record. A group with a sample or a repeat that is not above 0
     has the value of its last record, too. None where no record has a value.
     """
+    # Samples of all records; without any the median of repeats; else the last record. A time of 0
+    # (of an op that rests) makes pooling meaningless, so then the last record counts, too.
     has_samples = IS_GOOD & (pl.col("samples_n").fill_null(0) > 0)
     is_repeat = IS_GOOD & ~has_samples & ~IS_PREDICTED & pl.col("duplicate_of").is_null()
     last_s = pl.col("step_s").filter(IS_GOOD | IS_PREDICTED).last()

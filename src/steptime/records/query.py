@@ -143,8 +143,9 @@ def limit_memory(memory_bytes: int) -> None:
     What malloc has reserved and not touched yet is part of the address space, so it is taken off.
     """
     size_bytes = _process_sizes()
-    if not size_bytes:
+    if not size_bytes:  # not Linux
         return
+    # What malloc has reserved and not touched can be used without a larger address space.
     untouched_bytes = min(size_bytes["VmData"] - size_bytes["RssAnon"], MAX_RESERVED_BYTES)
     credited_bytes = min(untouched_bytes, memory_bytes // 2)
     limit_bytes = size_bytes["VmSize"] + memory_bytes - credited_bytes
@@ -178,6 +179,7 @@ def _open_connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnectio
         connection.execute("SET enable_progress_bar = false")
         if request.files:
             connection.execute(f"CREATE VIEW records AS {_records_sql(request)}")
+        # From here on the statement of the user can reach these files and nothing else.
         allowed_paths = [*request.files, *filter(None, [request.write_to])]
         if allowed_paths:
             connection.execute("SET allowed_paths = ?", [allowed_paths])
@@ -215,6 +217,7 @@ def _cells_sql(request: QueryRequest) -> str:
 def _typed_sql(value_sql: str, kinds: Sequence[str]) -> str:
     """Return the SQL of a JSON text in the type of a column whose values have these types."""
     distinct_kinds = {*kinds}
+    # Values of several types, and texts, stay texts.
     if distinct_kinds == {"int", "float"}:
         return f"CAST({value_sql} AS DOUBLE)"
     has_single_plain_kind = len(distinct_kinds) == 1 and distinct_kinds != {"str"}
@@ -240,7 +243,7 @@ def answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection, out: Bi
         QueryFaultError: if there is no answer within the limits.
     """
     with _convert_errors("refused"):
-        if not _make_answer(request, connection):
+        if not _make_answer(request, connection):  # a statement without a table
             return 0
         (row_count,) = connection.execute("SELECT count(*) FROM answer").fetchall()[0]
     if request.max_rows is not None and row_count > request.max_rows:
@@ -262,6 +265,7 @@ def _make_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
     import duckdb
 
     for statement in connection.extract_statements(request.sql):
+        # By its words, as a COPY may stand in a statement of another type, such as EXPLAIN.
         words = set(re.findall("[a-z]+", statement.query.lower()))
         may_write = statement.type != duckdb.StatementType.SELECT and words & WRITING_WORDS
         if may_write:
@@ -289,6 +293,7 @@ def _write_rows(connection: duckdb.DuckDBPyConnection, out: BinaryIO, max_bytes:
         if answer_bytes > max_bytes:
             raise QueryFaultError("size")
         out.write(chunk)
+        # No lines are left after the last row, which ends the loop.
         lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(ROWS_OF_CHUNK)]
 
 
@@ -311,6 +316,7 @@ def _csv_cell(column: str, sql_type: str) -> str:
     if sql_type != "VARCHAR":
         return f"{cell} AS {heading}"
     begins_as_formula = " OR ".join(f"starts_with({cell}, {quote_text(mark)})" for mark in FORMULA)
+    # `-1.5` begins as a formula but is a number.
     is_formula = f"({begins_as_formula}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
     escaped_cell = f"concat({quote_text(APOSTROPHE)}, {cell})"
     return f"if({is_formula}, {escaped_cell}, {cell}) AS {heading}"

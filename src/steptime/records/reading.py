@@ -99,7 +99,7 @@ def read_line(text: bytes) -> Line:
         line = _decode(_LINES, text)
         _check_line(line)
     except ValueError:
-        _refuse_other_schema(text)
+        _refuse_other_schema(text)  # another schema explains any other fault
         raise
     return line
 
@@ -193,13 +193,14 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
     amounts = quantity.samples
     if quantity.value is not None:
         amounts = (*amounts, quantity.value)
+    # Of many samples the extremes say enough; each is looked at where these are suspicious.
     smallest = min(amounts, default=0)
     extremes = (smallest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
     largest_magnitude = max(map(abs, extremes))
     if largest_magnitude > LARGEST:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_magnitude)} is too large")
     if name in _AMOUNTS and smallest < SMALLEST:
-        nonzero_amounts = [amount for amount in amounts if amount]
+        nonzero_amounts = [amount for amount in amounts if amount]  # 0 itself is allowed
         _check_smallest(name, min(nonzero_amounts, default=1.0))
     if quantity.columns:
         _check_columns(name, quantity)
@@ -218,7 +219,7 @@ def _check_smallest(name: str, smallest: float) -> None:
 def _read_part(part_type: type, text: bytes, place: str) -> Any:
     """Return a part of a workload; raises `ValueError` for unknown keys and wrong values."""
     table = _decode(_OBJECTS, text, place)
-    defaults = vars(part_type())
+    defaults = vars(part_type())  # its keys are all valid names
     for name in table.keys() - defaults:
         raise ValueError(str(unknown("key", name, defaults, place)))
     try:
@@ -242,7 +243,7 @@ def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) ->
     if len(values) not in (0, sample_count):
         return f"{len(values)} values of {sample_count} samples"
     expected_type = _SAMPLE_TYPES.get(column)
-    if expected_type is None or not values:
+    if expected_type is None or not values:  # any type is right
         return ""
     has_other_types = set(map(type, values)) != {expected_type}  # not isinstance: True is no run
     if has_other_types:

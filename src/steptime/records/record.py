@@ -39,7 +39,7 @@ def to_utc(taken_at: str) -> str:
     A day, a time without a zone, and any other text stay as they are.
     """
     if len(taken_at) <= len("2026-01-01") or taken_at.endswith(UTC_ENDINGS):
-        return taken_at
+        return taken_at  # a day alone, or in UTC already
     try:
         instant = datetime.fromisoformat(taken_at)
     except ValueError:

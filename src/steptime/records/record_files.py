@@ -62,7 +62,7 @@ def find_record_files(folder: Path) -> list[Path]:
     paths = []
     for parent, folders, names in os.walk(folder, onerror=_raise_error):
         is_submission_below = SUBMISSION_FILE in names and Path(parent) != folder
-        if is_submission_below:
+        if is_submission_below:  # files of a scheduler's jobs, which are no records
             folders.clear()  # `os.walk` goes into no folder below
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -163,7 +163,7 @@ class FolderLines:
             with open_record_file(path) as file:
                 for line_number, text in enumerate(self._text_lines(path, file), start=1):
                     content = text.removeprefix(UTF_8_MARK) if line_number == 1 else text
-                    line = faults.read(line_number, content)
+                    line = faults.read(line_number, content)  # None for a line that is no record
                     if line is not None:
                         record_id = self._identify(line, content, id_counts)
                         if self._is_new(record_id, path):

@@ -107,6 +107,7 @@ class RecordGroups:
         firsts_of_cell = np.bincount(cell[first_ids], minlength=len(cell))  # their number
         cell_stop = firsts_of_cell.cumsum()  # where the firsts of a cell end in `firsts_by_cell`
 
+        # Each second group is repeated once a partner; `partner_rank` counts its partners from 0.
         partner_count = firsts_of_cell[cell[second_ids]]
         partner_start = cell_stop[cell[second_ids]] - partner_count
         pair_start = partner_count.cumsum() - partner_count
@@ -124,13 +125,16 @@ class RecordGroups:
             return np.asarray(has_equal_keys | is_unknown)  # an unknown key is no mismatch
         if has_equal_keys.all():
             return np.asarray(has_equal_keys)
+        # Groups with other options are a pair all the same where there is no other partner.
         is_only_choice = self._is_single_in_cell[a] & self._is_single_in_cell[b]
         return np.asarray(has_equal_keys | is_only_choice)
 
     @cached_property
     def _is_single_in_cell(self) -> Flags:
         """Which groups are the only ones of their level in their cell."""
-        cell_and_level = self.columns.cell * len(self.levels) + self.columns.level
+        cell_and_level = (
+            self.columns.cell * len(self.levels) + self.columns.level
+        )  # a pair's number
         _, combination, group_counts = np.unique(
             cell_and_level, return_inverse=True, return_counts=True
         )
@@ -182,6 +186,7 @@ class RecordGroups:
         is_unpaired[paired_ids] = False
         ids = np.flatnonzero(is_unpaired)
         cell = self.columns.cell
+        # A group of that level in the cell is no partner: its options differ.
         has_mismatch = np.isin(cell[ids], cell[is_partner])
         return _Unpaired(ids, np.full(len(ids), partner_level), has_mismatch)
 
@@ -197,7 +202,7 @@ class RecordGroups:
         median step over all its records if there are several.
         """
         ids = np.unique(ids)
-        last = self.columns.last_seq[ids]
+        last = self.columns.last_seq[ids]  # facts are those of the last record of a group
         shared_facts = self._read_shared_facts(ids)
         groups = pl.DataFrame({"seq": last, "id": ids}).join(
             shared_facts, on="id", how="left", maintain_order="left"
@@ -206,10 +211,11 @@ class RecordGroups:
             name: pl.col(cell) if isinstance(cell, str) else cell for name, cell in cells.items()
         }
         read_columns = {name for cell in expressions.values() for name in cell.meta.root_names()}
-        record_columns = sorted({*read_columns, "host"} - {"id", "good_s", "seq"})
+        columns_of_groups = {"id", "good_s", "seq"}  # which `groups` has already
+        record_columns = sorted({*read_columns, "host"} - columns_of_groups)
         last_records = self.data.take_records(last, record_columns)
         rows = groups.join(last_records, on="seq", how="left", maintain_order="left")
-        host = pl.coalesce("hosts", pl.col("host"), pl.lit(""))
+        host = pl.coalesce("hosts", pl.col("host"), pl.lit(""))  # of several records all hosts
         return rows.with_columns(host.alias("host")).select(
             "id", *(cell.alias(name) for name, cell in expressions.items())
         )

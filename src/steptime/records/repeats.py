@@ -31,6 +31,8 @@ def repeat_key(row: RepeatRow) -> str | None:
     record = row.record
     if record.origin == "predicted" or record.status != "ok" or not record.quantities:
         return None
+    # All but the values must be equal: quantities count by their names, facts without the entry of
+    # the file that they are from.
     has_run_name = row.run is not None
     ignored_facts = ENTRY_FACTS if has_run_name else ("source_entry",)
     table = record_to_json(record)
@@ -55,6 +57,7 @@ def pool_repeats(
         rows: the records.
         key_of: returns the same text for repeats, None for a record that stays as it is.
     """
+    # A row without a key has its number as key: it is alone in its group.
     repeats_by_key: dict[str | int, list[RepeatRow]] = {}
     for row_number, row in enumerate(rows):
         key = key_of(row)
@@ -68,7 +71,7 @@ def _pool_group(rows: Sequence[RepeatRow]) -> Record:
     first_record = records[0]
     if len(records) == 1:
         return first_record
-    run_names = [
+    run_names = [  # a row without a named run is a run of its own
         str(number) if row.run is None else f"run {row.run}" for number, row in enumerate(rows)
     ]
     pooled_quantities = {}

@@ -29,7 +29,7 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
     `tried` has the places of the records, `mean_s` the mean over all samples. Repeats, runs of one
     sample each, count as their median: one slow run of five does not decide.
     """
-    distinct = np.unique(groups[groups >= 0])
+    distinct = np.unique(groups[groups >= 0])  # without -1, which stands for no group
     members_of_groups, owner = members.list_members(distinct)
     seqs = members.seq[members_of_groups]
     group_of_record = pl.DataFrame({"seq": seqs, "group": distinct[owner]})
@@ -54,6 +54,7 @@ def _attempt_expressions() -> list[pl.Expr]:
     repeat_count = pl.when(has_several_good).then(is_good.sum()).otherwise(0)
     sample_count = pl.when(has_samples).then(sample_counts.sum())
 
+    # Repeats, runs of one sample each, count as their median: one slow run does not decide.
     is_repeated = pl.col("runs") == pl.col("samples_n")
     record_s = pl.when(is_repeated).then(pl.col("step_s")).otherwise(pl.col("step_s_mean"))
     total_s = (record_s * pl.col("samples_n")).filter(is_good).drop_nulls()

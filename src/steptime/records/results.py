@@ -96,6 +96,7 @@ def group_predicted_and_measured(
     measured = pl.lit(MEASURED)
     if is_by_host:
         measured = pl.concat_str(measured, pl.col("host").fill_null(""))
+    # Stacks are methods of predictions, and of measurements the whole method with its options.
     level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(measured)
     predicted_method = hash_of([METHOD_NAME, "stack"])
     measured_method = hash_of(METHOD)
@@ -128,6 +129,7 @@ def _pair_stack() -> pl.Expr:
     from steptime.records import stacks
 
     stack = pl.col("stack")
+    # A measurement by an unknown stack is compared with the prediction of the default one.
     is_usable = IS_PREDICTED | stack.is_in([*stacks.stack_labels()]) | stack.is_null()
     return pl.when(is_usable).then(stack).otherwise(pl.lit(catalog.stack().label))
 
@@ -136,12 +138,13 @@ def make_results(data: Folders) -> pl.DataFrame:
     """Return the results of whole steps, with their names and columns of hyperparameters."""
     groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
     rows = _add_rates(_pair_columns(data, groups))
+    # Names tell apart the rows of one folder (`within`).
     name_columns = rows.with_columns(pl.col("folder_rank").alias("within"))
     names = name_rows(name_columns, ("folder_rank", *LABEL_COLUMNS))
     rows_with_names = rows.with_columns(pl.Series("name", names, dtype=pl.String))
     labelled_rows = rows_with_names.with_columns(_make_label(rows_with_names).alias("label"))
     fixed_columns = {column.lower() for column in ALL_COLUMNS}
-    setting_columns = {
+    setting_columns = {  # without those that have the name of a column of results
         name: column
         for name, column in data.setting_columns.items()
         if column.lower() not in fixed_columns
@@ -157,6 +160,7 @@ def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
     predictions = _take_rows(data, pairs["prediction"], _prediction_columns())
     attempts = attempt_columns(data, groups.members, pairs["measured_group"])
     rows = row_records.hstack(predictions).hstack(attempts).with_columns(_number_columns(pairs))
+    # Without an attempt there are no settings of one, and no outcome but "does not fit".
     is_only_predicted = pl.col("is_only_predicted")
     fits_prediction = is_only_predicted & (pl.col("status") == "ok")
     return rows.with_columns(
@@ -208,7 +212,7 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
     """
     columns = groups.columns
     predicted, measured = _pair_ids(groups)
-    is_only_predicted = measured == len(groups)
+    is_only_predicted = measured == len(groups)  # this place stands for no partner
     row_group = np.where(is_only_predicted, predicted, measured)
 
     def measured_number(column: NDArray[Any]) -> NDArray[Any]:

@@ -119,7 +119,7 @@ def by_run(samples: Iterable[Item], runs: Iterable[int]) -> list[list[Item]]:
     if len(all_samples) != len(run_numbers):
         raise InputError(f"{len(all_samples)} samples, but {len(run_numbers)} runs of samples")
     if len(set(run_numbers)) < 2:
-        return [all_samples]
+        return [all_samples]  # one run
     pairs_by_run = grouped(zip(run_numbers, all_samples, strict=True), itemgetter(0))
     return [[sample for _, sample in pairs] for pairs in pairs_by_run.values()]
 
@@ -151,6 +151,7 @@ def headline(quantity: Quantity) -> float | None:
     """Return the one number of a quantity: the median of its samples, or its value."""
     if not quantity.samples:
         return quantity.value
+    # The median, faster than `statistics.median`: of an even number the mean of the middle two.
     ordered, half = sorted(quantity.samples), len(quantity.samples) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
@@ -180,10 +181,11 @@ def find_distinguishing_settings(settings: Texts) -> list[str]:
     class_count = 1
     for name, column in settings.items():
         texts = set(column)
-        if len(texts) == 1:
+        if len(texts) == 1:  # equal in all rows
             continue
         codes: dict[str | None, int] = {text: code for code, text in enumerate(texts | {"null"})}
         codes[None] = codes["null"]  # an absent setting is equal to null
+        # A number for each pair of class and value: equal in both, equal in the number.
         split_classes = [
             row_class * len(codes) + codes[text]
             for row_class, text in zip(row_classes, column, strict=True)

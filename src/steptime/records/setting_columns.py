@@ -24,6 +24,7 @@ def typed_settings(
         columns: the column of each hyperparameter by its name.
         kinds: the names of the types that the values of each hyperparameter have.
     """
+    # Texts repeat from row to row: each distinct one is parsed once, then rows are looked up.
     texts = params.unique(maintain_order=True)
     settings = msgspec.json.decode(f"[{','.join(texts)}]")
     typed = [
@@ -43,7 +44,7 @@ def _typed_column(name: str, values: Sequence[Any], kinds: Sequence[str]) -> pl.
         return pl.Series(name, numbers, dtype=NUMBER)
     if len(distinct) == 1 and distinct != {"str"}:
         kind = TYPES[kinds[0]]
-        if kind == NUMBER:
+        if kind == NUMBER:  # JSON may write 2 for 2.0
             values = [None if value is None else float(value) for value in values]
         return pl.Series(name, values, dtype=kind)
     return pl.Series(name, [_to_text(value) for value in values], dtype=STRING)

@@ -46,6 +46,7 @@ def name_rows(
         label_columns: columns that stand beside the name and tell rows apart, too.
         ignored_settings: settings that are not in names.
     """
+    # Many rows are of one network: each network is named once, by its first row.
     first_rows, network_of_row = _number_combinations(rows, NETWORK_COLUMNS)
     network_names = name_networks(
         rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), ignored_settings
@@ -59,10 +60,11 @@ def name_rows(
     if label_columns:
         _, label_number = _number_combinations(rows, label_columns)
     label_count = label_number.max(initial=0) + 1
+    # A number for each pair of name and label.
     name_key = number_of_network[network_of_row] * label_count + label_number
     _, name_key, row_counts = np.unique(name_key, return_inverse=True, return_counts=True)
     ambiguous = np.flatnonzero(row_counts[name_key] > 1)
-    if len(ambiguous):
+    if len(ambiguous):  # how they ran is added to their names
         ambiguous_rows = rows[ambiguous]
         first_runs, run_of_row = _number_combinations(ambiguous_rows, RUN_COLUMNS)
         run_rows = ambiguous_rows[first_runs].select(RUN_COLUMNS).to_dicts()
@@ -126,12 +128,13 @@ def _network_name(
     names_batch = batch is not None and "batch" not in ignored_settings
     words = [*setting_texts, f"batch {batch}" if names_batch else None]
     strategy = None if "strategy" in ignored_settings else row["strategy"]
-    has_overlap = "overlap" in ignored_settings or row["overlap"] is not False
+    has_overlap = "overlap" in ignored_settings or row["overlap"] is not False  # the usual case
     name = f"{family} {', '.join(filter(None, words))}".strip()
     return name + exchange_name(strategy, has_overlap)
 
 
 def _describe_column(key: str, texts: Sequence[str | None], family: str) -> list[str | None]:
+    # Texts repeat: each is described once. None stays None.
     description_of = {text: text and _describe_setting(key, text, family) for text in {*texts}}
     return [description_of[text] for text in texts]
 
@@ -151,6 +154,7 @@ def _describe_run(row: Row, ignored_settings: Collection[str]) -> Row:
     """
     options = {}
     for name, value in loaded(row["method_options"]).items():
+        # An option with a column of its own is told once; where the column is empty, here.
         is_absent_column = name in RUN_OPTIONS and row[name] is None
         if name not in SILENT_OPTIONS or is_absent_column:
             options[name] = value

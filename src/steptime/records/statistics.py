@@ -62,6 +62,7 @@ def estimate_samples(
         runs: the run of each sample.
     """
     times_s = [np.asarray(cell_samples, float) for cell_samples in samples]
+    # Estimates use logarithms: cells without samples, or with one of 0, have none.
     shortest_s = np.zeros(len(samples))  # of cells without samples it stays 0
     for cell_numbers, cell_times_s in by_length(times_s):
         if cell_times_s.size:
@@ -94,6 +95,8 @@ def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
 
 def _spreads_of_lists(times_s: Floats) -> dict[str, Floats]:
     """Return the `spreads` of samples of one length [lists, samples]."""
+    # Rows are lists, columns samples. `jitter` is the median absolute deviation as that of normal
+    # noise, `uncertainty` the standard error of the mean speed.
     p5_s, p95_s = np.quantile(times_s, (0.05, 0.95), axis=1)
     sample_count = times_s.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,7 +132,7 @@ def run_logs(
     for start in range(0, len(cells_with_runs), CHUNK_CELLS):
         chunk = np.array(cells_with_runs[start : start + CHUNK_CELLS])
         steady = _find_steady([runs_of_cells[cell] for cell in chunk.tolist()])
-        log_units = np.log(steady.unit_s[steady.cell_of_run])
+        log_units = np.log(steady.unit_s[steady.cell_of_run])  # logs are relative to the unit
         median_logs[chunk[steady.cell_of_run], steady.run_numbers] = steady.median_logs + log_units
     return median_logs
 
@@ -174,6 +177,7 @@ def _find_steady(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) ->
         medians_s[runs] = middles(run_times_s)
     unit_s = _typical_times(medians_s, first_runs, run_counts)
 
+    # Logarithms of times over a typical time are near 0, where they are the most precise.
     logs = list(times_s)
     for runs, run_times_s in by_length(times_s):
         run_units_s = unit_s[cell_of_run[runs], np.newaxis]
@@ -251,7 +255,7 @@ def _estimates(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) -> d
         half_width = t * log_error[cells]
         low_log[cells] = centre_log[cells] - half_width
         high_log[cells] = centre_log[cells] + half_width
-    log_drift = steady.warm_up.drift
+    log_drift = steady.warm_up.drift  # 0 where a steady state was found, else it widens both ends
     return {
         "value": steady.unit_s * np.exp(centre_log),
         "low": steady.unit_s * np.exp(np.minimum(low_log, centre_log) - log_drift),
@@ -305,6 +309,8 @@ def _bootstrap_medians(rows: Floats) -> tuple[Floats, Floats]:
     has_correlation = n >= MIN_CORRELATED_SAMPLES
     correlation = _correlate_neighbours(rows) if has_correlation else np.zeros(len(rows))
     independent_samples = n * (1 - correlation) / (1 + correlation)
+    # The median of m resampled values is the sorted sample at a rank that follows Beta(h, h) with
+    # h = (m + 1) / 2 (`half`), so that no resample is made.
     half = (np.maximum(MIN_INDEPENDENT_SAMPLES, independent_samples) + 1) / 2
     low_rank = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
     high_rank = n - 1 - low_rank
@@ -316,9 +322,9 @@ def _bootstrap_medians(rows: Floats) -> tuple[Floats, Floats]:
 def _correlate_neighbours(rows: Floats) -> Floats:
     """Return the correlation of the ranks of neighbouring samples of each row, 0 to 0.9."""
     n = rows.shape[1]
-    ranks = rows.argsort(kind="stable").argsort(kind="stable")
+    ranks = rows.argsort(kind="stable").argsort(kind="stable")  # from 0, of each sample in its row
     centred_ranks = ranks - (n - 1) / 2
     neighbour_products = (centred_ranks[:, 1:] * centred_ranks[:, :-1]).sum(axis=1)
     rank_squares = max(float((centred_ranks[0] ** 2).sum()), 1)  # equal for all rows
-    biased = neighbour_products / rank_squares
+    biased = neighbour_products / rank_squares  # by -1/n, in samples that are independent
     return np.asarray(np.clip(biased + 1 / n, 0.0, MAX_CORRELATION))

@@ -77,7 +77,7 @@ class Writer(AbstractContextManager["Writer"]):
             os.ftruncate(descriptor, self._size)  # the next record must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
-        if not os.fstat(descriptor).st_nlink:  # somebody removed the file
+        if not os.fstat(descriptor).st_nlink:  # no name is left: somebody removed the file
             raise StoreError(f"{self.path}: was removed while records were written to it")
         self._size += len(lines)
         self._records += len(texts)
@@ -99,7 +99,7 @@ class Writer(AbstractContextManager["Writer"]):
         """Close the file; one without a record is taken away."""
         if self._descriptor is not None:
             os.close(self._descriptor)
-            if self._size == 0:
+            if self._size == 0:  # nothing was written, or it was discarded
                 self.path.unlink(missing_ok=True)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -144,7 +144,7 @@ def _make_folder(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        if isinstance(error, FileExistsError) and folder.is_dir():
+        if isinstance(error, FileExistsError) and folder.is_dir():  # it was there already
             return False
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise InputError(f"{folder}: is a file, not a folder of records") from error
@@ -173,7 +173,7 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
         files = paths(folder, required=required)
         lines = FolderLines(files, warnings.append)
         records = [record_of(stored.line) for stored in lines]
-    if not records and lines.has_whole_lines:
+    if not records and lines.has_whole_lines:  # the files hold something else than records
         raise InputError("; ".join([f"{folder}: {NO_RECORD_LINE}", *warnings[:1]]))
     for warning in warnings:
         warn(warning)
@@ -240,8 +240,8 @@ def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[N
             path.unlink(missing_ok=True)
             os.close(descriptor)
     finally:
-        if is_new:
-            with suppress(OSError):  # it is not empty
+        if is_new:  # a folder made for the lock goes with it, unless records lie in it now
+            with suppress(OSError):
                 folder.rmdir()
 
 
@@ -255,6 +255,8 @@ def _acquire_lock(folder: Path, path: Path, waits: bool) -> int:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, lock_mode)
+            # The holder before may have removed the file between opening and locking it: then the
+            # lock is on a file that nobody else can find, and the loop tries again.
             with suppress(FileNotFoundError):
                 still_has_name = os.path.samestat(path.stat(), os.fstat(descriptor))
                 if still_has_name:

@@ -99,7 +99,7 @@ class Tables:
 
         is_single_folder = len(self._folder_rows) == 1
         rows_cache = self._folder_rows[0].parquet if is_single_folder else None
-        if rows_cache is None or self.model:
+        if rows_cache is None or self.model:  # results of several folders, or of a part of one
             return make()
 
         def write(path: Path) -> FrameFacts:
@@ -129,7 +129,7 @@ class Tables:
         for rows in self._folder_rows:
             if rows.parquet is not None:
                 parts.append(_scan_large_folder(rows, rows.parquet, folder_start, seq_range))
-            folder_start += rows.starts[-1]
+            folder_start += rows.starts[-1]  # where the folder ends
         if self._small_parquet.exists():
             small = pl.scan_parquet(self._small_parquet)
             parts.append(
@@ -138,7 +138,7 @@ class Tables:
         records = pl.concat(parts)
         if self.model:
             records = records.filter(pl.col("model").str.starts_with(self.model))
-        is_in_order = len(parts) == 1
+        is_in_order = len(parts) == 1  # small folders may stand between large ones
         return records if is_in_order else records.sort("seq", maintain_order=True)
 
     def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
@@ -175,7 +175,7 @@ class Tables:
         def lines() -> Iterator[FolderLine]:
             folder_start = 0
             for source in sources:
-                if source.rank in large_by_rank:
+                if source.rank in large_by_rank:  # only its length counts, for `seq` behind it
                     folder_start += large_by_rank[source.rank].starts[-1]
                     continue
                 for place, record_id, line in source.lines():
@@ -198,6 +198,7 @@ class Tables:
             from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
             builder = FrameBuilder()
+            # The cache knows no other folders: `_scan_large_folder` sets name, rank and `seq`.
             lines = (
                 FolderLine(
                     folder="",
@@ -231,6 +232,7 @@ class Tables:
     ) -> tuple[Path, FrameFacts]:
         """Return the cache of a folder: beside it, among the user's caches, or for this once."""
         folder_hash = hash_text(str(folder.resolve()))[:16]
+        # The first folder that can be written to.
         for caches in (folder / CACHE_FOLDER, cache_folder() / folder_hash, self._scratch):
             with suppress(OSError):
                 caches.mkdir(parents=True, exist_ok=True)

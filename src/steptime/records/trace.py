@@ -136,6 +136,7 @@ def build_profile(events: Sequence[Slice]) -> Profile:
     has_host_time = any(piece.end > piece.start for piece in host_work)
     if not kernels and not has_host_time:
         raise InputError(NO_PYTORCH_OP)
+    # Kernels of a device say its time; on a CPU the ops of the thread are the work itself.
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
     marks = sorted(host.marks_by_thread.get(thread, []))
     if marks:
@@ -201,7 +202,7 @@ def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list
     idle_from = -math.inf  # the device is free for the next step
     is_first_step_launched = False
     for kernel in kernels:
-        if kernel.launch_us is None:
+        if kernel.launch_us is None:  # nobody knows of which step it is
             if not is_first_step_launched:
                 idle_from = max(idle_from, kernel.end)
             continue
@@ -209,13 +210,13 @@ def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list
         is_before_first_mark = step_index < 0
         if is_before_first_mark:
             idle_from = max(idle_from, kernel.end)
-        elif kernel.launch_us <= marks[step_index].end:
+        elif kernel.launch_us <= marks[step_index].end:  # launched within this step, not after it
             is_first_step_launched = True
             device_ends[step_index] = max(device_ends[step_index], kernel.end)
     steps = []
     for mark_start, device_end in zip(mark_starts, device_ends, strict=True):
         step_start = max(mark_start, idle_from)
-        if device_end > step_start:
+        if device_end > step_start:  # else it launched nothing while earlier kernels still ran
             steps.append(_Span(step_start, device_end))
             idle_from = device_end
     return steps
@@ -232,7 +233,7 @@ def _divide_by_step(
     covered_until = -math.inf
     for piece in work:
         uncovered_start = max(piece.start, covered_until)
-        if piece.end <= uncovered_start:
+        if piece.end <= uncovered_start:  # it ran beside earlier pieces
             continue
         covered_until = piece.end
         first_step = max(0, bisect_right(step_starts, uncovered_start) - 1)
@@ -256,6 +257,7 @@ def _make_kernel_work(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
 
 def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
     """Return the owner of a piece of work: in the backward pass the op that made the node."""
+    # A backward op without an annotation belongs to the forward op that made its autograd node.
     has_direct_owner = context.pass_ != BACKWARD or context.scope
     if has_direct_owner:
         return TracePart(context.scope, context.op, context.pass_)
@@ -281,7 +283,7 @@ def _scan_host(events: Sequence[Slice]) -> _Host:
 
 def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
     """Yield the outermost ops of one thread, and add launches and makers of nodes to `host`."""
-    open_contexts: list[_Context] = []
+    open_contexts: list[_Context] = []  # of the events around the present one, outermost first
     last_sequence: int | None = None
     for event in sorted(events, key=lambda event: (event.start, -event.length)):
         while open_contexts and open_contexts[-1].end <= event.start:
@@ -316,6 +318,7 @@ def _enter_event(event: Slice, outer: _Context, sequence: int | None) -> _Contex
         return replace(outer, end=event.end, scope=scope)
     if event.name.startswith(NODE):
         return replace(outer, end=event.end, pass_=BACKWARD, sequence=sequence)
+    # The outermost op counts: those that it calls are parts of it.
     is_op = event.category == "cpu_op" and any(text in event.name for text in COMPUTING_NAMES)
     if is_op and not outer.op:
         return replace(outer, end=event.end, op=event.name)

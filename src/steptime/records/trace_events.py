@@ -109,7 +109,7 @@ def _decode_list(text: str, start: int) -> list[object]:
     try:
         events, _ = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
-        if "escape" not in error.msg:
+        if "escape" not in error.msg:  # old PyTorch wrote paths of Windows with single backslashes
             raise
         events, _ = _DECODER.raw_decode(_escape_backslashes(text[start:]))
     return events
@@ -128,7 +128,7 @@ def _read_slice(event: Mapping[str, Any]) -> Slice | None:
     """Return an event as a slice; None if it is of another kind or its times are not valid."""
     start_us = event.get("ts")
     length_us = event.get("dur")
-    is_complete = event.get("ph") == "X"
+    is_complete = event.get("ph") == "X"  # with a start and a length, in Trace Event Format
     if not is_complete or not _is_time(start_us) or not _is_time(length_us):
         return None
     event_arguments = event.get("args")
@@ -152,7 +152,7 @@ def _read_slice(event: Mapping[str, Any]) -> Slice | None:
 def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
     """Return the inputs of an op; a list of tensors becomes an input for each of them."""
     shapes = arguments[SHAPES]
-    if not isinstance(shapes, list):
+    if not isinstance(shapes, list):  # written by another tool
         return ()
     input_count = len(shapes)
     dtypes = _pad_list(arguments.get("Input type"), input_count)
@@ -162,6 +162,7 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
     for shape, dtype, value, strides in zip(shapes, dtypes, values, all_strides, strict=True):
         if not isinstance(shape, list):
             continue
+        # An input that is a list of tensors has a list of shapes, and one type or none.
         is_tensor_list = shape and isinstance(shape[0], list)
         if is_tensor_list:
             dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
@@ -169,7 +170,7 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
             continue
         sizes = _read_sizes(shape)
         is_matrix = isinstance(strides, list) and len(strides) == len(sizes) >= MATRIX_AXES
-        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1
+        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1  # columns lie in a row
         inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
     return tuple(inputs)
 

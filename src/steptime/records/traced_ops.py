@@ -172,6 +172,7 @@ def read_traced_step(
     unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
     ops_s = sum(op.seconds for op in ops)
     gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
+    # On a CPU gaps can be seen, and those that other work lengthened count with their usual time.
     if not profile.is_on_device:
         gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
     return TracedStep(
@@ -191,7 +192,7 @@ def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
     marks = sorted((event.start, event.end) for event in events if event.is_step_mark)
     if not marks:
         return [*events], 0
-    omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0
+    omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0  # few steps are all needed
     begin_us, _ = marks[omitted_steps]
     _, end_us = marks[-1]
     step_events = [event for event in events if begin_us <= event.start <= end_us]
@@ -231,6 +232,7 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     The time before the first piece of a step and after the last one is a gap, too.
     """
     marks = [event for event in events if event.is_step_mark]
+    # Gaps between the same two ops should be equal: their usual time leaves out disturbed ones.
     end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
     for mark in marks:
         end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
@@ -239,7 +241,7 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
     for start_us, end_us, name, track in sorted(stretches):
         previous = end_of_track.get(track)
-        if previous is None:
+        if previous is None:  # the first piece of a thread that has no marks
             end_of_track[track] = _TrackEnd(end_us, name)
             continue
         gaps_us[previous.name, name].append(max(0.0, start_us - previous.end_us))
@@ -272,7 +274,7 @@ def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
             threads.setdefault(event.track, []).append(event)
     roots: list[_Node] = []
     for thread_events in threads.values():
-        open_nodes: list[_Node] = []
+        open_nodes: list[_Node] = []  # the events around the present one, outermost first
         for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
             while open_nodes and open_nodes[-1].event.end <= event.start:
                 open_nodes.pop()
@@ -290,6 +292,7 @@ def _make_node(event: Slice, outer: _Node | None) -> _Node:
         pass_ = "backward"
     elif event.name.startswith(OPTIMIZER):
         pass_ = "update"
+    # Pass and gradient store hold for all events inside, too.
     is_of_weights = GRADIENT_STORE in event.name or (outer is not None and outer.is_of_weights)
     return _Node(event, pass_, is_of_weights)
 
@@ -328,6 +331,7 @@ def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Tot
     has_tensors = any(item.shape for item in event.inputs)
     inner_ops = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
     inner_us = sum(child.busy_us for child in inner_ops)
+    # An op that only calls others stands for nothing itself: its inner ops are counted below.
     is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
     computes_by_itself = name not in HOST_OPS and not is_delegated
     stands_for_its_tree = is_recognised(name) or computes_by_itself
@@ -339,6 +343,7 @@ def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Tot
     for child in node.children:
         _collect_ops(child, is_recognised, totals)
     if _is_unshaped(event) and not is_aten:
+        # Its own work: kernels that it launches itself, or host time outside of inner ops.
         launched_us = sum(_launched_us(child) for child in node.children)
         self_us = launched_us or node.busy_us - inner_us
         totals.unshaped_us[event.name] += max(0.0, self_us)

@@ -68,6 +68,8 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     run_ends = _find_warm_up_ends(logs)
     profile_ends = np.zeros(len(logs), np.int64)  # of each run that of its cell
 
+    # A run is steady if MSER ends within its first half: it leaves out at most half of the samples,
+    # so an end there means that the samples still change.
     single_cells = np.flatnonzero(run_counts == 1)
     single_runs = first_runs[single_cells]
     is_steady = run_ends[single_runs] < sample_counts[single_runs] // 2
@@ -78,9 +80,9 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
         long_runs = [run_logs for run_logs in logs[runs] if len(run_logs) >= MIN_SAMPLES]
-        if not long_runs:
+        if not long_runs:  # too few samples to tell
             continue
-        if len(long_runs) == 1:
+        if len(long_runs) == 1:  # a run alone is its own profile
             profile = long_runs[0]
             profile_end = int(run_ends[runs].max())
         else:
@@ -92,6 +94,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
             drift[cell] = _measure_drift(profile)
     ends = np.maximum(profile_ends, run_ends)
     max_warm_up = sample_counts - sample_counts // 4  # a quarter of the samples stays
+    # Doubled, because the rule stops already where a decay disappears in the noise.
     warm_up_samples = np.minimum(2 * ends, max_warm_up)
     has_warm_up = sample_counts >= MIN_SAMPLES
     return WarmUp(
@@ -117,13 +120,14 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     ends = np.zeros(len(logs), np.int64)
     for runs, run_logs in by_length(logs):
         sample_count = run_logs.shape[1]
-        if sample_count < MIN_SAMPLES:
+        if sample_count < MIN_SAMPLES:  # no warm-up can be told from noise
             continue
         centred = run_logs - middles(run_logs)[:, np.newaxis]
         # From the back, so that sums up to a sample are those of the samples that stay.
         backwards = centred[:, ::-1]
         remaining = np.arange(1, sample_count + 1)
         square_sums = (backwards**2).cumsum(axis=1)
+        # Sum of (x - mean)^2 = sum of x^2 - (sum of x)^2 / n.
         squared_deviations = square_sums - backwards.cumsum(axis=1) ** 2 / remaining
         squared_error_of_mean = squared_deviations / remaining**2
         criterion = squared_error_of_mean[:, ::-1]  # [runs, samples left out]

@@ -1,4 +1,4 @@
-"""The page of `choose`: networks, types, devices, links and replicas as rows, with filters.
+"""The page of `choose`: its axes are networks, types, devices, batches, links and replicas.
 
 Every row is a cell of a grid (`grids/grid.py`); the page shows those that its reader asks for,
 and computes nothing.
@@ -98,7 +98,7 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
         raise InputError(f"a page of {row_count:,} rows, at most {MAX_ROWS:,}: name fewer devices")
     rows = list(choice_rows(choices))
     axis_values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
-    first_fitting = next((row for row in rows if row["status"] == "ok"), None)
+    first_fitting = next((row for row in rows if row["status"] == "ok"), None)  # page opens there
     if first_fitting is None:
         reason = "; ".join(rows[0]["notes"]) or "out of memory"
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
@@ -126,6 +126,7 @@ def _page_data(
         "axes": values,
         "labels": AXES,
         "rows": {
+            # Values of axes as their places in the list of values, which is shorter.
             **{name: [values[name].index(str(row[name])) for row in rows] for name in AXES},
             **{name: [style.short(row[name]) for row in rows] for name in _VALUES},
         },
@@ -145,7 +146,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     `speedup` is over one replica of the same batch. Rows of the best batch of a device come twice:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
-    fewest_replicas = choices.replicas[0]
+    fewest_replicas = choices.replicas[0]  # what a speed-up is over
     networks_and_links = [
         (model, link) for model in choices.models.items() for link in choices.links
     ]
@@ -169,6 +170,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
                 reference_per_s = reference_by_batch[row["batch"]]["examples_per_s"]
                 if reference_per_s and row["examples_per_s"]:
                     row["speedup"] = fewest_replicas * row["examples_per_s"] / reference_per_s
+            # The best batch is that of the fewest replicas; its rows come a second time as `BEST`.
             fitting = [row for row in reference_by_batch.values() if row["status"] == "ok"]
             if fitting:
                 steps_s = [row["batch"] / row["examples_per_s"] for row in fitting]
@@ -182,7 +184,7 @@ def _make_choice_row(cell: GridCell, link: Link, choices: Choices) -> JsonObject
     """Return a cell as a row, with the hours and the cost of its training."""
     training = choices.training
     offer = choices.offers.get(cell.device)
-    if offer is not None:
+    if offer is not None:  # else the price that holds for all devices, if any
         training = replace(training, price=offer.price, billing=offer.billing)
     bill: TrainingBill | None = None
     if cell.step_s is not None:
@@ -206,7 +208,7 @@ def charts() -> dict[str, style.Spec]:
     x = {**style.number("replicas", "replicas", **integers), "scale": {"type": "log", "base": 2}}
     bars_x = style.name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
     speed = {**style.number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
-    speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
+    speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"  # `4x`
     hours = style.number("train_h", "hours of training", grid=False, tickCount=3)
     hours["scale"] = {"type": "log"}
     cost = style.number("cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}")

@@ -104,7 +104,7 @@ def gather(
         for name in names()
         if analysis(name).section
     ]
-    if pictures:  # of no analysis
+    if pictures:  # charts that belong to no analysis are sections, too
         section_makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
     results = []
     with ThreadPoolExecutor(count_threads()) as pool:
@@ -117,6 +117,7 @@ def gather(
             results.append(result)
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []
+    # Each reason once: several analyses may lack the same.
     missing = dict.fromkeys(str(result) for result in results if isinstance(result, InputError))
     return Findings(
         name=name,

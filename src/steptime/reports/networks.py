@@ -84,7 +84,7 @@ def select_networks(data: Data, limit: int) -> Sequence[Row]:
     if data.count_results() <= limit:
         return data.results
     first_place = pl.coalesce(pl.col("tried").list.first(), "predicted_at")
-    urgency = [
+    urgency = [  # in ascending order: what failed (false), what is farthest off, what is slowest
         pl.col("status").fill_null("ok") == "ok",
         -pl.col("ratio").log().abs(),
         -pl.col("measured_s"),
@@ -105,6 +105,7 @@ def table_columns(rows: Sequence[Row]) -> list[Column]:
     columns = [
         column
         for column in COLUMNS
+        # A spare column is there only where rows differ in it, any other where a value is known.
         if _count_values(rows, column.key) >= (2 if column.is_spare else 1)
     ]
     if "published" not in origins:
@@ -129,7 +130,7 @@ def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
                 "key": column.key,
                 "heading": column.label,
                 "cells": [_format_cell(row, column.key) for row in rows],
-                "sort": [style.short(key) for key in keys] if is_numeric else None,
+                "sort": [style.short(key) for key in keys] if is_numeric else None,  # else by text
             }
         )
     return packed
@@ -177,6 +178,7 @@ def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str
     diagnoses = diagnose_records(to_diagnose)
     headlines: list[Sequence[str]] = []
     for records in last_good:
+        # Rows without a good record, and those beyond `MAX_DIAGNOSED`, have no diagnosis.
         diagnosis = next(diagnoses, "") if records else ""
         # A text says why there is no diagnosis.
         headlines.append(() if isinstance(diagnosis, str) else diagnosis.headline)
@@ -225,7 +227,7 @@ def _list_facts(
 ) -> list[tuple[str, str]]:
     """Return the origin of a row: its network, the options of both methods, the environment."""
     predictions = [prediction] if prediction else []
-    newest = [*predictions, *attempts][-1]
+    newest = [*predictions, *attempts][-1]  # the last attempt, else the prediction
     status_parts = [part for part in (row["cause"], row["note"]) if part]
     facts = [
         ("network", row["model"]),
@@ -277,7 +279,7 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
         return None
     samples_s = np.array([step_s for step_s, _ in steps])
     kinds = [kind for _, kind in steps]
-    indices = _choose_extremes(samples_s, limit)
+    indices = _choose_extremes(samples_s, limit)  # outliers stay visible
     slowest_s = float(samples_s.max())
     scaled_samples = np.rint(samples_s[indices] * (FULL_SCALE / slowest_s)).astype(int)
     return {
@@ -316,7 +318,7 @@ def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
     """Return indices of at most `limit` samples: the two extremes of each of equal stretches."""
     if len(samples) <= limit:
         return np.arange(len(samples))
-    edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
+    edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)  # two samples a stretch
     indices = []
     for start, stop in pairwise(edges):
         indices_by_size = np.argsort(samples[start:stop]) + start

@@ -38,7 +38,9 @@ def page(
         findings=findings,
         where=describe_sources(folders),
         first_sections=[
-            _template_values(section, command) | {"folded": False} for section in first_sections
+            # They begin the page, so their tables are never folded away.
+            _template_values(section, command) | {"folded": False}
+            for section in first_sections
         ],
         sections=[
             _template_values(section, f"steptime analyse {section.name} DIR")

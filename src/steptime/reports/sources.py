@@ -58,7 +58,7 @@ def _describe_options(texts: Sequence[str]) -> str:
     for text in sorted(texts):
         options = json.loads(text)
         for name, value in options.items():
-            is_set = value not in (None, "", {}, [])
+            is_set = value not in (None, "", {}, [])  # false and 0 are values
             if is_set:
                 values_by_option.setdefault(name, []).append(text_of(value))
     return ", ".join(
@@ -69,7 +69,7 @@ def _describe_options(texts: Sequence[str]) -> str:
 
 def _environment_lines(data: Data) -> list[tuple[str, str]]:
     """Return the environments of the records by setting, the most frequent values first."""
-    names = [name for name in ENVIRONMENT if name != "load"]
+    names = [name for name in ENVIRONMENT if name != "load"]  # which differs from run to run
     counts = {name: Counter[str]() for name in names}
     environments = data.scan().group_by("env").len()
     for text, number in environments.sort("env").collect().iter_rows():

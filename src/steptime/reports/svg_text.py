@@ -60,7 +60,7 @@ def _state_length(match: re.Match[str]) -> str:
     """Return a text, or each of its lines, with its width."""
     attributes, content = match.groups()
     size = _SIZE.search(attributes)
-    if size is None:
+    if size is None:  # a text without a size has no width to state
         return match[0]
     is_bold = 'font-weight="bold"' in attributes
 
@@ -68,7 +68,7 @@ def _state_length(match: re.Match[str]) -> str:
         width = measure_text(unescape(text).strip(), float(size[1]), is_bold=is_bold)
         return f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"' if width else ""
 
-    if "<" not in content:
+    if "<" not in content:  # a single line, without `tspan`
         return f"<text{attributes}{format_length(content)}>{content}</text>"
     lines = _LINE.sub(
         lambda line: f"<tspan{line[1]}{format_length(line[2])}>{line[2]}</tspan>", content

@@ -37,7 +37,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # without blanks
     environment.globals |= {
         "policy": POLICY,
         "version": __version__,
@@ -58,7 +58,7 @@ def _library() -> str:
     cached_file = cache_folder() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
         text = cached_file.read_text(encoding="ascii")
-        gzip.decompress(b64decode(text))  # whole
+        gzip.decompress(b64decode(text))  # raises for a file that is not whole
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(InputError, OutsideError):

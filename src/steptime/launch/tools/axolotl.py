@@ -1,4 +1,4 @@
-"""Axolotl's YAML."""
+"""Axolotl's YAML as facts of a job: its keys, and its defaults where a key is not there."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def read_axolotl(settings: ToolSettings, launch: LaunchedProgram, files: Files) 
 def _read_degrees(job: JobBuilder, settings: ToolSettings) -> None:
     """Set replicas and devices where the file names the degrees of sharding."""
     shards, copies = settings.count("dp_shard_size"), settings.count("dp_replicate_size")
-    if shards is None and copies is None:
+    if shards is None and copies is None:  # the devices say how many replicas
         return
+    # Each copy of the state is shared out among `shards` devices.
     job.set("data", (shards or 1) * (copies or 1))
     if (copies or 1) > 1 and shards:
         job.set("shard", shards)
@@ -104,7 +105,7 @@ def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     if settings.flag("lora_target_linear"):
         job.set("lora_targets", "all-linear")
     elif targets := settings.texts("lora_target_modules"):
-        is_pattern = any(mark in " ".join(targets) for mark in "\\*(|[")
+        is_pattern = any(mark in " ".join(targets) for mark in "\\*(|[")  # a regular expression
         if is_pattern:
             job.notes.append("lora_target_modules is a pattern: attention's products are taken")
         else:
@@ -124,6 +125,7 @@ def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("recompute", "none" if checkpointing in {"false", "null"} else "full")
     if (settings.text("activation_offloading") or "").lower() in {"true", "legacy", "disk"}:
         job.set("offload_activations", True)
+    # A plugin is in the list of plugins, or switched on by a key of its name.
     plugins = " ".join([*settings.texts("plugins"), *settings.values]).lower()
     if any(name in plugins for name in LOSS_PLUGINS):
         job.set("loss", "chunked")

@@ -1,4 +1,4 @@
-"""`llama-server`, its relatives, and `ollama run`."""
+"""`llama-server` and its relatives, and `ollama run`: their options as facts of a server."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
     take_facts(job, settings, FACTS)
     _read_weights(job, [settings.text("hff", "hf_file"), file, repository])
     context = settings.count("c", "ctx_size")
-    job.set("context_total", context or None)
+    job.set("context_total", context or None)  # 0: that of the model
     _read_host(job, settings)
     _read_cache(job, settings)
     job.set("draft", settings.text("md", "model_draft", "hfd"))
@@ -71,6 +71,7 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
 def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None:
     """Set the type of the weights that the name of a file or of a download says."""
     for name in names_of_files:
+        # The last one, as in `llama-7b-bf16-q4_k_m.gguf`.
         types = QUANT.findall(name.removesuffix(".gguf")) if name else []
         weights = types[-1].lower().removeprefix("ud-") if types else ""
         if weights and weights not in PLAIN_FILES:
@@ -88,7 +89,7 @@ def _read_host(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("gpu_layers", "all" if is_all else layer_count)
     patterns = settings.texts("ot", "override_tensor")  # such as `.ffn_.*_exps.=CPU`
     moves_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
-    moves_all_experts = moves_experts and not _names_layers(patterns)
+    moves_all_experts = moves_experts and not _names_layers(patterns)  # else those of some layers
     if settings.flag("cpu_moe", "cmoe") or moves_all_experts:
         job.set("experts_on_cpu", "all")
     elif patterns:
@@ -105,7 +106,7 @@ def _read_cache(job: JobBuilder, settings: ToolSettings) -> None:
     words = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
     key_word = settings.text("ctk", "cache_type_k")
     value_word = settings.text("ctv", "cache_type_v")
-    key_dtype = words.get(key_word, key_word) if key_word else "float16"
+    key_dtype = words.get(key_word, key_word) if key_word else "float16"  # llama.cpp's default
     value_dtype = words.get(value_word, value_word) if value_word else "float16"
     if key_dtype != value_dtype:
         job.set("kv_dtype_k", key_dtype)
@@ -126,7 +127,7 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     job = JobBuilder(tool="ollama", kind=SERVING)
     settings = parse_words(words, frozenset({"verbose"}))
     subcommands = {"run", "serve", "pull"}
-    models = [word for word in settings.positional if word not in subcommands]
+    models = [word for word in settings.positional if word not in subcommands]  # `run NAME`
     job.model = models[0] if models else None
     _read_weights(job, models[:1])
     for variable, fact in (
@@ -138,5 +139,5 @@ def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
     cache_type = environment.get("OLLAMA_KV_CACHE_TYPE", "")
     kv_dtype = "float16" if cache_type == "f16" else cache_type
     job.set("kv_dtype", kv_dtype or None)
-    note_unpriced(job, settings, {})
+    note_unpriced(job, settings, reasons={})  # lists the options that no fact holds
     return job

@@ -1,4 +1,4 @@
-"""LLaMA-Factory's `llamafactory-cli train`, with its YAML or its options."""
+"""LLaMA-Factory's `llamafactory-cli train`: its YAML or its options as facts of a training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
         trainer.read_adapter(job, settings)
         job.set_default("lora_rank", DEFAULT_RANK)
         job.set_default("lora_targets", "all-linear")
-    else:
+    else:  # a rank says nothing without an adapter
         job.facts.pop("lora_rank", None)
     if method == "freeze":
         job.notes.append("finetuning_type freeze: layers trained alone are given by --train")
@@ -61,7 +61,7 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
     job.set_default("micro_batch", trainer.DEFAULT_BATCH)
     job.set_default("accumulation", 1)
     job.set_default("optimizer", "adamw")
-    if (job.find_count("devices") or 1) > 1:
+    if (job.find_count("devices") or 1) > 1:  # DDP, which shares out nothing
         job.set_default("zero", 0)
     note_unpriced(job, settings, UNPRICED)
     return job

@@ -1,4 +1,4 @@
-"""MaxText's YAML and its `key=value` command line."""
+"""MaxText's YAML and its `key=value` command line; a mesh of devices has an axis a parallelism."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_maxtext(settings: ToolSettings, launch: LaunchedProgram, files: Files) 
     take_facts(job, settings, FACTS)
     _read_mesh(job, settings)
     job.set("dtype", float_type(settings.text("dtype")))
-    kind = settings.text("quantization") or ""
+    kind = settings.text("quantization") or ""  # of the products, such as `te_fp8_delayedscaling`
     if "fp8" in kind or kind.startswith("te_"):
         job.set("dtype", "float8")
     job.set_default("dtype", "bfloat16")
@@ -92,6 +92,7 @@ class Axis:
 
 def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
+    # `dcn_` is between slices or nodes, `ici_` within one; -1 takes the devices that are left.
     default_within = "-1" if name == "fsdp" else "1"
     between_text = settings.text(f"dcn_{name}_parallelism") or "1"
     within_text = settings.text(f"ici_{name}_parallelism") or default_within
@@ -113,23 +114,24 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
     shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
     has_open_axis = any(axis.is_open for axis in replica_axes.values())
-    if not has_open_axis:
+    if not has_open_axis:  # else the number of devices says how many replicas there are
         _set_replicas(job, replica_axes, shard_count)
-    zero_stage = 3 if has_open_axis or shard_count > 1 else 0
+    zero_stage = 3 if has_open_axis or shard_count > 1 else 0  # `fsdp` shares out all of the state
     if mesh_keys:
         job.set("zero", zero_stage)
     else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices
         job.set_default("zero", zero_stage)
-        job.defaults.append("data")
+        job.defaults.append("data")  # its number follows from the devices
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:
     """Set the number of replicas, how many share out the state, and the devices of a node."""
+    # Ranks of experts read sequences of their own: they count as replicas.
     experts = job.find_count("expert") or 1
     replicas_per_slice = prod(axis.within for axis in axes.values()) * experts
     replicas = prod(axis.degree for axis in axes.values()) * experts
     job.set("data", replicas)
-    if 1 < shards < replicas // experts:
+    if 1 < shards < replicas // experts:  # fewer share out the state than there are replicas
         job.set("shard", shards * experts)
     has_several_slices = replicas > replicas_per_slice
     if has_several_slices:
@@ -140,7 +142,7 @@ def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> Non
 def _set_batch(job: JobBuilder, per_device: float) -> None:
     """Set the batch of a replica; MaxText says it for a device."""
     sequences = per_device * prod(job.find_count(name) or 1 for name in MODEL_DEGREES)
-    if sequences == int(sequences):
+    if sequences == int(sequences):  # a device may have a part of a sequence
         job.set("micro_batch", int(sequences))
     else:
         job.notes.append(f"per_device_batch_size {per_device:g}: less than a sequence a replica")

@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments, and those of ms-swift's `megatron sft`."""
+"""Megatron-LM's arguments, and those of ms-swift's `megatron sft`, as facts of a training."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read_megatron(launch: LaunchedProgram, words: list[str], files: Files) -> Jo
     _read_types(job, settings, is_swift=launch.program == "megatron")
     if "lora_rank" in job.facts:
         trainer.read_adapter(job, settings)
-        if settings.text("train_type", "tuner_type") == "full":
+        if settings.text("train_type", "tuner_type") == "full":  # then the rank says nothing
             job.facts.pop("lora_rank", None)
     for name in ("tensor", "pipeline"):
         job.set_default(name, 1)
@@ -114,7 +114,7 @@ def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
     layers = settings.count("num_layers")
     per_stage = settings.count("num_layers_per_virtual_pipeline_stage")
     pipeline = settings.count("pipeline_model_parallel_size") or 1
-    if layers and per_stage:
+    if layers and per_stage:  # `virtual` is the number of stages of a device
         job.set("virtual", max(1, layers // pipeline // per_stage))
     first_layers = settings.count("decoder_first_pipeline_num_layers")
     last_layers = settings.count("decoder_last_pipeline_num_layers")
@@ -123,6 +123,7 @@ def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
         first_stages = [first_layers] if first_layers else []
         last_stages = [last_layers] if last_layers else []
         inner_layers = layers - sum(first_stages) - sum(last_stages)
+        # The stages between share out the other layers equally.
         inner_count = pipeline - (first_layers is not None) - (last_layers is not None)
         inner_stages = [inner_layers // inner_count] * inner_count if inner_count else []
         layers_of_stages = [*first_stages, *inner_stages, *last_stages]
@@ -145,7 +146,7 @@ def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None
         job.set("zero", stages.get(kind, 3))
     elif settings.flag("use_distributed_optimizer"):
         job.set("zero", 1)
-    elif not is_swift:
+    elif not is_swift:  # Megatron-LM's own default; ms-swift has others
         job.set_default("zero", 0)
     if settings.flag("optimizer_cpu_offload"):
         job.set("offload", True)

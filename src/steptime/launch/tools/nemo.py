@@ -1,4 +1,4 @@
-"""NeMo Automodel's YAML."""
+"""NeMo Automodel's YAML as facts of a training."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
         targets = settings.texts("peft.target_modules")
         job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
         trainer.set_dora(job, settings, "peft.use_dora")
+    # Weights are trained in the type in which they are loaded, without a float32 copy.
     stored_dtype = float_type(settings.text("model.torch_dtype", "model.dtype"))
     job.set("dtype", "bfloat16-pure" if stored_dtype == "bfloat16" else stored_dtype)
     if settings.flag("quantization.load_in_4bit"):
@@ -86,6 +87,7 @@ def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("zero", 0)
     elif "fsdp" in name and job.find_count("data") != 1:
         job.set("zero", 3)
+    # Each copy of the state is shared out among the replicas of one group.
     copies = settings.count("distributed.dp_replicate_size") or 1
     data = job.find_count("data")
     if copies > 1 and data:

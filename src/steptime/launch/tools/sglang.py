@@ -1,4 +1,4 @@
-"""`python -m sglang.launch_server` and `sglang serve`."""
+"""`python -m sglang.launch_server` and `sglang serve`: their options as facts of a server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
     if settings.flag("disable_radix_cache"):
         job.set("prefix_caching", False)
     job.set_default("tensor", 1)
-    if settings.flag("enable_dp_attention"):
+    if settings.flag("enable_dp_attention"):  # within the tensor-parallel devices: no replicas
         job.set("attention_data", job.find_count("data") or 1)
         job.facts.pop("data", None)
     has_expert_backend = settings.text("moe_a2a_backend") in {"deepep", "mooncake"}
@@ -85,12 +85,13 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     algorithm = settings.text("speculative_algorithm", "speculative_algo")
     if algorithm is None:
         return
+    # A chain of guesses (top-k 1) has a token a step of the draft model, a tree as many as it says.
     draft_steps = settings.count("speculative_num_steps")
     tree_tokens = settings.count("speculative_num_draft_tokens")
     top_k = settings.count("speculative_eagle_topk") or 1
     is_chain = top_k == 1
     if tree_tokens and not (is_chain and draft_steps):
-        job.set("speculative", tree_tokens - 1)
+        job.set("speculative", tree_tokens - 1)  # the root is no guess
     else:
         job.set("speculative", draft_steps)
     draft_model = settings.text("speculative_draft_model_path", "speculative_draft_model")

@@ -1,4 +1,4 @@
-"""torchtitan's TOML of 2025, and the options of its command line."""
+"""torchtitan's TOML of 2025, and the options of its command line, as facts of a training."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: File
     job.set_default("recompute", "selective")
     if settings.flag("training.enable_cpu_offload"):
         job.set("offload", True)
-    if "global_batch" not in job.facts:
+    if "global_batch" not in job.facts:  # which says how many microbatches there are
         job.set_default("accumulation", 1)
     note_unpriced(job, settings, UNPRICED)
     return job
@@ -98,17 +98,18 @@ def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
         settings.text(*(f"{table}.fsdp_reshard_after_forward" for table in places)) or "default"
     )
     has_pipeline = (job.find_count("pipeline") or 1) > 1
+    # With a pipeline weights stay gathered, as each microbatch would gather them again.
     keeps_gathered_weights = reshard == "never" or (reshard == "default" and has_pipeline)
     if shard_text == "1":
         job.set("zero", 0)
     else:
-        job.set("zero", 2 if keeps_gathered_weights else 3)
+        job.set("zero", 2 if keeps_gathered_weights else 3)  # stage 3 shards weights, too
     copies = int(copies_text)
     takes_all_devices = shard_text == "-1"
     if not takes_all_devices:
         shard_count = int(shard_text)
         job.set("data", shard_count * max(1, copies))
-        job.facts.pop("devices", None)
+        job.facts.pop("devices", None)  # they follow from the replicas
         if copies > 1 and shard_count > 1:
             job.set("shard", shard_count)
     elif copies > 1:

@@ -1,4 +1,4 @@
-"""torchtune's `tune run RECIPE --config FILE`."""
+"""torchtune's `tune run RECIPE --config FILE` as facts of a training."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
     """
     del files
     job = JobBuilder(tool="torchtune", kind=TRAINING)
+    # The function that builds the network, such as `lora_llama3_8b`.
     builder = (settings.text("model._component_") or "").rpartition(".")[2]
     folder = (settings.text("checkpointer.checkpoint_dir") or "").rstrip("/")
     job.model = _model_of(builder) or folder.rpartition("/")[2] or None
     trainer.read_devices(job, launch)
     take_facts(job, settings, FACTS)
-    recipe = f"{launch.program} {' '.join(launch.words[:2])}"
+    recipe = f"{launch.program} {' '.join(launch.words[:2])}"  # the recipe is one of these words
     if "distributed" in recipe:  # these recipes use FSDP, which shards as ZeRO 3 does
         job.set("zero", 3)
     elif "single_device" in recipe:
@@ -87,7 +88,7 @@ def _model_of(builder: str) -> str | None:
 
 def _read_targets(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the products that LoRA adapts."""
-    if "lora_rank" not in job.facts:
+    if "lora_rank" not in job.facts:  # all weights are trained
         return
     targets = settings.texts("model.lora_attn_modules")
     for key, name in (("apply_lora_to_mlp", "mlp"), ("apply_lora_to_output", "output")):

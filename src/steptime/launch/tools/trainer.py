@@ -111,7 +111,7 @@ def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
     settings = launch.settings
     is_torchrun = launch.launcher == "torchrun"
     nodes, per_node = _nodes_of(launch)
-    if per_node is None and not is_torchrun:
+    if per_node is None and not is_torchrun:  # other launchers start a process a visible device
         per_node = visible_devices(launch.environment)
     processes = _digits(settings.text("num_processes"))
     if processes is None and per_node is not None:
@@ -157,9 +157,9 @@ def read_training(job: JobBuilder, settings: ToolSettings) -> None:
     elif settings.flag("fp16"):
         job.set("dtype", "float16")
     stored_dtype = float_type(settings.text("dtype", "torch_dtype", "model_dtype"))
-    trains_stored_bf16 = stored_dtype == "bfloat16" and "dtype" not in job.facts
+    trains_stored_bf16 = stored_dtype == "bfloat16" and "dtype" not in job.facts  # no autocast
     if settings.flag("pure_bf16") or trains_stored_bf16:
-        job.set("dtype", "bfloat16-pure")
+        job.set("dtype", "bfloat16-pure")  # weights are bfloat16, too
     set_optimizer(job, settings.text("optim", "optimizer"))
     recomputes = settings.flag("gradient_checkpointing", "grad_checkpoint")
     if recomputes is not None:
@@ -203,7 +203,7 @@ def set_dora(job: JobBuilder, settings: ToolSettings, *flags: str) -> None:
 
 def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> None:
     """Set what the file and the options of `accelerate launch` say."""
-    if launch.launcher != "accelerate":
+    if launch.launcher != "accelerate":  # nothing to read
         return
     path = launch.settings.text("config_file")
     config = (files.read_mapping(path) if path else None) or {}
@@ -251,7 +251,7 @@ def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) ->
     elif kind == "DEEPSPEED":
         _read_accelerate_deepspeed(job, config.get("deepspeed_config") or {}, files)
     elif kind == "MULTI_GPU":
-        job.set("zero", 0)
+        job.set("zero", 0)  # DDP
     degrees = config.get("parallelism_config") or {}
     for key, fact in (("tp_size", "tensor"), ("cp_size", "context")):
         if value := degrees.get(f"parallelism_config_{key}"):
@@ -286,7 +286,7 @@ def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> N
         zero_stage = SHARDING.get(str(reshard).lower(), default_stage)
     job.set("zero", 3 if zero_stage is None else zero_stage)
     if strategy.startswith("hybrid_shard") and job.find_count("per_node"):
-        job.set("shard", job.find_count("per_node"))
+        job.set("shard", job.find_count("per_node"))  # within a node; nodes are copies
 
 
 def _read_fsdp_savings(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
@@ -327,7 +327,7 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
         return
     is_inline = config.lstrip().startswith("{")
     data = json.loads(config) if is_inline else files.read_mapping(config)
-    if data is None:
+    if data is None:  # the file is not here: `zero3.json` says the stage
         stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
         job.set("zero", int(stage[1]) if stage else None)
         job.notes.append(f"{config}: is not here; its name alone is read")
@@ -346,7 +346,7 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
             job.set("dtype", dtype)
     for key, fact in DEEPSPEED_COUNTS:
         is_number = text_by_key.get(key, "auto").isdigit()
-        if is_number and fact not in job.facts:
+        if is_number and fact not in job.facts:  # training arguments win
             job.set(fact, int(text_by_key[key]))
     if "optimizer" not in job.facts:
         set_optimizer(job, text_by_key.get("optimizer.type"))
@@ -393,7 +393,7 @@ def _find_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSett
         if re.search(rf"(?<![a-z]){objective}(?![a-z])", command):
             return objective
     compares_answers = "group" in job.facts  # the number of answers to each prompt
-    if compares_answers or "reward_funcs" in settings:
+    if compares_answers or "reward_funcs" in settings:  # answers are scored in groups
         return "grpo"
     if "beta" in settings and "prompt" in job.facts:
         return "dpo"

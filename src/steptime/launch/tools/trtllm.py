@@ -1,4 +1,4 @@
-"""`trtllm-serve` and `trtllm-bench`, with their YAML of further options."""
+"""`trtllm-serve` and `trtllm-bench`, with their YAML of further options, as facts of a server."""
 
 from __future__ import annotations
 

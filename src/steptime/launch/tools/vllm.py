@@ -1,4 +1,4 @@
-"""`vllm serve` and vLLM's `api_server`."""
+"""`vllm serve` and vLLM's `api_server`: their options as facts of a server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
             job.set(name.removeprefix("no_enable_"), False)
     for name in ("tensor", "pipeline", "data"):
         job.set_default(name, 1)
-    if settings.flag("enable_expert_parallel", "ep"):
+    if settings.flag("enable_expert_parallel", "ep"):  # over all devices of a pipeline stage
         job.set("expert", (job.find_count("tensor") or 1) * (job.find_count("data") or 1))
     job.set_default("gpu_memory_utilization", DEFAULT_MEMORY_SHARE)
 
@@ -94,7 +94,7 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
             key = option.removeprefix("speculative_config.")
             config[key] = settings.text(option)
     draft_tokens = config.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
-    if draft_tokens is None:
+    if draft_tokens is None:  # nothing is guessed
         return
     job.set("speculative", int(str(draft_tokens)))
     draft = config.get("model") or settings.text("speculative_model") or config.get("method")

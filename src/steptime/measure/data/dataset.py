@@ -28,7 +28,7 @@ class DataSet:
         """The training and the test part; raises `BadDataError` where they do not fit together."""
         splits = {part: idx.read(self.files, part) for part in PARTS}
         train, test = (splits[part] for part in PARTS)
-        train_shape = train.images.shape[1:]
+        train_shape = train.images.shape[1:]  # of one image
         test_shape = test.images.shape[1:]
         if train_shape != test_shape:
             train_text = " x ".join(map(str, train_shape))

@@ -59,12 +59,12 @@ def files(folder: Path) -> Mapping[str, Path]:
         if len(file_by_plain_name) > 1:
             plain_names = ", ".join(sorted(file_by_plain_name))
             raise MissingFileError(f"{folder}: which are the {part} {content}: {plain_names}?")
-        for file_name in file_by_plain_name.values():
+        for file_name in file_by_plain_name.values():  # one or none
             paths[f"{part}-{content}"] = folder / file_name
         if not file_by_plain_name:
             word = "train" if part == "train" else "t10k"
             missing_names.append(f"{word}-{content}-idx{_DIMENSIONS[content]}-ubyte")
-    if paths and missing_names:
+    if paths and missing_names:  # without any of the files the folder is of another format
         raise MissingFileError(f"{folder}: has no {missing_names[0]}, gzipped or not")
     return paths
 
@@ -77,7 +77,7 @@ def read(paths: Mapping[str, Path], part: str) -> Split:
     if len(images) != len(labels):
         partner = f"the {len(images)} images of {images_path.name}"
         raise BadDataError(f"{labels_path}: {len(labels)} labels for {partner}")
-    return Split(images[:, np.newaxis], labels)
+    return Split(images[:, np.newaxis], labels)  # with an axis for the only channel
 
 
 def read_array(path: Path, rank: int) -> Bytes:
@@ -93,10 +93,11 @@ def read_array(path: Path, rank: int) -> Bytes:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadDataError(f"{path}: is no whole gzip file: {error}") from None
     else:
+        # An empty file cannot be mapped.
         content = np.memmap(path, np.uint8, "r") if start else np.empty(0, np.uint8)
-    header = 4 + 4 * rank
-    shape = _parse_shape(path, content[:header].tobytes(), rank)
-    length = len(content) - header
+    header_bytes = 4 + 4 * rank  # the magic number, and each dimension
+    shape = _parse_shape(path, content[:header_bytes].tobytes(), rank)
+    length = len(content) - header_bytes  # an element is one byte
     element_count = math.prod(shape)
     dimensions = " x ".join(map(str, shape))
     if not element_count:
@@ -105,7 +106,7 @@ def read_array(path: Path, rank: int) -> Bytes:
         fault = "truncated" if length < element_count else "too long"
         sizes = f"{length} bytes after the header, {dimensions} are {element_count}"
         raise BadDataError(f"{path}: {fault}: {sizes}")
-    return content[header:].reshape(shape)
+    return content[header_bytes:].reshape(shape)
 
 
 def _parse_shape(path: Path, header: bytes, rank: int) -> tuple[int, ...]:

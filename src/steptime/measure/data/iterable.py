@@ -52,7 +52,7 @@ def open_loader(
     batches = make_batches()
     specs = {name: graph.tensors[name] for name in graph.inputs}
     epochs = _epochs(loader_name, make_batches, batches, specs)
-    first = [next(epochs)]
+    first = [next(epochs)]  # checks that it fits; the feed gives it before it goes on
     facts = {
         "loader": loader_name,
         "loader_class": f"{type(batches).__module__}.{type(batches).__qualname__}",
@@ -95,7 +95,7 @@ def _epochs(
             values = _values_by_input(loader_name, batch, specs)
             arrays = {name: _numpy(values[name]) for name in specs}
             smaller = _describe_smaller_batch(arrays, specs)
-            if smaller:
+            if smaller:  # the end of an epoch, which is passed over
                 _check_last(loader_name, smaller, iterator, batch_count)
                 break
             batch_count += 1
@@ -105,17 +105,17 @@ def _epochs(
             }
         if batch_count == 0:
             raise BadDataError(f"input {loader_name}: gives no batch")
-        if isinstance(batches, Iterator):
+        if isinstance(batches, Iterator):  # a generator cannot be iterated again
             batches = make()
 
 
 def _describe_smaller_batch(arrays: Arrays, specs: Mapping[str, TensorSpec]) -> str:
     """Return "81 of 4096 examples" for a batch that lacks examples alone, else ""."""
-    sizes = {
+    sizes = {  # examples of the batch, and as many as the network takes
         (len(array), specs[name].shape[0]) if array.ndim else (0, 0)
         for name, array in arrays.items()
     }
-    if len(sizes) != 1:
+    if len(sizes) != 1:  # inputs that disagree are another fault, which `_fit_array` names
         return ""
     (size, full_size) = sizes.pop()
     is_smaller = 0 < size < full_size and all(
@@ -156,7 +156,7 @@ def _values_by_input(loader_name: str, batch: Any, names: Collection[str]) -> Ma
 
 def _fit_array(loader_name: str, name: str, array: Any, spec: TensorSpec) -> Any:
     """Return an array in the input's shape; raises `BadDataError` if it does not fit."""
-    is_number = array.dtype.kind in "biuf"
+    is_number = array.dtype.kind in "biuf"  # numpy's truth values, integers and floats
     has_kind = (array.dtype.kind == "f") == ("float" in spec.dtype)
     has_size = array.size == spec.size and array.shape[:1] == spec.shape[:1]
     if not (is_number and has_kind and has_size):

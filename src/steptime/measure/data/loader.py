@@ -57,6 +57,7 @@ class Order:
     def indices(self, step: int) -> Indices:
         """Return the images of a step, counted from 0."""
         epoch, within = divmod(step, self.per_epoch)
+        # All replicas shuffle alike, and each takes every so many-th image.
         shard = _shuffled(self.count, self.seed, epoch)[self.rank :: self.replicas]
         return shard[within * self.batch : (within + 1) * self.batch]
 
@@ -89,7 +90,7 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     losses = [op for op in graph.ops if op.kind == "cross_entropy"]
     label_names = []
     for loss in losses:
-        _, *targets = loss.inputs
+        _, *targets = loss.inputs  # logits, then labels
         label_names += [name for name in targets[:1] if name in graph.inputs]
     image_names = [name for name in graph.inputs if name not in label_names]
     if len(image_names) != 1 or len(label_names) > 1:
@@ -151,9 +152,10 @@ def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefet
             num_workers=loaders,
             prefetch_factor=prefetch,
             worker_init_fn=partial(_begin, os.getpid(), spare_cpus()),
+            # Forked processes share the data set's memory; elsewhere fork is not safe.
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        running = [_quiet(loader)]
+        running = [_quiet(loader)]  # in a list, so that `close` can let go of the iterator
 
     def take() -> Arrays:
         try:
@@ -180,8 +182,9 @@ def _quiet(loader: Any) -> Any:
 def _find_death(loaders: Sequence[Any]) -> Exception | None:
     """Explain the end of the first loader that has ended; None if all run."""
     ended = wait([process.sentinel for process in loaders], timeout=_ENDING_S)
+    # A sentinel of `multiprocessing` becomes ready when its process ends.
     dead = next((process for process in loaders if process.sentinel in ended), None)
-    if dead is None:
+    if dead is None:  # all loaders run: the error is another one
         return None
     dead.join()
     code = dead.exitcode
@@ -193,9 +196,9 @@ def _find_death(loaders: Sequence[Any]) -> Exception | None:
 
 def _begin(parent: int, cpus: Collection[int], _: int) -> None:
     """Begin as a loader: it ends when its parent does, and keeps off the CPUs of steps."""
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # the kernel kills this process when its parent ends
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it has ended before
         os._exit(1)
     if cpus:
         os.sched_setaffinity(0, cpus)

@@ -83,7 +83,7 @@ def _read_csv(path: Path, row_count: int) -> npt.NDArray[np.uint8]:
     lines = content.replace(b"\r", b"").rstrip()
     column_count = 1 + SIDE * SIDE  # the label, then the pixels
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what is no number only warns
+        warnings.simplefilter("error")  # numpy only warns of what is no number
         try:
             numbers = np.fromstring(lines.replace(b"\n", b",").decode("ascii"), np.int32, sep=",")
         except (ValueError, DeprecationWarning):

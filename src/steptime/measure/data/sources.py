@@ -41,13 +41,13 @@ class Staged:
 
 def place(stage_to: str) -> Path:
     """Return the folder of copies: `stage_to`, $LOCAL, $TMPDIR, or the system's folder."""
-    candidates = {"": stage_to}
+    candidates = {"": stage_to}  # by their origin in the message; the first that is set counts
     candidates |= {f" (${name})": os.environ.get(name, "") for name in _PLACES}
-    for says, text in candidates.items():
+    for origin, text in candidates.items():
         if text:
             if not Path(text).is_dir():
                 fault = "is no folder" if Path(text).exists() else "no such folder"
-                raise contract.MissingFileError(f"'{text}'{says}, where copies would go: {fault}")
+                raise contract.MissingFileError(f"'{text}'{origin}, where copies would go: {fault}")
             return Path(text)
     return Path(tempfile.gettempdir())
 
@@ -69,7 +69,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
             folder = scratch.make(parent, PREFIX)
             failing.callback(shutil.rmtree, folder, ignore_errors=True)
             copies, facts = _copy_files(dataset, folder)
-            failing.pop_all()
+            failing.pop_all()  # it has not failed: the folder stays
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             note = f"{parent}: {error.strerror} while copying {size(needed_bytes)}"
@@ -96,7 +96,7 @@ def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], JsonOb
                 digest.update(chunk)
                 writing.write(chunk)
             writing.flush()
-            os.fsync(writing.fileno())
+            os.fsync(writing.fileno())  # so that `copy_s` holds the writing to disk
         sums[name] = digest.hexdigest()
     copy_s = perf_counter() - began
     for name, path in copies.items():
@@ -169,9 +169,10 @@ def _staged(options: contract.Options) -> Staged:
     ]
     cache_key = (options.staging, options.stage_to, *file_versions)
     staged = _STAGED.get(cache_key)
+    # A copy may have been removed in the meantime: then it is made again.
     if staged is None or not all(path.is_file() for path in staged.dataset.files.values()):
         staged = STAGES[options.staging](original, options.stage_to)
-    if staged.facts is not None:
+    if staged.facts is not None:  # there is a copy: its cost is shared by the cells that use it
         cell_count = staged.facts.get("cells", 0) + 1
         staged = replace(staged, facts={**staged.facts, "cells": cell_count})
     _STAGED[cache_key] = staged

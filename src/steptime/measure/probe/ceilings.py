@@ -38,6 +38,11 @@ DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order t
 STEP_WORK = 1e8  # FLOP or bytes of a step: far more than it costs to start one
 MAX_OPS = 200  # of a step, so that no accelerator's queue is ever full
 OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
+ARRAYS_OF_COPY = 2  # one that is read, and one that is written
+CACHE_LINE_BYTES = 64
+# Sizes grow fourfold, so arrays of all sizes are 4/3 of the largest, with the last step up to 7/3.
+# Both kernels have five arrays of each size: 5 * 7/3 < 12. They may take half of the room.
+ROOM_PER_LARGEST_ARRAY = 2 * 12
 
 
 def gemm_flop(m: int, k: int, n: int) -> int:
@@ -51,15 +56,16 @@ def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[
     Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
     of all sizes (at most 7/3 of the largest) together stay within half of the room.
     """
-    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // 2
+    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // ARRAYS_OF_COPY
     if room_bytes is not None:
-        largest = min(largest, room_bytes // (2 * 12))
+        largest = min(largest, room_bytes // ROOM_PER_LARGEST_ARRAY)
     sizes = []
     size = SMALLEST_ARRAY_BYTES
     while size < largest:
         sizes.append(size)
         size *= 4
-    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest // 64 * 64))
+    largest_aligned = largest // CACHE_LINE_BYTES * CACHE_LINE_BYTES
+    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest_aligned))
 
 
 def probe(
@@ -111,6 +117,7 @@ Shape = tuple[int, ...]
 def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: str) -> Prepared:
     """Prepare a graph as that of any network; raises `RefusedError` where that cannot be."""
     plain = "float32" if dtype == "tf32" else dtype
+    # A workload must name some network; the backend runs the graph.
     workload = make_workload(Choice("fc", {}), 1, dtype=plain, phase=phase)
     try:
         prepared: Prepared = backend.prepare(
@@ -134,6 +141,7 @@ def _list_cases(prepare: Prepare, facts: DeviceFacts, dtypes: Sequence[str]) -> 
         for stream in STREAMS
         for array_bytes in array_sizes
     ]
+    # The work of a dispatch is one op.
     dispatch = ProbeCase(
         "dispatch", {"op": "add"}, work=1, data_bytes=1, prepare=partial(_chain, prepare)
     )
@@ -186,7 +194,7 @@ def _per_op(timer: Timer, count: int) -> Timer:
     """Return a timer of single ops from that of steps of `count`, which it rounds up to."""
 
     def per_op(calls: int) -> float:
-        steps = -(-calls // count)
+        steps = math.ceil(calls / count)
         return timer(steps) * calls / (steps * count)
 
     return per_op
@@ -203,7 +211,7 @@ def _chain(prepare: Prepare) -> Timer:
     def timer(steps: int) -> float:
         spent_s = 0.0
         for _ in range(steps):
-            prepared.sync()
+            prepared.sync()  # an empty queue: the host never waits for the device below
             began = time.perf_counter()
             prepared.step()
             spent_s += time.perf_counter() - began

@@ -69,7 +69,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     if answer["memory_bytes"]:
         table["memory_GB"] = answer["memory_bytes"] / GB
     dispatch = curves.get("dispatch")
-    if dispatch:
+    if dispatch:  # a single case
         table["launch_us"] = dispatch["min_s"][0] * 1e6
     shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
     table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
@@ -93,13 +93,13 @@ def _bandwidth(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
     Without such arrays, or with an unknown cache, it is that of the largest arrays.
     """
     min_bytes = FAR_OUT_OF_CACHE * (cache_bytes or math.inf)
-    far_rates = []
+    far_rates = []  # of arrays that no cache holds
     largest_bytes: float = 0
     largest_rate = 0.0  # the highest of the largest arrays
     for curve in streams.values():
         rates = _rates(curve)
         far_rates += [rate for work_bytes, rate in rates if work_bytes >= min_bytes]
-        _, last_rate = rates[-1]
+        _, last_rate = rates[-1]  # of the largest arrays of this kernel
         array_bytes = curve["array_bytes"][-1]
         if (array_bytes, last_rate) > (largest_bytes, largest_rate):
             largest_bytes = array_bytes
@@ -139,10 +139,12 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     if cache_bytes is None:
         doubts.append("the last cache is unknown: bandwidth may be of a cache")
     else:
+        # The work of a copy or an addition is the bytes of its arrays.
         footprint = max(max(curve["work"]) for curve in streams.values()) / cache_bytes
         if footprint < FAR_OUT_OF_CACHE:
             arrays = f"arrays of {footprint:.2g} last-level caches"
             doubts.append(f"{arrays}: bandwidth may be of a cache")
+    # A peak needs large matrices; a device that is too slow for them ends at small ones.
     doubts += [
         f"{group} is of small matrices only: {why[0]}"
         for group, why in answer["skipped"].items()
@@ -163,7 +165,7 @@ def _measured(answer: Mapping[str, Any], platform: str) -> JsonObject:
     table: JsonObject = {key: answer[key] for key in (*facts, *times) if answer[key] is not None}
     table["platform"] = platform
     for group, curve in answer["curves"].items():
-        if not curve:
+        if not curve:  # nothing was measured
             continue
         kind, _, name = group.partition(".")  # `gemm.float32`, or `dispatch` alone
         if name:
@@ -201,9 +203,10 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
     measured = list(zip(sizes_bytes, times_s, strict=True))
     relative_rows = [[1 / time_s, size_bytes / time_s] for size_bytes, time_s in measured]
     solution, _ = nnls(relative_rows, [1.0] * len(relative_rows))  # neither is below 0
-    start_s, byte_s = map(float, solution)
+    start_s, byte_s = map(float, solution)  # of an all-reduce of no bytes, and of one more byte
     if byte_s <= 0:
         raise InputError("calibrate: larger all-reduces were not slower; give it more --minutes")
+    # A ring takes messages x (latency + message_share x size_bytes / bandwidth).
     messages, message_share = ring_messages(processes)
     latency_s = start_s / messages
     bytes_per_s = messages * message_share / byte_s
@@ -211,7 +214,7 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
         ring_s(size_bytes, processes, latency_s, bytes_per_s) / time_s - 1
         for size_bytes, time_s in measured
     )
-    return Fit(latency_s or None, bytes_per_s, errors)
+    return Fit(latency_s or None, bytes_per_s, errors)  # 0: the times show no latency
 
 
 def link_table(answer: Mapping[str, Any]) -> JsonObject:

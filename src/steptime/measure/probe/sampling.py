@@ -47,9 +47,9 @@ class ProbeCase:
 
     def warm_up(self) -> None:
         """Run until a sample has as many calls as it needs."""
-        self.timer(1)
+        self.timer(1)  # loads and compiles
         enough = 1
-        while self.calls != enough:
+        while self.calls != enough:  # until so many calls fill a sample
             self.calls, enough = enough, _enough(enough, self.timer(enough))
 
     def visit(self) -> None:
@@ -87,6 +87,7 @@ def sample(
     started = clock()
     groups = grouped(cases, lambda case: case.group)
     kinds = [name.partition(".")[0] for name in groups]
+    # A kind such as `gemm` has groups by type, which share its part of the budget equally.
     left_s = {
         name: budget_s * SHARES[kind] / kinds.count(kind)
         for name, kind in zip(groups, kinds, strict=True)
@@ -104,10 +105,10 @@ def sample(
             if len(candidate.samples) < MAX_SAMPLES
             and candidate.sample_s <= left_s[candidate.group]
         ]
-        if not ready:
+        if not ready:  # every case has its samples, or no time is left for one more
             break
         began = clock()
-        case = min(ready, key=lambda case: len(case.samples))
+        case = min(ready, key=lambda case: len(case.samples))  # in turns
         case.visit()
         left_s[case.group] -= clock() - began
     return {name: _curve(admitted) for name, admitted in visited.items()}, skipped
@@ -126,6 +127,7 @@ def _admit(
     prepare_s = 0.0  # of the case before
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
+        # The smallest cases are timed however long they take: they tell the pace of the others.
         must_fit = len(admitted) >= SMALLEST and case.work > admitted[0].work
         if must_fit:
             last = admitted[-1]
@@ -141,7 +143,7 @@ def _admit(
             case.timer = case.prepare()
             prepare_s = clock() - started
             case.warm_up()
-        except RefusedError as refusal:
+        except RefusedError as refusal:  # larger ones would be refused, too
             return admitted, end - clock(), f"{name} and larger: {refusal}"
         case.visit()
         admitted.append(case)
@@ -156,7 +158,8 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
     """
     before_last, last = admitted[-2:]
     last_call_s = min(last.samples)
-    s_per_work = last_call_s / last.work / 4  # at least: a part of a call does not grow with work
+    # A part of a call does not grow with work: at least a quarter of the last case's mean pace.
+    s_per_work = last_call_s / last.work / 4
     if last.work > before_last.work:
         added_s = last_call_s - min(before_last.samples)
         s_per_work = max(s_per_work, added_s / (last.work - before_last.work))

@@ -70,6 +70,7 @@ def read_path(
         command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
+    # A mapping of the user comes before all other readers; read from a file it has a `sha256`.
     user_reader = {"csv" if mapping.sha256 else mapping.name: mapping} if mapping else {}
     readers = dict(user_reader)
     readers |= {name: reader_of(name, command_keys) for name in READERS if name not in readers}
@@ -84,7 +85,7 @@ def read_path(
         if isinstance(source, Unread):
             content.unread.append(source)
             continue
-        formats = (name for name, reader in readers.items() if reader.recognises(source))
+        formats = (name for name, reader in readers.items() if reader.recognises(source))  # lazy
         format_name = next(formats, None)
         if format_name is None:
             reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
@@ -127,9 +128,10 @@ def _mark_duplicates(content: Import) -> None:
     """Name for each file of equal content the original, in its records, too."""
     files_by_content: dict[tuple[Any, ...], list[str]] = {}
     for record in content.records:
+        # A key holds the hash of the file and the entry in it.
         files_by_content.setdefault(source_key(record), []).append(record.env["source_file"])
     for files in files_by_content.values():
-        original = min(files, key=lambda file: (-file.count("/"), file))
+        original = min(files, key=lambda file: (-file.count("/"), file))  # the deepest one
         content.duplicates |= {file: original for file in files if file != original}
     marked_records = []
     for record in content.records:
@@ -194,6 +196,6 @@ def _table_hint(source: RecordSource, mapping: Any) -> str:
         return f"it lacks columns of the mapping: {', '.join(sorted(lacking))}"
     if mapping and not is_table_name(source.name):
         return f"a table ends in {ENDINGS_TEXT}, also with .gz"
-    if not source.name.lower().endswith(".csv") or mapping:
+    if not source.name.lower().endswith(".csv") or mapping:  # no table
         return ""
     return "--map FILE.toml says what columns mean"

@@ -31,7 +31,7 @@ def read_date(text: str) -> str:
         raise InputError(f"date: {shorten(text)} is no date such as 2024-03-01T10:00:00+01:00")
     if moment.tzinfo is not None:
         return moment.astimezone(UTC).isoformat(timespec="seconds")
-    has_time = moment.time() != datetime.min.time() or ":" in text
+    has_time = moment.time() != datetime.min.time() or ":" in text  # midnight may be written out
     return moment.isoformat(timespec="seconds") if has_time else moment.date().isoformat()
 
 
@@ -39,7 +39,7 @@ def _from_epoch(text: str) -> datetime | None:
     if not re.fullmatch(r"\d{9,13}(\.\d+)?", text):
         return None
     seconds = float(text)
-    for scale in (1.0, MILLISECONDS):
+    for scale in (1.0, MILLISECONDS):  # the one that gives a year between 1990 and 2100
         if EARLIEST_S <= seconds / scale <= LATEST_S:
             return datetime.fromtimestamp(seconds / scale, UTC)
     return None

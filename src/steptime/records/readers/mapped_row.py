@@ -70,7 +70,7 @@ class MappedRow:
         the line of the row.
         """
         name = text.strip()
-        if name.isdigit() and name in self.values:
+        if name.isdigit() and name in self.values:  # a heading such as `99`, not the number
             return self.values[name]
         return formula(text)(self._values_for(text))
 
@@ -87,7 +87,7 @@ class MappedRow:
         """Return the whole number that a formula or a text says; raises `InputError`."""
         if "{" in template:
             return to_integer(
-                parse_cell(fill_braces(template, self.values, self.cells, True)), place
+                parse_cell(fill_braces(template, self.values, self.cells, has_integers=True)), place
             )
         return size_of(template, self.values, place)
 
@@ -99,8 +99,9 @@ class MappedRow:
     @cached_property
     def batch(self) -> int | None:
         """The batch of one replica, None if the network's text says it."""
-        if not self.keys.batch:
+        if not self.keys.batch:  # the text of the network says it
             return None
+        # The formula of the batch may divide by the replicas, which are no column then.
         if "replicas" not in self.keys.batch or "replicas" in self.values:
             return self.size(self.keys.batch, "batch")
         values = {**self.values, "replicas": self.replicas}
@@ -132,7 +133,7 @@ class MappedRow:
             amount = keys.quantities.get("step_s")
             status, _ = self.outcome
             is_successful_step = status == "ok" and not keys.scope
-            if amount is None or not is_successful_step:
+            if amount is None or not is_successful_step:  # a failure, or an op of a step
                 return None
             return self._read_amount("step_s", amount)
         measured = self._read_samples()
@@ -145,7 +146,7 @@ class MappedRow:
         if value in ("", None) or str(value).lower() == "nan":
             return None
         amount = _parse_cell_amount(value)
-        if amount is not None and amount.dimension:
+        if amount is not None and amount.dimension:  # `12 ms` says its own unit
             return _check_positive(_convert_to_unit("step_s", value, amount), place)
         return _check_positive(value, place) * UNITS[self.keys.unit]
 
@@ -153,7 +154,7 @@ class MappedRow:
         """Return the samples of the row; None if it has none."""
         formula_text = self.keys.samples or self.keys.runs
         cell = self.value(formula_text) if formula_text else None
-        if cell in ("", None, []):
+        if cell in ("", None, []):  # one time, under `seconds`
             return None
         texts = cell if isinstance(cell, list) else amounts_of(cell)
         times_s = [self._read_seconds(formula_text, parse_cell(text)) for text in texts]
@@ -161,7 +162,7 @@ class MappedRow:
         has_empty_sample = len(samples_s) < len(times_s)
         if not samples_s or has_empty_sample:
             raise InputError(f"{formula_text}: a sample is empty: {shorten(cell)}")
-        return Measured(None, samples_s, bool(self.keys.runs))
+        return Measured(value=None, samples=samples_s, are_fresh_runs=bool(self.keys.runs))
 
     @property
     def measured(self) -> dict[str, Measured]:
@@ -171,7 +172,7 @@ class MappedRow:
         samples = self._read_samples()
         if samples is not None:
             measured["step_s"] = samples
-        elif not amounts:
+        elif not amounts:  # a mapping without `quantities` has one time, under `seconds`
             seconds = self.seconds
             measured = {} if seconds is None else {"step_s": Measured(seconds)}
         return measured
@@ -180,7 +181,7 @@ class MappedRow:
     def rival_times_s(self) -> dict[str, float]:
         """The seconds that others predicted, where they did."""
         keys = self.keys
-        scale = 1.0 if keys.quantities else UNITS[keys.unit]
+        scale = 1.0 if keys.quantities else UNITS[keys.unit]  # quantities are in SI
         return {
             name: value * scale
             for name, text in keys.rivals.items()
@@ -204,6 +205,7 @@ class MappedRow:
         except InputError as error:
             if not re.match("unknown model .*; known:", str(error)):
                 raise
+            # Tables often name networks as these libraries do.
             hint = "networks of timm and torchvision are timm:NAME and torchvision:NAME"
             raise InputError(f"{error}; {hint}") from None
 
@@ -290,6 +292,7 @@ def _find_number_hint(value: object) -> str:
     """Return the remedy for a text that could be a number: `; decimal = ","`."""
     if not isinstance(value, str) or not re.search(r"\d", value):
         return ""
+    # `1,234` may be a number of groups of digits, or one with three decimals.
     has_comma_groups = re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", value)
     if has_comma_groups:
         return "; thousands = ',' in the mapping reads groups of digits, decimal = ',' decimals"

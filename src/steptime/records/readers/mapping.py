@@ -96,7 +96,7 @@ class TableMapping:
     def recognises(self, source: RecordSource) -> bool:
         """Return whether a file is a table of the mapping: by its marks or columns, or its name."""
         keys = self.keys
-        if keys.marks or keys.prefix:
+        if keys.marks or keys.prefix:  # a log that holds certain texts
             return all(map(source.holds, filter(None, (*keys.marks, keys.prefix))))
         if keys.columns:
             return {*keys.columns} <= source.columns_under(keys.layout)
@@ -119,9 +119,9 @@ class TableMapping:
         if not repeat_rows and not unread:
             unread = self._describe_no_rows(source)
         reasons = {entry.reason for entry in unread}
-        have_common_reason = len(unread) > 1 and len(reasons) == 1
+        have_common_reason = len(unread) > 1 and len(reasons) == 1  # said once for all lines
         if not repeat_rows and have_common_reason:
-            unread = [Unread(source.name, None, unread[0].reason)]
+            unread = [Unread(source.name, line=None, reason=unread[0].reason)]
         remarks = _list_remarks(source, repeat_rows, self.layout)
         records = tuple(pool_repeats(repeat_rows))
         if len(records) < len(repeat_rows):
@@ -132,13 +132,13 @@ class TableMapping:
         """Return why a table has no row: the line that was taken for the headings."""
         layout = self.layout
         if source.is_json or layout.prefix or layout.row_pattern:
-            return [Unread(source.name, None, "no row fits the mapping")]
+            return [Unread(source.name, line=None, reason="no row fits the mapping")]
         headings = find_headings(source.text, layout, source.name.lower().endswith(".tsv"))
         if headings is None:
-            return [Unread(source.name, None, "an empty table")]
+            return [Unread(source.name, line=None, reason="an empty table")]
         line = f"line {headings.line}, {shorten(headings.text.strip())}"
         reason = f"no row fits the mapping; {line}, names the columns"
-        return [Unread(source.name, None, reason)]
+        return [Unread(source.name, line=None, reason=reason)]
 
     def check_complete(self) -> None:
         """Raise `InputError` for keys that a tool's files lack and that nobody gave."""
@@ -166,10 +166,10 @@ class TableMapping:
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            raw_cells = cells
+            raw_cells = cells  # as they stand, but for numbers written otherwise than in Python
             if not form.is_plain:
                 raw_cells = {column: form.to_plain_text(cell) for column, cell in cells.items()}
-            our_cells = raw_cells
+            our_cells = raw_cells  # with words of the table replaced by ours
             if self.words:
                 our_cells = {
                     column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
@@ -210,7 +210,7 @@ class TableMapping:
     def _make_record(self, row: MappedRow) -> RepeatRow:
         """Return the record of a row that is a step; raises `InputError` for another."""
         keys = row.keys
-        if not keys.model:
+        if not keys.model:  # an entry of single ops
             raise InputError("an op, no step of a network; steptime evaluate reads it")
         status, cause = row.outcome
         measured = row.measured if status == "ok" else {}
@@ -279,7 +279,7 @@ def _list_remarks(
 ) -> tuple[str, ...]:
     """Return remarks on lines that were passed over, and on a last number that may be cut."""
     text = source.text
-    is_csv = not (source.is_json or layout.prefix or layout.row_pattern)
+    is_csv = not (source.is_json or layout.prefix or layout.row_pattern)  # no JSON, no log
     if not records or not is_csv:
         return ()
     remarks = []
@@ -317,7 +317,7 @@ def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> T
     if str(path) in names and not is_file:
         return shipped(str(path), command_keys)
     looks_like_name = not path.suffix and len(path.parts) == 1
-    if looks_like_name and not is_file:
+    if looks_like_name and not is_file:  # raises, with the nearest name
         check_choice("mapping", str(path), names)
     table = read_table(str(path), "mapping")
     mapping = mapping_of(table, str(path), path.stem, command_keys)

@@ -109,7 +109,7 @@ def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record |
             steps_per_s = (
                 _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
             )
-            if not steps_per_s or steps_per_s < 0:
+            if not steps_per_s or steps_per_s < 0:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue
             quantities["step_s"] = Quantity(1 / steps_per_s)
@@ -188,6 +188,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
+    # FLOP over batch x parameters are about 6, or 6 / 8 in files of one core of a TPU.
     flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
     is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES if parameter_bytes else None
     file_name = file.rpartition("/")[2].lower()
@@ -204,7 +205,9 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
     if "gpu" in (*devices_of_name, implied_device):
-        return _Machine(GPU, "float16-mixed" if is_float32 is False else "float32", 1, file)
+        return _Machine(
+            GPU, "float16-mixed" if is_float32 is False else "float32", cores=1, file=file
+        )
     return _Machine(TPU, "float32" if is_float32 else "bfloat16-mixed", CORES, file)
 
 
@@ -223,10 +226,10 @@ def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], l
         flop = read_number("fl", index)
         params = read_number("params", index)
         flop_per_byte = read_number("intensity", index)
-        if not (flop and params):
+        if not (flop and params):  # not stated in this file
             continue
         if flop_per_byte:
-            parameter_bytes.append(flop / (params * flop_per_byte))
+            parameter_bytes.append(flop / (params * flop_per_byte))  # intensity is FLOP a byte
         with suppress(InputError):  # a text that is no label
             _, batch, _ = network(str(label), file)
             flop_shares.append(flop / (batch * params))
@@ -248,7 +251,7 @@ def network(text: str, file: str = "") -> tuple[Choice, int, str]:
         if not match:
             continue
         model = row["model"].format(**match.groupdict())
-        detail = row.get("detail")
+        detail = row.get("detail")  # a setting that the label lacks, such as the kind of cell
         if detail:
             words = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
             if not words:

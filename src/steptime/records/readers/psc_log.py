@@ -107,6 +107,7 @@ def _make_record(log: Log, name: FileName) -> Record:
     staging = log["staging"] or name.staging or "scratch"
     devices_used = _find_devices(log, name)
     batch, batch_source = _find_batch(log, name)
+    # GPUs that computed count, not those that the job was given.
     device_count = log["gpus_used"] or devices_used.devices or 1
     replicas = 1 if mode == "single" else device_count
     network = read_model("deep_mnist")
@@ -208,6 +209,7 @@ def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
     if log["speed"] and log["step_s"]:
         implied_batch = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
         is_in_range = 0.5 < implied_batch <= MAX_EXAMPLES
+        # A product that is no whole number is not of one batch.
         if is_in_range and abs(implied_batch - round(implied_batch)) < BATCH_TOLERANCE:
             return round(implied_batch), "implied"
     return None, ""
@@ -220,9 +222,11 @@ def _find_devices(log: Log, name: FileName) -> DevicesUsed:
         product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
         count = log["gpu_count"] if log["gpu_count"] is not None else name.count
         return DevicesUsed("gpu", product.upper(), count, source)
+    # File names state another CPU than the logs of this partition print: the partition decides.
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
     product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
+    # Without one of these signs nobody knows on what, and so on how many, it ran.
     is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
     count = log["tasks"] if is_surely_on_cpu else None
     return DevicesUsed("cpu", product, count, source)
@@ -232,7 +236,7 @@ def _ran_on_gpu(log: Log, name: FileName) -> bool:
     """Whether a job ran on GPUs: by the placement of its operations, where that is logged."""
     if log["gpus_used"] is not None:
         return bool(log["gpus_used"] > 0)
-    if log["gpu_product"]:
+    if log["gpu_product"]:  # TensorFlow printed the GPU that it opened
         return True
     if log["sees_no_gpu"] or name.cpu:
         return False
@@ -254,6 +258,7 @@ def file_name(path: str) -> FileName:
     if not start:
         return FileName()
     cpu = words.pop(0) if start[1] and words else ""
+    # The first number counts devices, the second one is the batch.
     numbers = [int(word) for word in words if re.fullmatch(r"\d{1,9}", word)]
     return FileName(
         gpu=start[2] or "",
@@ -281,6 +286,7 @@ def log_fields(text: str) -> Log:
     result_pattern = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
     is_staged_locally = re.search(r"^\+ cd /local/", text, re.MULTILINE)
+    # Lines that begin with + are commands, as `bash -x` prints them.
     has_run_program = re.search(r"^\+ python", text, re.MULTILINE)
     default_staging = "scratch" if has_run_program else ""
     is_benchmark = log["speed"] is not None or "CNN_MNIST" in program

@@ -70,7 +70,7 @@ class RecordSource:
     def columns_under(self, layout: TableLayout) -> set[str]:
         """Return the columns of a table by which it is recognised; none of another file."""
         if self.is_json:
-            is_candidate = all(
+            is_candidate = all(  # a quick look before the file is parsed
                 name.rpartition(".")[2].encode() in self.content for name in layout.columns
             )
             return self._json_columns(layout) if is_candidate else set()
@@ -150,7 +150,7 @@ def _read_file(path: Path, name: str) -> Iterator[RecordSource | Unread]:
 
 def _read_opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unread]:
     is_gzip = head.startswith(GZIP_MARK)
-    if is_gzip:
+    if is_gzip:  # a packed file, or a packed tar archive
         file = gzip.GzipFile(fileobj=file)
         head = file.read(HEAD_BYTES)
         file.seek(0)
@@ -172,7 +172,7 @@ def _is_tar(head: bytes) -> bool:
 
 def _read_archive(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]:
     total_bytes = 0
-    with tarfile.open(fileobj=file, mode="r|") as archive:
+    with tarfile.open(fileobj=file, mode="r|") as archive:  # as a stream, member by member
         for number, member in enumerate(archive, start=1):
             name = escape_controls(member.name)
             total_bytes += member.size
@@ -191,7 +191,7 @@ def _read_archive(file: Stream, archive_name: str) -> Iterator[RecordSource | Un
 def _read_content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
     content = file.read(LARGEST_BYTES + 1)  # a byte more shows that there are too many
     max_bytes = LARGEST_BYTES
-    is_trace = TRACE in content[:TRACE_HEADING_BYTES]
+    is_trace = TRACE in content[:TRACE_HEADING_BYTES]  # traces may be larger than other files
     if len(content) > max_bytes and is_trace:
         max_bytes = LARGEST_TRACE_BYTES
         content += file.read(max_bytes + 1 - len(content))

@@ -97,7 +97,7 @@ def read(source: RecordSource, steps: int | None = None) -> Reading:
     if steps is not None and profile.is_marked and steps != marked_steps:
         marks = counted(marked_steps, "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
-    divisor = None if profile.is_marked else steps
+    divisor = None if profile.is_marked else steps  # of a trace that is read as one long step
     records = _make_records(source, _group_by_scope(profile), divisor)
     return Reading(tuple(records), notes=tuple(_describe_steps(profile, events, divisor)))
 
@@ -121,6 +121,8 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
     if profile.is_marked or divisor is not None:
         return []
     unmarked = f"marks no steps: read as one step of {seconds(profile.step_s[0])}"
+    # How many steps an unmarked trace may hold: as many as its optimizer made, else as often as
+    # each op ran (`turns`).
     optimizer_steps = sum(
         event.name.startswith(OPTIMIZER) and ".step" in event.name for event in events
     )
@@ -144,12 +146,12 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
     """Return the record of the step and those of its ops."""
     workload = _make_workload(source, profile)
     platform = platform_of(find_device_name(source) or "cpu")
-    kinds = {part.scope: part.op for part in profile.seconds_by_part}
+    kinds = {part.scope: part.op for part in profile.seconds_by_part}  # as `_group_by_scope` does
     step = OpTimes(
         scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
     )
     records = []
-    for times in (step, *list_op_times(profile, kinds, first_step=0)):
+    for times in (step, *list_op_times(profile, kinds, first_step=0)):  # of all steps
         env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}
         if times.kind:
             env["op_kind"] = times.kind
@@ -191,7 +193,7 @@ def _make_workload(source: RecordSource, profile: Profile) -> Workload:
     return Workload(
         re.sub(r"[^\w.-]+", "-", file_name)[:MAX_MODEL_CHARACTERS] or "trace",
         {"trace": source.sha256[:8]},
-        1,
+        batch_per_replica=1,  # unknown, as `batch_source` of the record says
         phase="train" if passes & {"backward", "update"} else "infer",
         optimizer="unknown" if "update" in passes else "none",
     )
@@ -203,6 +205,7 @@ def _group_by_scope(profile: Profile) -> Profile:
     Raises:
         InputError: for more ops than `MAX_OPS`.
     """
+    # A scope has several ops: the one of the longest time gives it its kind.
     longest_op: dict[str, tuple[float, str]] = {}
     for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)
@@ -219,5 +222,6 @@ def _group_by_scope(profile: Profile) -> Profile:
 
 
 def _scope_of(part: TracePart) -> str:
+    # Time without an annotation is told by the name of its op.
     name = part.op if part.scope in ("", UNATTRIBUTED, NO_OP) else part.scope
     return escape_controls(name)

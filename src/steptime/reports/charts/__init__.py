@@ -38,6 +38,7 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
         chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
         return chart(records)
     except EmptyPlotError as error:
+        # If every step failed, that is why there is nothing to draw.
         raise EmptyPlotError(
             f"{kind}: {records.failed}" if records.failed else str(error)
         ) from error

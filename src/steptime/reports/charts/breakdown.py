@@ -1,4 +1,4 @@
-"""The time of a step by op: an icicle chart of one network, stacked bars of several."""
+"""The time of a step by op (Vega-Lite): an icicle chart of one network, stacked bars of several."""
 
 import re
 from collections import defaultdict
@@ -26,6 +26,7 @@ def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
     if table.chart_rows and "scope" in table.chart_rows[0]:
         return _icicle(table)
+    # A table of very many networks has no rows for a chart, but the mean of all.
     rows = [dict(row) for row in table.chart_rows] or _mean_rows(table)
     distinguishing = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     kinds = _rank_by_share(rows, "name")
@@ -77,6 +78,7 @@ def _bar_segments(
     """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
     bar = names if isinstance(names, str) else ", ".join(names)
     share_by_kind = {row["name"]: row["share"] for row in rows}
+    # `pop`, so that what is left over are the kinds without a colour.
     segments = {kind: share_by_kind.pop(kind, 0.0) for kind in coloured}
     idle_share = max(0.0, share_by_kind.pop(NO_OP_NAME, 0.0))
     segments[REMAINDER] = sum(share_by_kind.values())  # of the kinds without a colour
@@ -105,7 +107,7 @@ def _color_layers(
     grey_layer = style.layer(mark, encoding, style="band", **no_edge)
     coloured_encoding = {**encoding, "color": colour}
     coloured_layer = style.layer(mark, coloured_encoding, opacity=opacity, **no_edge)
-    is_coloured = {"field": "kind", "oneOf": kinds}
+    is_coloured = {"field": "kind", "oneOf": kinds}  # filters of Vega-Lite
     grey_layer["transform"] = [{"filter": {"not": is_coloured}}]
     coloured_layer["transform"] = [{"filter": is_coloured}]
     return [grey_layer, coloured_layer]
@@ -114,7 +116,7 @@ def _color_layers(
 def _icicle(table: Table) -> style.Spec:
     rows = [dict(row) for row in table.chart_rows]
     coloured = frozenset(_rank_by_share(rows, "op_kind")[:MAX_COLOURED_KINDS])
-    path_shares: dict[Path, float] = defaultdict(float)
+    path_shares: dict[Path, float] = defaultdict(float)  # of every layer, with all that is in it
     for row in rows:
         path = _scope_path(row)
         for depth in range(1, len(path) + 1):
@@ -126,7 +128,7 @@ def _icicle(table: Table) -> style.Spec:
         if side_rows:
             icicle = _Icicle(path_shares, coloured, any(row["time_s"] for row in side_rows), top)
             boxes += icicle.draw(side, side_rows)
-            top = 1 + max(box["below"] for box in boxes)
+            top = 1 + max(box["below"] for box in boxes)  # an empty level between the sides
     level_count = top - 1
     share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
     level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
@@ -200,6 +202,7 @@ class _Icicle:
             if share < MIN_SHARE:
                 thin_share += share
                 continue
+            # A layer that holds one layer alone shares its box: `block/attention`.
             part_depth = _shared_depth(part_rows, depth)
             inner_rows = [row for row in part_rows if len(_scope_path(row)) > part_depth]
             name = "/".join(_scope_path(part_rows[0])[depth:part_depth])

@@ -61,7 +61,7 @@ def chart(data: Data) -> style.Spec:
         style.layer("point", run, size=45),
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
-    if x["field"] == "devices":
+    if x["field"] == "devices":  # else all networks stand side by side in one panel
         points, view = style.facet_panels(points, "panel", view, columns=3, width=PANEL, height=110)
     intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
@@ -86,6 +86,7 @@ def _arrange_points(
         places_by_panel, key=lambda panel: len(places_by_panel[panel]) == 1
     )  # those with several first
     compares_places = len(places_by_panel[panels[0]]) > 1
+    # Without anything to compare there are no panels: networks are names on one axis.
     drawable_panels = panels[: style.MAX_PANELS if compares_places else MAX_NAMES]
     rows = [
         point | {"at": point["panel"].replace("|", ", ")}
@@ -107,7 +108,7 @@ def _arrange_points(
 
 def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield one row per run, panel by panel."""
-    # labels name the networks; settings of the run are in the panel's name
+    # Names are of the networks' own settings; those of the run are in the panel's name.
     network_rows = [{**bar, "settings": bar["params"]} for bar in bars]
     names = name_networks(network_rows, (*EXCHANGE, "batch"))
     network_by_model = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
@@ -121,6 +122,7 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         settings_lines = style.break_lines(settings, PANEL)
         median_speed = median(run["speed"] for run in runs)
         for run_number, run in enumerate(runs, start=1):
+            # One row of a group has the point of the median, through which the line goes.
             carries_median = run_number == 1 and device_count is not None
             yield {
                 **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
@@ -159,6 +161,7 @@ def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         cells = grouped(network_bars, itemgetter("strategy", "replica_text", "batch"))
         for cell_bars in cells.values():
             has_single_method = len({bar["method"] for bar in cell_bars}) == 1
+            # The axis, the colour and the shape say these.
             implied = {*PLACE_SETTINGS, *(["method"] if has_single_method else [])}
             names = [name for name in distinguishing if name not in implied]
             for bar in cell_bars:

@@ -70,7 +70,7 @@ def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
         style.layer("rule", equality_rule, style="quiet", strokeDash=[4, 3]),
     ]
     return {
-        "transform": [{"filter": "isValid(datum.middle)"}],
+        "transform": [{"filter": "isValid(datum.middle)"}],  # the rows of spans
         "facet": {"row": style.name("regime", title=None, sort=SIZES, header=LEVEL)},
         "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},

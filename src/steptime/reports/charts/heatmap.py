@@ -45,9 +45,9 @@ class _ColorScale:
         """Return whether the colour of a number is so light that words on it are dark."""
         if self.is_signed:  # the middle is light, both ends are dark
             end = self.low if number < 0 else self.high
-            return number / end < LIGHT
+            return number / end < LIGHT  # 0 in the middle, 1 at the end
         has_single_value = self.high <= self.low
-        if has_single_value:
+        if has_single_value:  # without a range no colour is light
             return False
         if self.is_logarithmic:
             return math.log(number / self.low) / math.log(self.high / self.low) > LIGHT
@@ -90,7 +90,7 @@ def grid(
     numbers = [row["value"] for row in rows if row.get("value") is not None]
     colors = _ColorScale(min(numbers, default=0.0), max(numbers, default=1.0))
     cells = [_make_cell_row(row, value, colors, panel) for row in rows]
-    y_values = _order_values(rows, "y")[::-1]
+    y_values = _order_values(rows, "y")[::-1]  # the smallest is the lowest row
     view: style.Spec = {"layer": _cell_layers(rows, cells, colors, (x, y, value))}
     panel_count = len({cell["panel"] for cell in cells})
     if panel_count == 1:
@@ -137,7 +137,7 @@ def _cell_layers(
         "opacity": opacity_if_room,
     }
     cause_shape = style.encode_categories("failed_with", cells)["shape"]
-    cause_scale = cause_shape["scale"] | {"range": SIGNS}
+    cause_scale = cause_shape["scale"] | {"range": SIGNS}  # the first cause is a cross
     cause_shape |= {"legend": {"title": "failed"}, "scale": cause_scale}
     sign_encoding = {**position, "shape": cause_shape, "tooltip": tooltip}
     return [
@@ -219,6 +219,6 @@ def _describe_value(row: style.Row, value: str) -> str:
 def _shorten_number(number: float, value: str) -> str:
     """Return a number that fits into a cell: `45%`, `1.2k`."""
     if _is_share(value):
-        digits = 2 if abs(number) < 1 else 3
+        digits = 2 if abs(number) < 1 else 3  # `45%`, `120%`
         return f"{100 * number:.{digits}g}%"
     return si(number, "", 3).replace(" ", "")

@@ -39,7 +39,7 @@ def chart(table: Table) -> style.Spec:
     x = style.number("at") | {"axis": folder_axis, "scale": folder_scale}
     ratio_axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
     y = style.number("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
-    points.sort(key=lambda point: WORDS.index(point["became"]))
+    points.sort(key=lambda point: WORDS.index(point["became"]))  # changes are drawn on top
     colour = style.encode_categories("became", points)["color"]
     line: style.Spec = {"x": x, "y": y, "detail": style.name("line")}
     dot: style.Spec = {"x": x, "y": y, "color": colour, "tooltip": style.tooltip(TOOLTIP)}

@@ -27,7 +27,7 @@ def chart(data: Data) -> style.Spec:
     count = len(frame)
     if not count:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
-    if count > MAX_ROWS:
+    if count > MAX_ROWS:  # those that need most
         largest = frame.with_row_index("place").sort(peak_bytes, "place", descending=[True, False])
         frame = largest.drop("place").head(MAX_ROWS)
     points = [style.point(row, SIDES, TOOLTIP) for row in result_rows(frame)]

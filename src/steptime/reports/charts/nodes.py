@@ -28,6 +28,7 @@ def chart(table: Table) -> style.Spec:
     points = [
         style.point(dict(row), ("verdict", "low_fraction", "high_fraction"), TOOLTIP)
         | {"rank": rank, "panel": "all cells", "slower": row["slower_fraction"]}
+        # A node is named where it stands out: here in all cells, below in those of one kind.
         | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
         for rank, row in enumerate(rows, start=1)
     ]
@@ -83,11 +84,11 @@ def _join_names(points: list[style.Row]) -> None:
     for point, next_point in pairwise(points):
         have_names = point["named"] and next_point["named"]
         share_panel = point["panel"] == next_point["panel"]
-        if not have_names or not share_panel:
+        if not have_names or not share_panel:  # nothing to join
             continue
         is_close = abs(point["slower"] - next_point["slower"]) < min_distance
         if is_close:
             names = f"{point['named']}, {next_point['named']}"
             is_long = len(names) >= MAX_NAME_LENGTH
             next_point["named"] = names[:MAX_NAME_LENGTH] + "..." if is_long else names
-            point["named"] = None
+            point["named"] = None  # the next one has both names

@@ -100,12 +100,14 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
     networks_in_order = first_ops.sort("first").collect()
     first_networks = networks_in_order.head(MAX_NETWORKS).lazy()
+    # All ops of these networks, those without FLOP too: they are a share of the step.
     rows = ops.join(first_networks, on=network, how="semi", maintain_order="left")
     return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
 
 
 def _make_ceilings(name: str, row: style.Row) -> list[style.Row]:
     """Return the ceilings that the predictions of a network are of."""
+    # Each network has ceilings of its own, so its name stands in place of the platform's.
     ceiling = {"platform": name, "flop_per_s": None, "bytes_per_s": None, "level": None}
     peak = {"flop_per_s": row["peak_flop_per_s"], "unit": "matrix", "dtype": row["dtype"]}
     bandwidth = {"bytes_per_s": row["memory_bytes_per_s"], "level": "DRAM"}

@@ -34,6 +34,7 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
     event_count = sum(map(len, events_by_device))
     if event_count <= max_bars:
         return _add_widths([_make_bar([event]) for events in events_by_device for event in events])
+    # Too many bars: the width is cut into slices, in which thin bars of a device are merged.
     bars_of_slice = BARS_OF_SLICE * len(events_by_device)
     slice_count = max(MIN_SLICES, max_bars // bars_of_slice)
     merged_bars = [
@@ -45,6 +46,7 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     """Add the share of the picture's width to each bar; remove the words of low rows."""
     end_s = max((row["to"] for row in rows), default=0.0)
+    # With many devices a row is lower than a word is high.
     are_rows_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
     for row in rows:
         row["part"] = (row["to"] - row["from"]) / end_s
@@ -56,6 +58,7 @@ def _add_widths(rows: list[style.Row]) -> list[style.Row]:
 def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Iterator[style.Row]:
     """Yield the bars of a device; thin ones of a slice become shares of one bar's height."""
     end_s = events[-1].end_s
+    # A run: events of one kind one behind the other.
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
 
     def find_slice(run: Sequence[PipelineEvent]) -> int:
@@ -88,7 +91,7 @@ def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
             continue
         kind_s = sum(event.end_s - event.start_s for event in kind_events)
         time_share = kind_s / (end_s - start_s)
-        lower = upper + 2 * HALF_BAR * time_share
+        lower = upper + 2 * HALF_BAR * time_share  # all shares together fill a bar
         edges = {"from": start_s, "to": end_s, "upper": upper, "lower": lower}
         yield _make_bar(kind_events) | edges | {"word": ""}
         upper = lower
@@ -98,6 +101,7 @@ def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
     """Return the bar of consecutive events of one kind on a device."""
     first = run[0]
     last = run[-1]
+    # A number below 0 is no microbatch or stage: of a bubble, or of the update.
     microbatches = sorted({event.microbatch for event in run if event.microbatch >= 0})
     stages = sorted({event.stage for event in run if event.stage >= 0})
     is_single = len(run) == 1 and bool(microbatches)
@@ -208,7 +212,7 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         caption = _pipeline_caption(pipeline_bars, answer["bubble_share"])
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
-    for chart in charts:
+    for chart in charts:  # they stand once, around the charts
         common_parts = {name: chart.pop(name) for name in ("$schema", "config")}
     sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
     subtitle = [

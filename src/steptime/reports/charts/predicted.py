@@ -43,7 +43,7 @@ def chart(data: Data) -> style.Spec:
     corners: list[style.Row] = [
         {"at": edge_s, "low": edge_s / BAND, "high": edge_s * BAND} for edge_s in edges_s
     ]
-    corners[-1]["text"] = "equal"
+    corners[-1]["text"] = "equal"  # a word at the upper end of the line
     has_bars = len(points) <= MAX_BARS
     inside_count = len(
         data.results_frame(["ratio"]).filter(pl.col("ratio").is_between(1 / BAND, BAND))

@@ -220,7 +220,7 @@ def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row])
     for ceiling in ceilings:
         has_points = ceiling["platform"] in platforms_with_points
         is_used = (ceiling["platform"], ceiling["dtype"]) in used_dtypes
-        if not has_points or ceiling["level"] or is_used:
+        if not has_points or ceiling["level"] or is_used:  # a memory has a level, a peak none
             rows.append(dict(ceiling))
     return rows
 
@@ -231,7 +231,7 @@ def find_axis_ends(
     """Return the ends of both axes, which show all points and every ridge."""
     peaks_flop_per_s = [ceiling["flop_per_s"] for ceiling in ceilings if ceiling["flop_per_s"]]
     rates_bytes_per_s = [ceiling["bytes_per_s"] for ceiling in ceilings if ceiling["bytes_per_s"]]
-    ridges = [peak / rate for peak in peaks_flop_per_s for rate in rates_bytes_per_s]
+    ridges = [peak / rate for peak in peaks_flop_per_s for rate in rates_bytes_per_s]  # FLOP/byte
     xs = [intensity for intensity in intensities if intensity] + ridges  # FLOP per byte
     left = min(xs, default=1.0) / LEFT_ROOM
     right = max(xs, default=1.0) * RIGHT_ROOM
@@ -281,7 +281,7 @@ def _slopes(
                 "to": end,
                 "top": end * rate,
                 "side": f"{prefix}{levels[0]['level']} {si(rate, 'B/s', 3)}",
-                "dash": levels[0]["level"] != "DRAM",
+                "dash": levels[0]["level"] != "DRAM",  # caches
             }
 
 
@@ -300,7 +300,7 @@ def _plateaus(
                 "to": right,
                 "top": peak,
                 "peak": f"{prefix}{_describe_units(group)} {si(peak, 'FLOP/s', 3)}",
-                "dash": all(row["unit"] != "matrix" for row in group),
+                "dash": all(row["unit"] != "matrix" for row in group),  # vector units
             }
 
 
@@ -318,14 +318,14 @@ def _spread_labels(rows: Sequence[style.Row], ends: AxisEnds, size: style.Spec) 
     """Set `at`, the height of each name: a name that would cover another moves away."""
     _, _, low, high = ends
     decades_per_pixel = math.log10(high / low) / size["height"]
-    # Names of peaks move up from the lowest one, names of slopes down from the highest one.
+    # Names of peaks move up from the lowest one, of slopes down (-1) from the highest one.
     for kind, direction, label_pixels in (("peak", 1, 15), ("side", -1, 24)):
         label_decades = label_pixels * decades_per_pixel
         previous_decades = -math.inf
         labelled = [row for row in rows if kind in row]
         for row in sorted(labelled, key=lambda row: direction * row["roof"]):
             roof_decades = direction * math.log10(row["roof"])
-            previous_decades = max(roof_decades, previous_decades + label_decades)
+            previous_decades = max(roof_decades, previous_decades + label_decades)  # no overlap
             row["at"] = 10 ** (direction * previous_decades)
 
 
@@ -381,7 +381,7 @@ def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> l
     tooltip = style.tooltip(TOOLTIP)
     edge_y = {**axes["y"], "field": "edge"}
     edge = {"x": {"value": 5}, "y": edge_y, **encoding, "tooltip": tooltip}
-    edge.pop("shape", None)
+    edge.pop("shape", None)  # a tick has no shape
     end_text = {**measured_position, "text": {"field": "end"}}
     layers = []
     if is_sparse:

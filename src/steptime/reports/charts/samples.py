@@ -92,14 +92,14 @@ def _make_sample_points(data: Data, series: pl.DataFrame) -> list[style.Row]:
         panel_marks = marks_by_panel.setdefault(panel, [])
         for place in sorted(row["places"]):
             record = records_by_folder[row["folder_rank"]][place]
-            panel_marks += _make_marks(record, panel, len(panel_marks))
+            panel_marks += _make_marks(record, panel, len(panel_marks))  # numbers go on
     return [mark for panel_marks in marks_by_panel.values() for mark in panel_marks]
 
 
 def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
     """Return the name of the panel of each series, by the `seq` of its last record."""
     columns = dict.fromkeys((*NAME_COLUMNS, *ROW_LABEL_COLUMNS))
-    del columns["within"]
+    del columns["within"]  # set below: names tell apart the series of all folders together
     records = data.take_records(series["seq"].to_numpy(), list(columns))
     names = name_rows(records.with_columns(pl.lit(0).alias("within")), ROW_LABEL_COLUMNS)
     has_platforms = series["platform"].n_unique() > 1

@@ -64,6 +64,7 @@ def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[
     points = []
     for row in rows[:MAX_TERMS]:
         term = row["hyperparameter"]
+        # Both ends of the interval lie on one side of 0; without an interval nothing is sure.
         is_sure = (row["low"] or -1) * (row["high"] or 1) > 0
         place = {"panel": panel, "term": term, "at": f"{name}|{term}", "of": name}
         numbers = {key: row[key] for key in NUMBERS}
@@ -74,6 +75,7 @@ def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[
 def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each regression, with weights in their order."""
     longest = max(len(point["term"]) for point in points)
+    # `at` is `regression|term`, so that panels have orders of their own; the label is the term.
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
     x = style.number("weight", "weight (standard deviations)")
     y = style.name("at", sort=None, axis=axis)

@@ -60,11 +60,12 @@ def _spread_crowded_points(points: Sequence[style.Row]) -> None:
     xs = [point["x"] for point in points]
     values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
     smallest_ratio = min((larger / value for value, larger in pairwise(values)), default=1.0)
-    is_crowded = len(points) > 2 * len(values) > 2
+    is_crowded = len(points) > 2 * len(values) > 2  # more than two points a value
     for number, point in enumerate(points):
         point["at"] = point["x"]
         if is_crowded and point["x"] in values:
             offset = number * GOLDEN_SHARE % 1 - 0.5  # -0.5 to 0.5, evenly
+            # On a logarithmic axis, by a quarter of the smallest distance of two values at most.
             point["at"] *= smallest_ratio ** (0.5 * offset)
 
 

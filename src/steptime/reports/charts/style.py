@@ -36,6 +36,7 @@ WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a capt
 def config(*, dark: bool = False) -> Spec:
     """Return the Vega-Lite configuration of all charts."""
     look: Spec = LOOK["dark" if dark else "light"]
+    # Texts such as `$ink` in the table stand for the colours of light or dark.
     values = {f"${name}": value for name, value in look.items()} | {"$first": look["colours"][0]}
 
     def fill_in(table: Spec) -> Spec:
@@ -54,6 +55,7 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
 
     Layers of fields that no row has are left out: Vega complains about them.
     """
+    # Layers whose fields no row has are left out: Vega complains about them.
     fields = {field for row in rows for field, value in row.items() if value is not None}
     for layers in (view, view.get("spec", {})):
         if "layer" in layers:
@@ -117,6 +119,7 @@ def sample_items(
     """
     if len(items) <= limit:
         return list(items), []
+    # By chance, with a fixed seed: every n-th one may leave out two of four platforms in turns.
     indices = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
     sample = [items[index] for index in sorted([0, *indices])]
     return sample, describe_sample(len(items), noun, limit)
@@ -148,7 +151,7 @@ def log_number(
     low, high = min(numbers), max(numbers)
     scale: Spec = {"type": "log", "nice": False, "padding": 14}
     ticks = log_ticks(low, high)
-    if len(ticks) < MIN_TICKS:
+    if len(ticks) < MIN_TICKS:  # values are so close that a wider axis is needed
         low, high = low / 1.2, high * 1.2
         scale["domain"] = [low, high]
         ticks = log_ticks(low, high)
@@ -175,6 +178,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
     if low == high:
         return [low]
     magnitude = math.floor(math.log10(high - low))
+    # The largest round step that gives enough ticks.
     for exponent in (magnitude, magnitude - 1):
         for digit in (5, 2, 1):
             step = float(f"{digit}e{exponent}")
@@ -192,7 +196,8 @@ def name(field: str, **settings: Any) -> Spec:
 def encode_categories(field: str, rows: Iterable[Row], title: str = "", **legend: Any) -> Spec:
     """Return colour and shape of a field: each value has a pair of its own, in rows' order.
 
-    Numbers have a colour of the ramp each, in their order; many of them share its length.
+    Numbers have a colour of the ramp each, in their order; many of them share its length. The
+    legend's title is the field's name, unless `title` is another; " " leaves it empty.
     """
     values = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
     if values and all(isinstance(value, int | float) for value in values):

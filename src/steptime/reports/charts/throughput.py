@@ -42,6 +42,7 @@ def chart(data: Data) -> style.Spec:
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]
     explanation = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
+    # A single panel is the picture itself, which has a title of its own.
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
@@ -66,7 +67,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25
     encoding = style.encode_categories("line", family_points, " ", orient="bottom", columns=1)
-    if line_count > MAX_LEGEND_LINES:
+    if line_count > MAX_LEGEND_LINES:  # too many for names of their own
         colour = style.encode_categories(
             "platform", points, "platform", orient="bottom", columns=1
         )["color"]
@@ -88,6 +89,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
 
 
 def _make_line_point(row: style.Row) -> style.Row:
+    # The label without its batch leaves ", ," behind; the panel says the family.
     line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
     fields = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
     return style.point(row, ["family"], TOOLTIP) | fields

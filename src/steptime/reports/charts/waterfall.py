@@ -15,7 +15,7 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     rows = _make_bar_rows(changes)
     final_s = rows[-1]["to"] if rows else 0.0
     rows.append(_make_total_row(end, final_s))
-    for row in rows:
+    for row in rows:  # where the text of a bar begins
         row["right"] = max(row["from"], row["to"])
     y = style.name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
     colour = style.name("kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"})

@@ -51,14 +51,17 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     if colon and count > 1:
         raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
     if kind in PLATFORMS:
-        jax.config.update("jax_platforms", PLATFORMS[kind])  # what was started stays
+        # Takes effect until JAX starts its first platform; later the started ones stay.
+        jax.config.update("jax_platforms", PLATFORMS[kind])
     if kind == "cpu" and count > 1:
-        with contextlib.suppress(RuntimeError):  # it is in use, as so many devices as it has
+        # JAX splits a CPU into so many devices, but refuses to once the CPU is in use.
+        with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)
     try:
         devices = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
         devices = []
+    # A group is `count` devices that run the replicas together. A CPU alone is always one group.
     group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
     counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
     has_too_few = count > 1 and not group_count
@@ -67,6 +70,7 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
             f"{count} x {name}" if has_too_few else name, counts, "to jax"
         )
     except InputError:
+        # Else JAX tries, and fails, to start the absent platform in later calls, too.
         jax.config.update("jax_platforms", "cpu")
         raise
     return devices[first : first + count]
@@ -81,11 +85,12 @@ def device_facts(device: str) -> contract.DeviceFacts:
     limit_bytes = stats.get("bytes_limit")
     used_bytes = stats.get("bytes_in_use", 0)
     capability = re.match(r"\d+", str(getattr(jax_device, "compute_capability", "")))
+    # Compute capability 8 is NVIDIA's Ampere, the first generation with TF32.
     is_ampere_or_newer = capability is not None and int(capability[0]) >= 8
     return contract.DeviceFacts(
         str(jax_device.device_kind),
         memory_bytes=limit_bytes,
-        room_bytes=limit_bytes and limit_bytes - used_bytes,
+        room_bytes=limit_bytes and limit_bytes - used_bytes,  # None where the limit is unknown
         cache_bytes=None,
         is_accelerator=True,
         has_tf32=jax_device.platform == "tpu" or is_ampere_or_newer,
@@ -95,7 +100,7 @@ def device_facts(device: str) -> contract.DeviceFacts:
 def translate_error(error: Exception) -> Exception | None:
     """Return the error of `contract` for one of XLA: no memory, or no code for the device."""
     text = str(error).strip().partition("\n")[0]
-    if not isinstance(error, jax.errors.JaxRuntimeError):
+    if not isinstance(error, jax.errors.JaxRuntimeError):  # not of XLA
         return None
     if "RESOURCE_EXHAUSTED" in text:
         return contract.OutOfMemoryError(text)
@@ -130,6 +135,7 @@ class Running:
             self.results = [loss]
         else:
             self.results.append(self.compiled(self.carry, self.inputs))
+        # Devices of a CPU share its threads, which queued steps that wait for others would fill.
         if self.waits:
             self.sync()
 
@@ -147,8 +153,8 @@ def prepare(
     replicas = workload.plan.data
     devices = find(options.device, replicas)
     _check(workload, options)
-    products = "tensorfloat32" if options.tf32 else "highest"
-    jax.config.update("jax_default_matmul_precision", products)
+    matmul_precision = "tensorfloat32" if options.tf32 else "highest"
+    jax.config.update("jax_default_matmul_precision", matmul_precision)
     trains = workload.phase == "train"
     spread = JaxSpread(devices)
     strategy = options.strategy if replicas > 1 else ""
@@ -157,6 +163,7 @@ def prepare(
     running.sync()
     syncs = [running.sync]
 
+    # A second compiled step whose replicas exchange nothing; `sync` then waits for both.
     def step_without_exchange() -> Callable[[], None]:
         copy = prepare(graph, workload, replace(options, strategy="independent"), feed)
         syncs.append(copy.sync)
@@ -187,7 +194,7 @@ def prepare(
         waited=waited,
         loss=(lambda: float(running.results[0])) if trains else None,
         inference=partial(_inference, running),
-        facts=_facts(devices[0], products, compile_s, trains),
+        facts=_facts(devices[0], matmul_precision, compile_s, trains),
         group=_group(replicas, strategy, step_without_exchange) if replicas > 1 else None,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
         planned_bytes=planned_bytes(running.compiled),
@@ -230,21 +237,25 @@ def _compile(
         step = program.output_of(graph, options.seed, strategy)
     began = perf_counter()
     specs = (REPLICATED, spread.specs(host_inputs))
+    # A training step may overwrite its first argument, the carry, with the new one.
     jitted = spread.jit(step, specs, donate_argnums=(0,) if trains else ())
     compiled = jitted.lower(carry, inputs).compile()
     compile_s = perf_counter() - began
     is_cpu = find(options.device, replicas)[0].platform == "cpu"
-    return Running(compiled, carry, inputs, trains, replicas > 1 and is_cpu), compile_s
+    running = Running(compiled, carry, inputs, trains, waits=replicas > 1 and is_cpu)
+    return running, compile_s
 
 
-def _facts(device: jax.Device, products: str, compile_s: float, trains: bool) -> dict[str, object]:
+def _facts(
+    device: jax.Device, matmul_precision: str, compile_s: float, trains: bool
+) -> dict[str, object]:
     """Return the versions and settings of JAX that change numbers."""
     return {
         "jax": jax.__version__,
         "compile": "XLA, the whole step as one program",
         "compile_s": compile_s,
         "platform_version": str(device.client.platform_version).partition("\n")[0],
-        "matmul_precision": products,
+        "matmul_precision": matmul_precision,
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "parts": "forward, backward and update are three programs; the step is one",
         "learning_rate": synthetic.LEARNING_RATE if trains else None,
@@ -298,6 +309,7 @@ def memory_meter(device: jax.Device) -> tuple[contract.Peak, Callable[[], None]]
 
     def read() -> tuple[int | None, str]:
         peak_bytes = peak()
+        # JAX cannot reset its peak: one that has not grown is an earlier network's.
         if peak_bytes > before:
             return peak_bytes, f"memory_stats, {_PEAK}"
         return None, "JAX tells no peak that is this network's"
@@ -333,6 +345,7 @@ def _parts(
     update_of = spread.jit(partial(program.apply_update, workload.optimizer), donate_argnums=0)
     state = _PassState()
 
+    # Three programs that hand on what the next one needs; the step itself is a single program.
     def forward() -> None:
         loss, state.backward, state.buffers = forward_of(running.carry, running.inputs)
         running.results = [loss]

@@ -1,8 +1,7 @@
 """The functions that run each op kind in JAX: one a kind, `(inputs..., **attributes) -> array`.
 
 Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
-takes a key of random numbers after its inputs; one of `KEEPS` gives the new values of some of its
-inputs after its output.
+takes a random key after its inputs; one of `KEEPS` gives new values of inputs after its output.
 """
 
 from collections.abc import Callable
@@ -94,7 +93,7 @@ def _pooled(
         pads.append((before, max(after, missing_after)))
     initial = x.dtype.type(start)
     y: Array = lax.reduce_window(x, initial, reduce, (1, 1, *kernel), (1, 1, *stride), pads)
-    return y[(..., *map(slice, output_sizes))]
+    return y[(..., *map(slice, output_sizes))]  # padding at the end may make a window too many
 
 
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
@@ -119,7 +118,7 @@ def batch_norm(
     y = (normal * align_to_axis(w, x) + align_to_axis(b, x)).astype(x.dtype)
     if not training:
         return y
-    count = x.size // x.shape[1]
+    count = x.size // x.shape[1]  # elements of a channel
     unbiased_variance = used_variance * (count / max(1, count - 1))
     new_mean = _update_running(mean, used_mean)
     new_variance = _update_running(variance, unbiased_variance)
@@ -172,6 +171,7 @@ def attention(
     queries = q.reshape(n, query_count, kv_heads, group_heads, -1)
     keys = k.reshape(n, key_count, kv_heads, -1)
     values = v.reshape(n, key_count, kv_heads, -1)
+    # n: batch, l: query, m: key, k: key head, g: query head of that key head, d: width of a head.
     scores = _wide(jnp.einsum("nlkgd,nmkd->nkglm", queries, keys)) / sqrt(queries.shape[-1])
     distance = np.arange(query_count)[:, None] - np.arange(key_count)
     is_hidden = np.zeros(distance.shape, dtype=bool)
@@ -181,7 +181,7 @@ def attention(
         is_hidden |= abs(distance) >= window
     if is_hidden.any():
         scores = jnp.where(is_hidden, -np.inf, scores)
-    biases_first = sorted(extra_scores, key=np.ndim, reverse=True)
+    biases_first = sorted(extra_scores, key=np.ndim, reverse=True)  # before a sink adds a key
     for extra in biases_first:
         is_bias = extra.ndim == 3  # of heads, queries and keys; a sink has a number a head
         extra_by_head = extra.reshape(kv_heads, group_heads, *(extra.shape[1:] or (1, 1)))
@@ -200,7 +200,7 @@ def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Ar
     cos, sin = jnp.split(table.astype(x.dtype)[:, None], 2, axis=-1)
     sin = -sin if inverse else sin
     heads = x.reshape(*x.shape[:2], -1, head_width)
-    first, second = jnp.split(heads[..., :rotary_width], 2, axis=-1)
+    first, second = jnp.split(heads[..., :rotary_width], 2, axis=-1)  # feature i of both is a pair
     passed_through = heads[..., rotary_width:]
     rotated_first = first * cos - second * sin
     rotated_second = first * sin + second * cos
@@ -223,7 +223,7 @@ def delta_rule(
 
     def step(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
         query, key, change, token_retained, write_share = token
-        state = state * token_retained[..., None]
+        state = state * token_retained[..., None]  # [n, head, width of a key, width of a value]
         if is_delta:  # what the state holds for this key is replaced
             change = change - jnp.einsum("nhde,nhd->nhe", state, key)
         state = state + jnp.einsum("nhd,nhe,nh->nhde", key, change, write_share)

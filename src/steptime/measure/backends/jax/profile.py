@@ -65,12 +65,12 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
 def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _ProfileSpan | None:
     """Return a step or an instruction of the trace, None for another event."""
     start_us = event.start_ns / 1e3
-    negative_us = -event.duration_ns / 1e3
+    negative_us = -event.duration_ns / 1e3  # so that the longest of one start is sorted first
     if event.name.startswith(_MARK):
         step = STEP + event.name.removeprefix(_MARK)
         return _ProfileSpan(start_us, negative_us, "user_annotation", (step,))
     instruction = dict(event.stats).get("hlo_op")
-    if instruction is None:
+    if instruction is None:  # an event of the host or of the profiler itself
         return None
     annotations = names_of(scopes.get(str(instruction), ""), ops)
     return _ProfileSpan(start_us, negative_us, "cpu_op", (*annotations, f"xla::{instruction}"))
@@ -79,15 +79,17 @@ def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _Pr
 def _events_of_track(spans: list[_ProfileSpan]) -> list[dict[str, object]]:
     """Return events of one track: time in which several threads run counts once."""
     events: list[dict[str, object]] = []
-    until = 0.0
-    for start, negative_us, category, names in spans:
+    covered_until_us = 0.0
+    for start, negative_us, category, names in spans:  # by start, the longest of one start first
         begin, end = start, start - negative_us
         if category == "cpu_op":
-            begin = max(start, until)
+            # Several threads run at once: only time that no earlier span covers is counted.
+            begin = max(start, covered_until_us)
             if end <= begin:
                 continue
-            until = end
+            covered_until_us = end
         for name in names:
+            # The last name is the instruction's; those before it are the scopes around it.
             is_op = name == names[-1] or name.startswith(NODE)
             event_category = category if is_op else "user_annotation"
             events.append(make_event(name, event_category, begin, end - begin))
@@ -99,9 +101,9 @@ def scopes_of(text: str) -> dict[str, str]:
 
     The root of what an instruction calls says them where it does not itself.
     """
-    scopes: dict[str, str] = {}
-    calls: dict[str, str] = {}
-    roots: dict[str, str] = {}
+    scopes: dict[str, str] = {}  # of instructions
+    calls: dict[str, str] = {}  # from an instruction, such as a fusion, to its computation
+    roots: dict[str, str] = {}  # from a computation to the scope of its last instruction
     computation = ""
     for line in text.splitlines():
         header = _COMPUTATION.match(line)
@@ -123,13 +125,15 @@ def scopes_of(text: str) -> dict[str, str]:
 
 def names_of(scope: str, ops: Collection[str]) -> tuple[str, ...]:
     """Return the annotations of an instruction: its op in what says the pass; () if unknown."""
-    path = scope.partition("/")[2]  # behind jit(...)
+    # A scope is `jit(step)/...`; `jvp(fc1)` in it is the forward pass of the op `fc1`, and
+    # `transpose(jvp(fc1))` its backward pass, which the prefix NODE marks.
+    path = scope.partition("/")[2]
     if path.startswith(f"{UPDATE}/"):
         return (f"{OPTIMIZER}step",)
     differentiated = _WRAPPED.search(path)
     if differentiated:
         backward, name = differentiated.groups()
         return (NODE + name, name) if backward else (name,)
-    while path and path not in ops:
+    while path and path not in ops:  # names of ops may hold a slash
         path = path.rpartition("/")[0]
     return (path,) if path else ()

@@ -59,11 +59,12 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
 
         def apply(call: TableCall, tensors: list[Any]) -> Any:
             nonlocal key
-            if call.kind in DRAWS:
+            if call.kind in DRAWS:  # an op with random numbers takes a key behind its inputs
                 key, op_key = jax.random.split(key)
                 tensors = [*tensors, op_key]
             with jax.named_scope(call.op_name):
                 result = call.function(*tensors, **call.attrs)
+            # Batch norm in training: the new running statistics follow the output.
             if call.kind in KEEPS and isinstance(result, tuple):
                 result, *statistics = result
                 names = (call.inputs[index] for index in KEEPS[call.kind])

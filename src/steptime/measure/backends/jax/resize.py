@@ -10,9 +10,9 @@ Array = jax.Array
 CUBIC = -0.75  # of bicubic interpolation, as torch
 
 
-def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
-    """Return the `[m, n]` matrix that makes m elements of n along one axis."""
-    matrix = np.zeros((m, n))
+def _interpolation_matrix(n: int, m: int, mode: str, corners: bool) -> Any:
+    """Return the `[m, n]` matrix that interpolates m elements from n along one axis."""
+    matrix = np.zeros((m, n))  # row: element of the output, column: element of the input
     rows = np.arange(m)
     if mode == "nearest":
         matrix[rows, rows * n // m] = 1
@@ -23,7 +23,7 @@ def _weights(n: int, m: int, mode: str, corners: bool) -> Any:
     is_linear = mode == "bilinear"
     if is_linear:
         source = np.maximum(source, 0.0)
-    taps = (0, 1) if is_linear else (-1, 0, 1, 2)
+    taps = (0, 1) if is_linear else (-1, 0, 1, 2)  # neighbours, counted from the one to the left
     for tap in taps:
         column = np.floor(source).astype(int) + tap
         distance = abs(source - column)
@@ -46,6 +46,6 @@ def resize2d(x: Array, size: tuple[int, int], mode: str, align_corners: bool = F
     has_integer_factors = new_height % height == 0 and new_width % width == 0
     if mode == "nearest" and has_integer_factors:  # repeats need no matrix
         return x.repeat(new_height // height, 2).repeat(new_width // width, 3)
-    height_weights = _weights(height, new_height, mode, align_corners).astype(x.dtype)
-    width_weights = _weights(width, new_width, mode, align_corners).astype(x.dtype)
+    height_weights = _interpolation_matrix(height, new_height, mode, align_corners).astype(x.dtype)
+    width_weights = _interpolation_matrix(width, new_width, mode, align_corners).astype(x.dtype)
     return jnp.einsum("ah,nchw,bw->ncab", height_weights, x, width_weights)

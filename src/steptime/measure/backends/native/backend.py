@@ -45,6 +45,8 @@ class _Step(nn.Module):
 
     def forward(self, *arguments: Tensor) -> Tensor:
         """Return the loss; in inference the first output."""
+        # `arguments` are the tensors in the order of the inputs, then the labels if there are any.
+        # Of an input that is a number, the spec holds the number in place of a shape.
         tensors = iter(arguments)
         values = {
             name: shape if dtype == NUMBER else next(tensors)
@@ -56,8 +58,10 @@ class _Step(nn.Module):
         if not self.trains:
             return outputs[0]
         if labels is None:
+            # Outputs that are single numbers are losses; without any, means stand for a loss.
             losses = [output for output in outputs if output.dim() == 0] or outputs
             return torch.stack([output.mean() for output in losses]).sum()
+        # Classes lie along the last axis, or along axis 1 as torch's losses take them.
         logits = outputs[0] if outputs[0].shape[:-1] == labels.shape else outputs[0].movedim(1, -1)
         return functional.cross_entropy(
             logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
@@ -79,6 +83,7 @@ def prepare(
         raise contract.UnsupportedError(
             "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
         )
+    # `source` is a library such as torchvision, or the path of a Python file.
     if source not in LIBRARIES:
         is_code_of_user = workload.code == f"{source}:{name}"
         if not is_code_of_user:  # a file from elsewhere could name any code
@@ -86,7 +91,8 @@ def prepare(
             raise contract.UnsupportedError(
                 f"{workload.model} is of code, {shorten(f'{source}:{name}')}: {remedy}"
             )
-        if hashlib.sha256(Path(source).read_bytes()).hexdigest() != about["key"]:
+        exported_sha256 = about["key"]
+        if hashlib.sha256(Path(source).read_bytes()).hexdigest() != exported_sha256:
             raise contract.UnsupportedError(f"{source} has changed since it was converted")
     torch.manual_seed(options.seed)
     module, _ = module_of(source, name, "cpu", about["inputs"])

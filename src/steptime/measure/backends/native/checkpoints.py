@@ -24,9 +24,11 @@ def mark_checkpoints() -> None:
     def checkpoint(
         function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **kwargs: Any
     ) -> Any:
+        # The options are for the checkpoint; further keywords are arguments of the function.
         plain = {key: value for key, value in kwargs.items() if key not in _OPTIONS}
-        if traceback.current_meta.get("custom", {}).get(MARK):  # inside of another one
+        if traceback.current_meta.get("custom", {}).get(MARK):  # inside of another checkpoint
             return function(*args, **plain)
+        # "!" marks a checkpoint that runs again to its end; others stop at the last saved tensor.
         to_end = use_reentrant is True or kwargs.get("early_stop") is False
         mark = f"{next(numbers)}{'!' if to_end else ''}"
         CALLS.append(mark)

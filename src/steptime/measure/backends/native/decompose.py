@@ -31,7 +31,7 @@ def decompose_unknown(program: Any) -> None:
     """
     table = dict(torch.export.default_decompositions())
     for module in program.graph_module.modules():
-        if not isinstance(module, GraphModule):
+        if not isinstance(module, GraphModule):  # it has no graph
             continue
         for node in list(module.graph.nodes):
             if isinstance(node.target, OpOverload) and not _is_read(node.target):
@@ -62,6 +62,7 @@ def _is_read(target: Any) -> bool:
 def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any]]) -> None:
     nodes_before = set(graph.nodes)
     input_values = [arg.meta.get("val") for arg in node.all_input_nodes]
+    # Fake tensors have shapes and no values: the op is run on them to see what it consists of.
     fake_modes = (getattr(value, "fake_mode", None) for value in input_values)
     fake_mode: Any = next(filter(None, fake_modes), None)
     if fake_mode is None:  # without a fake tensor there is nothing to run the op on
@@ -85,6 +86,7 @@ def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any
 def _replace_results(graph: Graph, node: Node, nodes: Any) -> None:
     """Let readers of a node read what stands for it, and take it out."""
     if isinstance(nodes, tuple | list):
+        # Users of an op of several results are nodes `getitem(op, place)`.
         for user in list(node.users):
             place: Any = user.args[1]
             user.replace_all_uses_with(nodes[place])
@@ -120,9 +122,9 @@ class _Recorder(TorchDispatchMode):
         """Record an op that is read, or write it out further."""
         kwargs = kwargs or {}
         if not _is_read(func) and func in self.table:
-            with self:
+            with self:  # the ops of the decomposition are recorded in turn
                 return self.table[func](*args, **kwargs)
-        if func is self.origin.target:
+        if func is self.origin.target:  # the op itself again: torch has not written it out
             raise _NoDecompositionError
         result = func(*args, **kwargs)
         if not any(isinstance(value, torch.Tensor) for value in tree_iter(result)):
@@ -142,7 +144,7 @@ class _Recorder(TorchDispatchMode):
     def node_of(self, value: Any) -> Any:
         """Return the node that makes a tensor or a symbolic size, any other value as it is."""
         if isinstance(value, torch.Tensor):
-            if id(value) not in self.nodes:
+            if id(value) not in self.nodes:  # made by no node of the graph, such as a constant
                 raise _NoDecompositionError
             return self.nodes[id(value)]
         if isinstance(value, torch.SymInt):
@@ -154,6 +156,7 @@ class _Recorder(TorchDispatchMode):
         number = size.node.maybe_as_int()
         if number is not None:
             return number
+        # A size that varies with the batch: read it from any tensor that has an axis of this size.
         for tensor in self.alive:
             for axis, length in enumerate(getattr(tensor, "shape", ())):
                 if isinstance(length, torch.SymInt) and length.node.expr == size.node.expr:

@@ -50,7 +50,8 @@ def find_inputs(model: Any) -> dict[str, Spec]:
     """Return the first of the usual inputs with which a model runs, {} for none."""
     config = dict(model.config)
     network = without_values(model)  # all of it lies on the CPU
-    for axes in (2, 3):  # images, then videos
+    # Axes of space (and time): images, then videos. Their features lie in a grid or as tokens.
+    for axes in (2, 3):
         for has_tokens in (False, True):
             inputs = _propose_inputs(model, config, axes, has_tokens)
             if runs_with(network, inputs):
@@ -67,6 +68,7 @@ def _propose_inputs(
     side = size if isinstance(size, int) else size[0]
     image = (BATCH, channels, *([FRAMES] if axes == 3 else []), side, side)
     width = _find_text_width(config)
+    # Transformers read an image as a sequence of tokens, and take the time as a float.
     sample: Spec = ((BATCH, SAMPLE_SIZE**2, channels) if has_tokens else image), "float32"
     pooled = config.get("pooled_projection_dim") or TEXT_WIDTH
     specs: dict[str, Spec] = {
@@ -83,6 +85,7 @@ def _propose_inputs(
         "guidance": ((BATCH,), "float32"),
     }
     parameters = inspect.signature(model.forward).parameters.values()
+    # Given wherever `forward` names them, although they have a default.
     optional = ("timestep", "encoder_hidden_states", "pooled_projections", "img_ids", "txt_ids")
     argument_names = [item.name for item in parameters if item.default is item.empty]
     argument_names += [item.name for item in parameters if item.name in optional]
@@ -100,6 +103,6 @@ def _find_text_width(config: Mapping[str, Any]) -> int:
         value = config.get(name)
         if isinstance(value, int):
             return value
-        if isinstance(value, list | tuple) and value:
+        if isinstance(value, list | tuple) and value:  # a width a block; the first stands for all
             return int(value[0])
     return TEXT_WIDTH

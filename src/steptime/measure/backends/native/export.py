@@ -77,7 +77,7 @@ def export(
     axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
     if axis >= len(next(iter(shapes_of(inputs).values()))):
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
-    why, program, is_unrolled = _open_or_fixed(network, inputs, axis)
+    fixed_batch_reason, program, is_unrolled = _export_with_open_batch(network, inputs, axis)
     decompose_unknown(program)
     # Tied weights are one tensor under several names: the first name stands for it.
     first_name: dict[int, str] = {}
@@ -86,28 +86,43 @@ def export(
         first = first_name.setdefault(id(tensor), name)
         if first != name:
             tied[name] = first
-    facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
-    facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
+    facts = {
+        **about,
+        "inputs": inputs,
+        "tied": tied,
+        "static": fixed_batch_reason,
+        BATCH_AXIS: axis,
+        "checkpoints": checkpoints_of(program),
+        "unrolled": is_unrolled,
+    }
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
-    return why
+    return fixed_batch_reason
 
 
-def _open_or_fixed(
+def _export_with_open_batch(
     network: nn.Module, inputs: Mapping[str, Spec], axis: int
 ) -> tuple[str, Any, bool]:
-    """Return why the batch is fixed, the program, and whether its nodes depend on the batch."""
+    """Export with an open batch, else with a fixed one.
+
+    Returns:
+        The reason why the batch is fixed ("" for an open one), the program, and whether the number
+        of its nodes depends on the batch.
+    """
     batch, axes = batch_axes(inputs, axis)
     wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
     try:
+        # No reason for a fixed batch, the program, and no loop over the batch.
         return "", _export_with_types(network, wide, axes), False
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
-        why = _find_obstacle(error)
+        fixed_batch_reason = _find_obstacle(error)
     program = _export_with_types(network, inputs, {})
+    # A loop over the batch is unrolled: then a larger batch has more nodes.
     try:
         other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
-        return why, program, True
-    return why, program, len(other.graph.nodes) != len(program.graph.nodes)
+        return fixed_batch_reason, program, True
+    is_unrolled = len(other.graph.nodes) != len(program.graph.nodes)
+    return fixed_batch_reason, program, is_unrolled
 
 
 def _export_with_types(
@@ -119,7 +134,7 @@ def _export_with_types(
         return _exported(module, specs, axes)
 
     program = export_with_axes(network, inputs)
-    calls = list(CALLS)
+    calls = list(CALLS)  # checkpoints of this export; the next export overwrites them
     low_program = export_in_low_type(program, network, inputs, export_with_axes)
     if low_program is program:
         CALLS[:] = calls
@@ -142,7 +157,7 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
     marks, keyword_marks = nest(open_axes)
     dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
-    CALLS.clear()
+    CALLS.clear()  # the checkpoints that the module calls are appended
     with (
         warnings.catch_warnings(),
         tensors_alone(network),
@@ -152,7 +167,8 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
         program = torch.export.export(network, tuple(by_place), by_name, **settings)
-        if CALLS:  # marks are kept on request alone, which `torch.cond` does not stand
+        if CALLS:
+            # The marks of checkpoints survive on request alone, and `torch.cond` fails with it.
             with torch.fx.traceback.preserve_node_meta():
                 program = torch.export.export(network, tuple(by_place), by_name, **settings)
     return _flatten_vmap(program)
@@ -169,6 +185,7 @@ def _flatten_vmap(program: Any) -> Any:
 @contextlib.contextmanager
 def _without_fast_paths() -> Iterator[None]:
     """Export encoders op by op: a fused one hides its ops."""
+    # The fast path runs an encoder layer as one op, which would hide its products.
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -228,18 +245,18 @@ def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
         for name, (shape, dtype) in inputs.items()
     }
     if runs_with(module, inputs) or not runs_with(module, wide):
-        return ""
+        return ""  # a missing batch is not the fault
     return f"its inputs lack a batch, which is their first size: {describe_inputs(wide)}"
 
 
 def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -> None:
     """Raise `InputError` for unknown arguments of `forward`, with a command that has them."""
     missing = missing_arguments(module, inputs)
-    if inputs and not missing:
+    if inputs and not missing:  # all arguments are known
         return
     proposals = propose_inputs(module, inputs)  # the likeliest first
     working = [proposal for proposal in proposals if runs_with(module, proposal)]
-    best, *_ = (*working, *proposals)
+    best, *_ = (*working, *proposals)  # an empty proposal if the module has no arguments to fill
     hint = f"say it as {place}:x=2x3x64x64"
     if best:
         certainty = "works" if working else "may be near"
@@ -258,6 +275,7 @@ def _answer(request: Mapping[str, Any]) -> JsonObject:
     fault = ""
     for device in (META, "cpu"):  # some modules compute with values while they are made
         module, stated_inputs = module_of(source, name, device, request["inputs"])
+        # Of the user, of the code itself, else as the code took them when it was last converted.
         inputs = specs_of(request["inputs"] or stated_inputs or request.get("before") or {})
         check_arguments(module, inputs, place)
         try:
@@ -281,6 +299,7 @@ def _limit_cpu(seconds: int) -> None:
 
 def main() -> None:
     """Answer the request of the standard input; what the code prints goes to standard error."""
+    # Standard output is for the answer alone: what user code prints goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with contextlib.closing(answers):

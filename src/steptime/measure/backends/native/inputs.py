@@ -21,6 +21,7 @@ TIME_FIRST = (
     nn.TransformerEncoderLayer,
     nn.TransformerDecoderLayer,
 )
+_BATCH = 2  # of a proposal
 _LENGTH, _IMAGE, _VOLUME = 16, 64, 16  # sizes of a proposal, where a layer does not say them
 _CONVOLUTIONS = ((nn.Conv1d, (256,)), (nn.Conv2d, (_IMAGE,) * 2), (nn.Conv3d, (_VOLUME,) * 3))
 
@@ -77,7 +78,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
     elif isinstance(value, int | float):
         yield name, (value, NUMBER)
     elif _is_spec(value):
-        shape, dtype = value
+        shape, dtype = value  # of a number, the number in place of a shape
         yield name, (shape if dtype == NUMBER else tuple(shape), dtype)
     else:
         inner = value.items() if isinstance(value, Mapping) else enumerate(value)
@@ -129,11 +130,13 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
         if isinstance(layer, TIME_FIRST) and not _is_batch_first(layer)
     ]
     shapes = shapes_of(inputs)
-    if not layers:
+    if not layers:  # none takes time first
         return 0
     first_shape = next(iter(shapes.values()))
-    if len(first_shape) < 2:
+    if len(first_shape) < 2:  # no other axis
         return 0
+    # Run once more with an axis 1 that is longer by one. If the layers, which have the batch along
+    # their axis 1, then see another batch, axis 1 of the input is the batch, too.
     batch_or_length = first_shape[1]
     longer_inputs = dict(inputs)
     for name in shapes:
@@ -141,7 +144,7 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
         longer_inputs[name] = (_resized(shape, batch_or_length), dtype)
     layer_batch = _batch_of_layers(module, layers, inputs)
     longer_layer_batch = _batch_of_layers(module, layers, longer_inputs)
-    if layer_batch is None or longer_layer_batch is None:
+    if layer_batch is None or longer_layer_batch is None:  # the layers cannot be run
         return 0
     return 1 if layer_batch != longer_layer_batch else 0
 
@@ -164,7 +167,7 @@ def _batch_of_layers(
 
     def note(_: nn.Module, arguments: Any, keywords: Any) -> None:
         tensors = [item for item in (*arguments, *keywords.values()) if isinstance(item, Tensor)]
-        if tensors and tensors[0].dim() == 3:
+        if tensors and tensors[0].dim() == 3:  # [time, batch, features]
             sizes.append(int(tensors[0].shape[1]))
 
     hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
@@ -176,7 +179,8 @@ def _batch_of_layers(
 
 def missing_arguments(module: nn.Module, inputs: Mapping[str, Spec]) -> list[str]:
     """Return the arguments of `forward` that have no default and are not among the inputs."""
-    roots = list(dict.fromkeys(name.split(".")[0] for name in inputs))
+    roots = list(dict.fromkeys(name.split(".")[0] for name in inputs))  # `batch` of `batch.ids`
+    # Inputs with a number as their name ("0") are positional: they fill the first parameters.
     placed = sum(not root.isidentifier() for root in roots)
     parameters = [
         item
@@ -199,14 +203,15 @@ def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[s
     missing = missing_arguments(module, inputs)
     layer_inputs = [_input_of(layer) for layer in module.modules()]
     layer_specs = [spec for spec in layer_inputs if spec]
-    first_spec = layer_specs[0] if layer_specs else ((2, _LENGTH), "float32")
+    first_spec = layer_specs[0] if layer_specs else ((_BATCH, _LENGTH), "float32")
+    # All arguments are like the input of the first layer, or each like that of one layer in turn.
     repeated = dict.fromkeys(missing, first_spec)
     specs_by_layer = [*layer_specs, *[first_spec] * len(missing)]
     by_layer = dict(zip(missing, specs_by_layer, strict=False))
     # Else the first argument is the tensor, and the others are numbers or time steps.
     head = dict.fromkeys(missing[:1], first_spec) if not inputs else {}
     numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
-    time_steps: dict[str, Spec] = {name: head.get(name, ((2,), "int64")) for name in missing}
+    time_steps: dict[str, Spec] = {name: head.get(name, ((_BATCH,), "int64")) for name in missing}
     return [{**inputs, **proposal} for proposal in (repeated, by_layer, numbers, time_steps)]
 
 
@@ -214,14 +219,14 @@ def _input_of(layer: nn.Module) -> Spec | None:
     """Return the input that a layer takes, None for a layer that does not say it."""
     for kind, sizes in _CONVOLUTIONS:
         if isinstance(layer, kind):
-            return (2, layer.in_channels, *sizes), "float32"
+            return (_BATCH, layer.in_channels, *sizes), "float32"
     if isinstance(layer, nn.Embedding):
-        return (2, _LENGTH), "int64"
+        return (_BATCH, _LENGTH), "int64"
     if isinstance(layer, nn.Linear):
-        return (2, layer.in_features), "float32"
+        return (_BATCH, layer.in_features), "float32"
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
         width = layer.input_size if isinstance(layer, nn.RNNBase) else layer.embed_dim
-        shape = (2, _LENGTH, width) if layer.batch_first else (_LENGTH, 2, width)
+        shape = (_BATCH, _LENGTH, width) if layer.batch_first else (_LENGTH, _BATCH, width)
         return shape, "float32"
     return None
 
@@ -256,7 +261,7 @@ def find_run_fault(
 @contextlib.contextmanager
 def _export_flags() -> Iterator[None]:
     """Let `torch.compiler.is_exporting()` and `is_compiling()` be true in the block."""
-    names = ("_is_exporting_flag", "_is_compiling_flag")
+    names = ("_is_exporting_flag", "_is_compiling_flag")  # of is_exporting() and is_compiling()
     before = {name: getattr(torch.compiler, name) for name in names}
     for name in names:
         setattr(torch.compiler, name, True)

@@ -34,6 +34,7 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     """Record a CTC loss; torch takes its working memory, which lengths decide, for an output."""
+    # Lengths, blank and infinities decide values, and a trace needs only the shape of the loss.
     loss: Tensor = traced_ctc_loss(log_probs, targets, int(reduction))
     return loss
 

@@ -34,6 +34,7 @@ def export_in_low_type(
     """
     if not _casts_floats(program):
         return program
+    # In float32 a cast to float32 cannot be told from a cast to the type of the input.
     low_inputs = {
         name: (shape, "bfloat16" if dtype == FLOAT32 else dtype)
         for name, (shape, dtype) in inputs.items()
@@ -42,6 +43,7 @@ def export_in_low_type(
         low_program = export(copy.deepcopy(network).to(LOW), low_inputs)
     except Exception:  # noqa: BLE001  # FFTs and some solvers have no low type
         return program
+    # A module that branches on its type has other ops in bfloat16, which are not the asked network.
     is_equal_in_ops = len(low_program.graph.nodes) == len(program.graph.nodes)
     return low_program if is_equal_in_ops else program
 
@@ -61,7 +63,8 @@ def _is_cast(node: torch.fx.Node) -> bool:
     makes_floats = isinstance(result, torch.Tensor) and result.is_floating_point()
     sources = [source.meta.get("val") for source in node.all_input_nodes]
     reads_floats = any(isinstance(x, torch.Tensor) and x.is_floating_point() for x in sources)
-    if not (makes_floats and reads_floats):
+    if not (makes_floats and reads_floats):  # a cast from or to integers
         return False
+    # A cast names its type as an argument, or takes that of another tensor.
     has_type = any(isinstance(item, torch.dtype) for item in tree_iter((node.args, node.kwargs)))
     return has_type or "type_as" in str(node.target)

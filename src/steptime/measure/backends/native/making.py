@@ -57,7 +57,7 @@ def without_values(module: nn.Module) -> nn.Module:
     Memory that nobody writes is not taken from the system. Small buffers keep their values. A
     module that cannot be copied is returned itself.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {}  # the copy of each tensor by its `id`, as `copy.deepcopy` reads it
     for tensor in (*module.parameters(), *module.buffers()):
         is_weight = isinstance(tensor, nn.Parameter)
         is_small = tensor.device.type != META and tensor.numel() <= MAX_COPIED

@@ -30,7 +30,7 @@ PARTS = (
 
 def find_setting(config: Any, *names: str) -> Any:
     """Return the first setting of these names, of a configuration or of one in it; else None."""
-    for part in PARTS:
+    for part in PARTS:  # "" is the configuration itself
         table = config if not part else getattr(config, part, None)
         for name in names:
             value = getattr(table, name, None)
@@ -51,6 +51,7 @@ def propose_model_inputs(main: str, config: Any, batch: int) -> Iterator[dict[st
     for spec in _main_specs(main, config, batch):
         for addition in additions:
             yield {main: spec, **addition}
+    # Models of several inputs: token IDs with the main input, or the main input with an image.
     if main != "input_ids":
         words = _tokens(config, batch)
         for spec in _main_specs(main, config, batch):
@@ -71,7 +72,7 @@ def complete_inputs(
         config: the configuration.
         batch: the size of the first axis.
     """
-    if not 0 < len(names) <= MAX_LACKING:
+    if not 0 < len(names) <= MAX_LACKING:  # none is missing, or too many to guess
         return
     shapes = [list(_main_specs(name, config, batch)) for name in names]
     for specs in islice(product(*shapes), MAX_GUESSES):
@@ -98,6 +99,7 @@ def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
     yield {"attention_mask": tokens, **_decoder_tokens(batch)}
     length = find_setting(config, "context_length", "prediction_length")
     if isinstance(length, int):
+        # A forecast reads `length` values, and earlier ones as far back as the longest lag.
         lags = find_setting(config, "lags_sequence") or [0]
         times = length + max(lags) if isinstance(lags, list) else length
         features = find_setting(config, "num_time_features") or 1
@@ -155,7 +157,7 @@ def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, channels, *size), "float32"
         yield (batch, frames, channels, *size), "float32"
         yield (batch, channels, frames, *size), "float32"
-    if isinstance(patch, int):
+    if isinstance(patch, int):  # an image as a sequence of flattened patches
         yield (batch, TOKENS * 2, channels * patch * patch), "float32"
 
 
@@ -165,6 +167,7 @@ def _feature_specs(config: Any, batch: int) -> Iterator[Spec]:
     bins = bins if isinstance(bins, int) else MEL_BINS
     positions = find_setting(config, "max_source_positions")
     max_length = find_setting(config, "max_length")
+    # Whisper and its like halve the frames by a convolution with stride 2.
     frames = [2 * positions] if isinstance(positions, int) else []
     frames += [max_length] if isinstance(max_length, int) else []
     for count in (*frames, *FRAMES):
@@ -178,6 +181,7 @@ def _series_specs(config: Any, batch: int) -> Iterator[Spec]:
     length = find_setting(config, "context_length", "history_length") or TOKENS
     lags = find_setting(config, "lags_sequence") or [0]
     channels = find_setting(config, "num_input_channels", "input_size") or 1
+    # Models with lags read values from before the context, too.
     longest = length + (max(lags) if isinstance(lags, list) else 0)
     for times in dict.fromkeys((longest, length)):
         yield (batch, times, channels), "float32"

@@ -34,10 +34,11 @@ def module_of(
             with without_operators():  # timm imports torchvision, too
                 library = importlib.import_module(source)
         except ImportError as error:
-            place = f"{source}:{shorten(name)[1:-1]}"
+            place = f"{source}:{shorten(name)[1:-1]}"  # without its quotes
             raise InputError(f"{place}: {source} is not installed ({error})") from None
         return LIBRARIES[source](library, name, device, inputs)
     item: Any = _execute_file(Path(source))
+    # `INPUTS` of the file, which one of a class in it replaces.
     inputs = getattr(item, "INPUTS", None)
     for part in name.split("."):
         if not hasattr(item, part):
@@ -90,6 +91,7 @@ def without_operators() -> Iterator[None]:
     register = torch.library.register_fake
 
     def lenient(op: Any, *args: Any, **kwargs: Any) -> Any:
+        # Registering for an operator that is missing would raise: ignore the function.
         if isinstance(op, str) and op.startswith("torchvision::"):
             return lambda function: function
         return register(op, *args, **kwargs)
@@ -108,11 +110,14 @@ def _of_torchvision(
     if name not in models.list_models():
         raise unknown("network of torchvision", name, models.list_models())
     options = {"weights": None}
+    # Networks for segmentation load weights of their backbone by default.
     if name.startswith(("deeplab", "fcn", "lraspp")):
         options["weights_backbone"] = None
-    size = 299 if name == "inception_v3" else 224
+    size = 299 if name == "inception_v3" else 224  # of the images that the papers train on
     network = make_module(lambda: models.get_model(name, **options), device, f"torchvision:{name}")
     frames = (16,) if "models.video" in type(network).__module__ else ()
+    # "" is the first argument, here images [batch, channels, (frames,) height, width]. The batch
+    # is 2, as `torch.export` takes a size of 1 for fixed.
     return network, {"": ((2, 3, *frames, size, size), "float32")}
 
 
@@ -124,7 +129,7 @@ def _of_timm(
     make = partial(library.create_model, name, pretrained=False)
 
     def sized() -> Any:
-        (shape, _), *_ = (inputs or {}).values()
+        (shape, _), *_ = (inputs or {}).values()  # of the first input, whose last axis is the width
         try:
             return make(img_size=shape[-1])
         except TypeError:  # of a network that takes any

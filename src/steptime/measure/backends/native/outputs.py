@@ -35,6 +35,7 @@ def list_tensors(value: Any, depth: int = 0) -> list[Tensor]:
 def tensors_alone(module: nn.Module) -> Iterator[None]:
     """Let a module give a list of tensors, in inference mode, while the block runs."""
     forward, modes = module.forward, {item: item.training for item in module.modules()}
+    # A module may have a `forward` of its own beside the class's; then that is put back afterwards.
     overrides = "forward" in vars(module)
 
     @functools.wraps(forward)

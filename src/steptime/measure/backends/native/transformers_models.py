@@ -66,6 +66,7 @@ def _find_config(library: Any, name: str) -> tuple[Any, str]:
         kind = table.get(TYPE_FIELD)
         if kind not in library.CONFIG_MAPPING:
             raise unknown(TYPE_FIELD, kind, list(library.CONFIG_MAPPING.keys()), name)
+        # Quantized weights need kernels of other libraries: the model is made without.
         config = library.CONFIG_MAPPING[kind].from_dict(
             {key: value for key, value in table.items() if key != "quantization_config"}
         )
@@ -102,6 +103,7 @@ def find_class(library: Any, name: str, place: str) -> Any:
 
 def prepare_config(config: Any) -> None:
     """Let a configuration and those in it compute without a cache of keys and values."""
+    # A configuration may hold others (of a vision tower, say), which have `to_dict` as it has.
     parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
     for part in parts:
         if hasattr(part, "use_cache"):
@@ -116,7 +118,7 @@ def make_model(make: Any, config: Any) -> nn.Module:
     for attention in ATTENTIONS:
         try:
             model: nn.Module = make._from_config(config, attn_implementation=attention)  # noqa: SLF001
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError) as error:  # a class without this attention
             fault = error
             continue
         set_experts = getattr(model, "set_experts_implementation", None)
@@ -140,13 +142,13 @@ def find_inputs(model: nn.Module, config: Any) -> dict[str, Spec]:
     Inputs with which it runs as it is exported come first.
     """
     network = without_values(model)  # all of it lies on the CPU
-    plain: dict[str, Spec] = {}
+    unexported_inputs: dict[str, Spec] = {}  # with which it runs, but not while it is exported
     for inputs in _inputs_of(network, config):
         if runs_with(network, inputs, as_exported=True):
             return inputs
-        if not plain and runs_with(network, inputs):
-            plain = inputs
-    return plain
+        if not unexported_inputs and runs_with(network, inputs):
+            unexported_inputs = inputs
+    return unexported_inputs
 
 
 def describe_input_fault(model: nn.Module) -> str:
@@ -163,6 +165,8 @@ def describe_input_fault(model: nn.Module) -> str:
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first."""
     main = str(getattr(model, MAIN_INPUT, "input_ids"))
+    # First those with all required arguments, then all (as some signatures require too much), and
+    # last those with guesses for the arguments that lack.
     for proposal in propose_model_inputs(main, config, BATCH):
         lacking = missing_arguments(model, proposal)
         if not lacking:

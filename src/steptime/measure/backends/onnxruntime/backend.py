@@ -28,7 +28,7 @@ RUNS = KINDS
 STRATEGIES = ()  # it runs on one device
 PHASES = ("infer",)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_MANY = {"cpu": 1, "cuda": inf}  # it does not tell how many GPUs there are
+_DEVICE_COUNTS = {"cpu": 1, "cuda": inf}  # it does not tell how many GPUs there are
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
 _NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument)
 _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
@@ -49,7 +49,9 @@ def device_facts(device: str) -> contract.DeviceFacts:
 def _find(device: str) -> tuple[str, int]:
     """Return the kind and number of a device; raises `InputError` where it is not here."""
     available = ort.get_available_providers()
-    counts = {kind: _MANY[kind] for kind, provider in _PROVIDERS.items() if provider in available}
+    counts = {
+        kind: _DEVICE_COUNTS[kind] for kind, provider in _PROVIDERS.items() if provider in available
+    }
     return contract.pick_device(device, counts, "to onnxruntime")
 
 
@@ -86,6 +88,7 @@ def prepare(
         }
     )
     arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
+    # Each array is freed once it is copied, so that weights do not lie in memory twice.
     values = {name: _placed(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
     model = export_onnx(graph, external_values=True)
 
@@ -97,6 +100,7 @@ def prepare(
     device_options = {"device_id": number, "use_tf32": int(options.tf32)} if is_cuda else {}
     providers = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: device_options}
     began = perf_counter()
+    # The first provider that has a kernel runs an op: the CPU runs what a GPU's provider lacks.
     running = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
     compile_s = perf_counter() - began
     binding = _bind_tensors(running, graph, values, kind, number)
@@ -135,10 +139,10 @@ def prepare(
 def _session_options(threads: int | None) -> Any:
     """Return the options of a session: all optimizations, and so many threads."""
     settings = ort.SessionOptions()
-    settings.intra_op_num_threads = threads or 0
+    settings.intra_op_num_threads = threads or 0  # 0: as many as there are cores
     settings.inter_op_num_threads = 1
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    settings.log_severity_level = 3
+    settings.log_severity_level = 3  # errors, no warnings
     return settings
 
 
@@ -152,6 +156,7 @@ def _placed(array: Any, spec: TensorSpec) -> Any:
     array = np.ascontiguousarray(array)
     if spec.dtype != "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy(array)
+    # A bfloat16 is the upper half of a float32; numpy has no such type.
     upper = (array.view(np.uint32) >> 16).astype(np.uint16)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(upper, TYPES["bfloat16"])
 

@@ -47,9 +47,10 @@ _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of one
 
 def find(name: str) -> torch.device:
     """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
-    mps = int(torch.backends.mps.is_available())
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": mps}
-    kind, number = contract.pick_device(name, {kind: many for kind, many in counts.items() if many})
+    mps_count = int(torch.backends.mps.is_available())
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": mps_count}
+    present = {kind: count for kind, count in counts.items() if count > 0}
+    kind, number = contract.pick_device(name, present)
     return torch.device(kind, number) if kind == "cuda" else torch.device(kind)
 
 
@@ -60,15 +61,12 @@ def device_facts(device: str) -> contract.DeviceFacts:
         properties = torch.cuda.get_device_properties(torch_device)
         free_bytes, total_bytes = torch.cuda.mem_get_info(torch_device)
         cache_bytes = getattr(properties, "L2_cache_size", None) or None
-        has_tf32 = torch.version.hip is None and properties.major >= 8  # Ampere was the first
+        # `hip` is set on AMD's GPUs; of NVIDIA's, Ampere (compute capability 8) was the first.
+        has_tf32 = torch.version.hip is None and properties.major >= 8
         product = torch.cuda.get_device_name(torch_device)
+        memory_and_caches = {"room_bytes": free_bytes, "cache_bytes": cache_bytes}
         return contract.DeviceFacts(
-            product,
-            total_bytes,
-            room_bytes=free_bytes,
-            cache_bytes=cache_bytes,
-            is_accelerator=True,
-            has_tf32=has_tf32,
+            product, total_bytes, **memory_and_caches, is_accelerator=True, has_tf32=has_tf32
         )
     if torch_device.type == "mps":
         total_bytes = int(torch.mps.recommended_max_memory())
@@ -161,6 +159,8 @@ def prepare(
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
+    # How communication is timed: exchanges that stand alone by the host's clock, those beside
+    # computation by the time of a step that lacks them.
     if group and spread.is_timed:
         group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
@@ -222,7 +222,7 @@ def _sync(device: torch.device) -> Callable[[], None]:
 def _timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
     """Return a timer of n steps by the device's own clock, in seconds; None where it has none."""
     if device.type != "cuda":
-        return None
+        return None  # the host's clock is used
 
     def seconds_of(step: Callable[[], None], steps: int) -> float:
         with torch.cuda.device(device):
@@ -250,6 +250,7 @@ def _clocked_input(
         return time_input(take)
     events: list[list[torch.cuda.Event]] = []  # before and after, of each step since it was asked
 
+    # The first event waits for earlier work: reading while the device computes is no waiting.
     def timed() -> None:
         pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         stream = torch.cuda.current_stream(device)
@@ -283,19 +284,21 @@ def _memory_meter(device: torch.device) -> tuple[contract.Peak, Callable[[], Non
 def _check(
     workload: Workload, options: contract.Options, types: Precision, device: torch.device
 ) -> None:
-    replicas, size = workload.plan.data, ranks.find_rank().size
-    on_mps, several = device.type == "mps", replicas > 1
-    scaled = workload.dtype == "float16-mixed" and workload.phase == "train"
-    sharded = several and options.strategy == "sharded"
+    replicas, process_count = workload.plan.data, ranks.find_rank().size
+    on_mps, has_replicas = device.type == "mps", replicas > 1
+    scales_loss = workload.dtype == "float16-mixed" and workload.phase == "train"
+    is_sharded = has_replicas and options.strategy == "sharded"
+    has_other_processes = replicas not in {1, process_count}
     contract.check_plan("torch", STRATEGIES, workload, options)
     contract.refuse(
         {
-            "mps is one device, without replicas": on_mps and several,
+            "mps is one device, without replicas": on_mps and has_replicas,
             "mps has no float64": on_mps and types.weights == "float64",
-            "mps has no loss scaling for float16-mixed": on_mps and scaled,
-            "float16-mixed scales the loss of one replica, not of several": several and scaled,
-            "torch.compile is not run on a sharded network here": sharded and options.compile,
-            f"{replicas} replicas are as many processes, not {size}": replicas not in {1, size},
+            "mps has no loss scaling for float16-mixed": on_mps and scales_loss,
+            "float16-mixed scales the loss of one replica, not of several": has_replicas
+            and scales_loss,
+            "torch.compile is not run on a sharded network here": is_sharded and options.compile,
+            f"{replicas} replicas are as many processes, not {process_count}": has_other_processes,
         }
     )
 
@@ -331,13 +334,13 @@ def _settings(options: contract.Options) -> None:
             os.environ[CACHE] = str(Path(folder) / units)
         from torch._dynamo.utils import counters  # takes a second
 
-        torch.compiler.reset()  # and its clock
+        torch.compiler.reset()  # drops compiled code and the compiler's clock of earlier cells
         counters.clear()
 
 
 def translate_error(error: Exception) -> Exception | None:
     """Return the error of `contract` for one of PyTorch or its compiler; None if unknown."""
-    if not isinstance(error, MemoryError | RuntimeError):
+    if not isinstance(error, MemoryError | RuntimeError):  # not of PyTorch
         return None
     text = str(error).strip().partition("\n")[0]
     if "InvalidCxxCompiler" in str(error):
@@ -361,7 +364,7 @@ def _compiler_facts() -> dict[str, object]:
         "compile_s": calculate_time_spent()["total_wall_time"],
         "graphs": counters["stats"]["unique_graphs"],
         "graph_breaks": {
-            re.sub(r" at 0x[0-9a-f]+", "", reason): count
+            re.sub(r" at 0x[0-9a-f]+", "", reason): count  # without the addresses of objects
             for reason, count in counters["graph_break"].items()
         },
         "cache_hits": inductor["fxgraph_cache_hit"],

@@ -27,6 +27,7 @@ Pool = Callable[..., Tensor]
 def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
     """Return a function for the larger or smaller of two, one of which may be a number."""
 
+    # With a number, the larger of two is a clamp by `min`, the smaller one by `max` (`bound`).
     def extreme(a: Any, b: Any) -> Tensor:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return of_two(a, b)
@@ -71,6 +72,7 @@ def convolution(
     run = functional.conv2d if x.dim() == 4 else functional.conv3d
     padding_before = padding[::2]
     padding_after = padding[1::2]
+    # Attributes are () where they have torch's default. Torch pads both ends of an axis alike.
     if padding_before == padding_after:
         return run(x, w, b, stride or 1, padding_before or 0, dilation or 1, groups)
     padded = functional.pad(x, _last_first(padding))
@@ -110,7 +112,7 @@ def transposed(
 
 
 def _group_norm(x: Tensor, w: Tensor, b: Tensor, groups: int, instance: bool = False) -> Tensor:
-    if instance:  # which autocast leaves in the type of its input
+    if instance:  # the same arithmetic, but autocast leaves it in the type of its input
         return functional.instance_norm(x, weight=w, bias=b, eps=NORM_EPSILON)
     return functional.group_norm(x, groups, w, b, NORM_EPSILON)
 
@@ -160,7 +162,7 @@ def attention(
         query_places = torch.arange(q.shape[2], device=q.device)[:, None]
         key_places = torch.arange(k.shape[2], device=q.device)
         distance = query_places - key_places
-        is_hidden = distance < (0 if causal else -inf)
+        is_hidden = distance < (0 if causal else -inf)  # later keys, or none
         if window:
             is_hidden = is_hidden | (distance.abs() >= window)
         mask = torch.zeros(is_hidden.shape, dtype=q.dtype, device=q.device)
@@ -176,6 +178,7 @@ def attention(
         v = functional.pad(v, (0, 0, 0, 1))
         sink = score.to(q.dtype)[:, None, None].expand(heads, q.shape[2], 1)
         mask = torch.cat((mask.expand(heads, *mask.shape[-2:]), sink), -1)
+    # Torch takes either `is_causal`, which has the faster kernels, or a mask.
     y = functional.scaled_dot_product_attention(
         q, k, v, mask, is_causal=causal and mask is None, enable_gqa=heads != kv_heads
     )
@@ -188,6 +191,7 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     if inverse:
         sin = -sin
     heads = x.reshape(*x.shape[:2], -1, head_width)
+    # Feature i of the first half and of the second half make the pair that is rotated.
     rotary_width = table.shape[1]
     passed_through: tuple[Tensor, ...] = ()  # further features of a head
     if rotary_width < head_width:
@@ -233,6 +237,7 @@ def delta_rule(
     write_share = share.to(state_dtype)
     state = queries.new_zeros(len(queries), heads, queries.shape[-1], values.shape[-1])
     outputs = []
+    # n: sequence, h: head, d: feature of a key, e: feature of a value.
     for t in range(queries.shape[1]):
         state = state * retained[:, t, :, :, None]
         change = values[:, t]
@@ -313,6 +318,7 @@ def pad(x: Tensor, pads: tuple[int, ...], mode: str = "constant", value: float =
     """Return `x` padded."""
     if mode == "constant":
         return functional.pad(x, _last_first(pads), value=value)
+    # These modes pad no batch and channels, whose two axes have the first four numbers.
     return functional.pad(x, _last_first(pads[4:]), "replicate" if mode == "edge" else mode)
 
 

@@ -42,16 +42,15 @@ def module_of(
         RUNS,
         "torch",
         takes_bias=True,
-        # autocast casts by itself; two names for one tensor stand for the cast
+        # Autocast casts by itself: the output of a cast is a second name of its input.
         is_left_out=lambda op: op.kind == "cast" and precision.mixed,
     )
     root = nn.Module()
     fx_graph = fx.Graph()
     nodes = {name: fx_graph.placeholder(_identifier(name)) for name in graph.inputs}
     for name in (*graph.weights, *graph.buffers):
-        attribute_name = (
-            f"{_identifier(name)}_{len(fx_graph.nodes)}"  # two names may be one as identifiers
-        )
+        # Numbered, as two names may be the same identifier.
+        attribute_name = f"{_identifier(name)}_{len(fx_graph.nodes)}"
         if isinstance(value := values[name], nn.Parameter):
             root.register_parameter(attribute_name, value)
         else:
@@ -127,8 +126,9 @@ _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
 def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
     for op in graph.ops:
-        _, *weight_names = op.inputs
+        _, *weight_names = op.inputs  # the sequence, then w_ih, w_hh, b_ih, b_hh and a projection
         is_recurrent = op.kind in RECURRENT
+        # Weights that ops make are no values, and cannot be moved into the block.
         if not is_recurrent or any(name not in values for name in weight_names):
             continue
         weights = [values[name] for name in weight_names]
@@ -153,7 +153,7 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
         ]
         for name, parameter in zip(RECURRENT_WEIGHTS, parameters, strict=False):
             setattr(layer, name, parameter)
-        layer.flatten_parameters()
+        layer.flatten_parameters()  # moves them into one block of memory
         for weight, parameter in zip(weights, parameters, strict=True):
             weight.data = parameter.data
 
@@ -162,7 +162,7 @@ def values_of(
     graph: Graph, device: torch.device, seed: int, rank: int, with_weights: bool
 ) -> dict[str, Tensor]:
     """Return values on the device by name; replicas share weights, not inputs or draws."""
-    torch.manual_seed(seed + rank)  # dropout draws from it
+    torch.manual_seed(seed + rank)  # for the masks of dropout
     inputs_alone = replace(graph, weights=(), buffers=())
     values = initial_values(graph if with_weights else inputs_alone, device, seed)
     if rank:  # equal weights on all ranks, inputs of its own
@@ -236,27 +236,27 @@ def parts_of(
     needs_loss_scaling = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=needs_loss_scaling)
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
-    losses: list[Tensor] = []
-    last: list[Tensor] = []
+    losses: list[Tensor] = []  # handed from the forward to the backward pass
+    last_loss: list[Tensor] = []
 
     def forward() -> None:
         losses.append(network(*inputs))
 
     def backward() -> None:
         loss = losses.pop()
-        last[:] = (loss.detach(),)
+        last_loss[:] = (loss.detach(),)
         scaler.scale(loss).backward()
         spread.exchange()
 
     def update() -> None:
-        if spread.runs_update:
+        if spread.runs_update:  # beside a parameter server only rank 0 does
             scaler.step(optimizer)
             scaler.update()
         spread.publish()
         optimizer.zero_grad(set_to_none=True)
 
     parts = {"forward": forward, "backward": backward, "update": update}
-    return parts, lambda: float(last[0])
+    return parts, lambda: float(last_loss[0])
 
 
 def outputs_of(
@@ -282,7 +282,7 @@ def optimizer_of(name: str, weights: Iterable[Tensor], dtype: str) -> torch.opti
     if name not in _OPTIMIZERS:
         raise InputError(f"optimizer {name}: torch has none like it; nearest: adamw")
     optimizer_class, settings = _OPTIMIZERS[name]
-    if optimizer_class is not torch.optim.SGD:  # which divides by nothing
+    if optimizer_class is not torch.optim.SGD:  # SGD divides by nothing and takes no epsilon
         settings = {**settings, "eps": synthetic.optimizer_epsilon(dtype)}
     return optimizer_class(weights, lr=synthetic.LEARNING_RATE, **settings)
 

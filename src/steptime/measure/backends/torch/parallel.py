@@ -40,7 +40,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
     """Return the process group of all ranks; the first call waits until all are there."""
     if rank not in _GROUPS:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        store = _store(rank)
+        store = _store(rank)  # the keys of each attempt have a prefix of their own
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
@@ -81,6 +81,7 @@ def _store(rank: Rank) -> Any:
     """Return the store at which the processes meet; on one node nobody else can reach it."""
     is_served_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_server, listening_fd = rank.is_rank_zero and not is_served_by_torchrun, None
+    # On one node only its loopback interface is used: torch itself would listen on all.
     if rank.address == ranks.LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if is_server:
@@ -118,6 +119,7 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+        # `no_sync()` is a context without exchange, which as a decorator wraps a step.
         return Spread(ddp, weights, make_step_without_exchange=ddp.no_sync(), is_timed=False)
     buckets = _buckets(weights)
 
@@ -142,11 +144,11 @@ def _parameter_server(
     def exchange() -> None:
         for bucket in buckets:
             flat = _flatten_gradients(bucket)
-            if not is_rank_zero:
+            if not is_rank_zero:  # rank 0 has the weights, and updates them for all
                 dist.send(flat, 0)
                 continue
             received = torch.empty_like(flat)
-            for rank in worker_ranks:
+            for rank in worker_ranks:  # rank 0 adds the gradients of the others to its own
                 dist.recv(received, rank)
                 flat += received
             _assign_gradients(flat.div_(group.size), bucket)
@@ -182,6 +184,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
         for unit in units:
             fully_shard(unit)
     fully_shard(module)
+    # Sharding replaces the parameters: by name, as the chain of units has them in another order.
     shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
     return Spread(module, [shards[name] for name in order], is_timed=False)
 
@@ -195,15 +198,15 @@ def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModu
 
     assigned: set[str] = set()
     unit_of: dict[fx.Node, int] = {}
-    number, filled_bytes = 0, 0
+    number, filled_bytes = 0, 0  # of the unit that ops go to, in their order
     for op in module.graph.nodes:
-        if op.op != "call_function":
+        if op.op != "call_function":  # an input, a weight or the output
             continue
         if filled_bytes >= BUCKET_BYTES:
             number, filled_bytes = number + 1, 0
         unit_of[op] = number
         attributes = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"}
-        new_names = attributes - assigned
+        new_names = attributes - assigned  # a weight counts in the first unit that reads it
         assigned |= new_names
         new_weights = new_names & _weights(module)
         filled_bytes += sum(module.get_parameter(name).nbytes for name in new_weights)
@@ -229,6 +232,7 @@ def _move_weights(network: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) 
     for placeholder, argument in zip(placeholders, arguments, strict=True):
         name = str(argument.target)
         is_weight = argument.op == "get_attr" and name in _weights(network)
+        # A weight that several units read stays with the network.
         if not is_weight or len(argument.users) > 1:
             shared.append(argument)
             continue
@@ -254,8 +258,8 @@ STRATEGIES: dict[str, Callable[[fx.GraphModule, ProcessGroup, Stopwatch, bool], 
 def _buckets(weights: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return weights of one type in buckets of 25 MiB, the last first, as gradients get ready."""
     buckets: list[list[Tensor]] = []
-    filled_bytes = BUCKET_BYTES
-    for weight in reversed(weights):
+    filled_bytes = BUCKET_BYTES  # as if full, so that the first weight opens a bucket
+    for weight in reversed(weights):  # the order in which gradients become ready
         if filled_bytes >= BUCKET_BYTES or buckets[-1][0].dtype != weight.dtype:
             buckets.append([])
             filled_bytes = 0
@@ -291,10 +295,11 @@ def all_reduce_s(
     """
     group = join(ranks.find_rank(), device)
     group_timer = GroupTimer(group, sync)
-    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}
+    tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}  # 4 bytes: float32
     times: dict[int, list[float]] = {size: [] for size in sizes}
     counts = dict.fromkeys(sizes, 1)
     start_s, rounds = perf_counter(), 0
+    # Rank 0 decides for all whether there is another round.
     while group.broadcast(rounds <= MIN_ROUNDS or perf_counter() - start_s < budget_s):
         for size, tensor in tensors.items():
             total_s = group_timer.time_steps(partial(dist.all_reduce, tensor), counts[size])
