@@ -102,6 +102,7 @@ def read_model(
         InputError: for a text that is none of these.
     """
     text = text.strip()
+    # a network of a library runs no code of the user, so that untrusted text may name it
     if (code := parse_code(text)) and code.source in LIBRARIES:
         return _read_code(code, allow_unknown, text)
     if code and not trusted:
@@ -121,6 +122,7 @@ def read_model(
         values = {**choice.settings, **_read_settings(file_match[2], text)}
         return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
     _check_words(text)
+    # names on Hugging Face hold "/" too; a file of that name wins
     if is_path(text) and (find_network_name(text) not in names() or Path(text).exists()):
         return _read_file(find_network_name(text), allow_unknown)
     name, colon, settings = text.partition(":")
@@ -314,6 +316,7 @@ def default_step(
         return OTHER_MODEL if choice.settings.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
         return OTHER_MODEL
+    # only the input is asked for, which no data type or optimizer changes
     step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")
     try:
         tokens = build(step).tokens

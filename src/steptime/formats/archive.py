@@ -35,6 +35,7 @@ def _read_directory_bytes(source: Source) -> int:
             content[zip64_offset : zip64_offset + _ZIP64_RECORD.size]
         )
         directory_bytes = max(directory_bytes, zip64_record[_ZIP64_DIRECTORY_SIZE_FIELD])
+    # the list lies before the end record: a larger stated size is wrong
     return min(directory_bytes, end_offset)
 
 

@@ -119,6 +119,7 @@ class BatchWalk(ABC):
         inputs_by_output = {output: node.inputs for node in nodes for output in node.outputs}
         input_dependent = self._find_input_dependent(nodes)
         rank_by_name = self._rank_sources(values_read, input_dependent, inputs_by_output)
+        # stored constants first, then computed ones in the order of the file
         stored_names = [name for name in rank_by_name if name not in inputs_by_output]
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
@@ -185,6 +186,7 @@ class BatchWalk(ABC):
         shape = self.shape(value)
         has_grown = file_shape != shape
         grows_by_its_inputs = has_grown and any(map(self._has_grown, node_inputs))
+        # it follows its inputs: the decision is on these
         if grows_by_its_inputs:
             return []
         ranked_choices: list[RankedChoice] = []

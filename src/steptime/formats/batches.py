@@ -85,6 +85,7 @@ class Batches:
             return tuple(file_expanded)
         new_axis_count = len(file_expanded) - len(shape)
         aligned_shape = (*(1,) * new_axis_count, *shape)  # as many axes as the expanded value
+        # an axis of 1 is expanded to the size in the file; others keep theirs
         expanded = [
             file_size if size == 1 else size
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
@@ -112,6 +113,7 @@ class Batches:
         can_hold_new_batch = shape[0] in {1, self.new_batch}
         if starts_with_file_batch and can_hold_new_batch:
             return 0
+        # the batch is among its axes already
         if has_grown:
             return None
         candidate_axes = [
@@ -280,6 +282,7 @@ def _find_grown_axis(
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
         return batch_sized[0].axis
+    # an inner axis grows in the first axis that begins with it: heads of attention, not features
     is_inner = outer_count > 1
     inner_starts = [
         axis

@@ -265,6 +265,7 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         if not earlier_path.exists():
             continue
         facts = read_export_facts(open_source(str(earlier_path)))
+        # a stated path must hold the file itself
         may_serve = path in (None, earlier_path)
         if may_serve and _is_export_of(facts, code, fingerprint):
             return ExportedCode(earlier_path, str(facts.get("static", "")))

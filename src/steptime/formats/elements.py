@@ -46,6 +46,7 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     new_shape = tuple(open_size if n == -1 else n for n in shape)
     if b.shape(x) == new_shape:
         return x
+    # a view of a view is one view of its source
     view = find_producer(b, x, "reshape", "flatten")
     source = view.inputs[0] if view else x
     if b.shape(source) == new_shape:
@@ -79,6 +80,7 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     source = x
     source_order = tuple(axis_of(b, x, axis) for axis in order)
+    # a transpose of a transpose is one of its source
     earlier_transpose = find_producer(b, x, "transpose")
     if earlier_transpose:
         earlier_order = earlier_transpose.attrs["order"]
@@ -255,6 +257,7 @@ def _append_dedicated_kind(
         return None
     is_commutative = function != "sub"
     if is_commutative:
+        # the kinds broadcast their second operand to the first
         x, y = order_by_size(b, x, y)
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
     if y_is_for_all_examples:
@@ -368,6 +371,7 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     """
     shape = b.shape(ids)
     id_count = b.tensors[ids].size
+    # constant ids in one row are positions: the same first rows for each example
     are_in_single_row = shape[-1:] == (id_count,)
     are_positions = is_weight_or_buffer(b, ids) and are_in_single_row
     if are_positions and id_count <= b.shape(table)[0]:

@@ -90,6 +90,7 @@ def _add_cross_entropy(b: Builder, x: str) -> str:
     """Append the cross entropy of a classifier's output; return "" if the output is none."""
     last_op = b.made_by.get(x)
     if last_op and last_op.kind in VIEW_KINDS:
+        # a view that moves or merges axes hides the op that made the logits
         merges_axes = last_op.kind == "reshape" and find_unflattened(b, x) == last_op.inputs[0]
         if last_op.kind == "transpose" or merges_axes:
             last_op = b.made_by.get(last_op.inputs[0])
@@ -202,6 +203,7 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
+    # a file may store weights transposed, where a step reads them as they are
     readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):

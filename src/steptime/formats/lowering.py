@@ -249,6 +249,8 @@ def adaptive_pool(
     repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
     if repeats_elements:
         return resize(b, x, size, "nearest", name)
+    # torch's windows differ by one element where sizes do not divide: all are as long as the
+    # longest
     stride = tuple(max(1, input_size // output_size) for input_size, output_size in pairs)
     kernel = tuple(
         input_size - (output_size - 1) * axis_stride
@@ -308,6 +310,7 @@ def layer_norm(
 ) -> str:
     """Normalise over the last `axes`; a bias of None makes it a root-mean-square norm."""
     shape = b.shape(x)
+    # "" is a bias that the file leaves out; None means a norm that subtracts no mean
     kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])

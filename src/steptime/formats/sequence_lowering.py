@@ -48,6 +48,7 @@ def attention(
     _, heads, length, _ = b.shape(q)
     unrepeated_k = find_shared_heads(b, k, name)
     unrepeated_v = find_shared_heads(b, v, name)
+    # the op has one number of heads for keys and values
     if b.shape(unrepeated_k)[1] == b.shape(unrepeated_v)[1]:
         k, v = unrepeated_k, unrepeated_v
     kv_heads, keys = b.shape(k)[1:3]
@@ -188,6 +189,7 @@ def _append_direction(
     if len(gate_weights) > 2 and ends_with_matrix:
         projection = [gate_weights.pop()]
     gate_rows = b.shape(gate_weights[0])[0]
+    # the op reads biases: zeros where the layer has none
     while len(gate_weights) < GATE_WEIGHT_COUNT:
         gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
     sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x

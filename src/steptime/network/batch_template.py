@@ -156,7 +156,7 @@ def _fit_attribute_lines(
                 _fit_line(low_size, high_size, low_batch, high_batch)
                 for low_size, high_size in sizes
             )
-        else:
+        else:  # `_fit_line` raises: the number of sizes differs
             lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
     return lines
 

@@ -106,6 +106,7 @@ def live_bytes(
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
     stated_bytes = dict(sizes or {})
+    # `sizes` names tensors and ops together: no op is named as a tensor of other bytes
     op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | stated_bytes
     permanent_bytes = sum(
         stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
@@ -183,6 +184,7 @@ def _find_storage(graph: Graph) -> dict[str, str]:
             source = name
             if rule == "view":
                 source = op.inputs[0]
+            # output i overwrites input i; outputs behind the last input have memory of their own
             elif rule == "in_place" and i < len(op.inputs):
                 source = op.inputs[i]
             storage_by_tensor[name] = storage_by_tensor.get(source, source)
@@ -225,6 +227,8 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     """
     bytes_of_ops = allocated_and_freed_bytes(graph)
     heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
+    # glibc cuts the heap back when twice its mmap threshold is free; the threshold grows to the
+    # largest tensor that was freed.
     max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
     heap_bytes = 0
     fresh_bytes_of_ops: list[float] = []

@@ -86,6 +86,7 @@ def _align_operand(
     shape = graph.shape(inputs[0])
     has_operand = len(inputs) > 1
     axis_count = len(graph.shape(inputs[1])) if has_operand else settings.num_axes
+    # an operand without axes is a number, which stands behind all axes
     first_axis = resolve_axis(settings.axis, len(shape)) if axis_count else len(shape)
     end_axis = len(shape) if axis_count == LAST_AXES else first_axis + axis_count
     is_inside = axis_count >= LAST_AXES and end_axis <= len(shape)
@@ -114,6 +115,7 @@ def add_scale(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     product = graph.b.op("mul", operands.tensor, operands.operand, name=layer.name)
     y = operands.restore(product)
     if settings.bias_term:
+        # the bias is the first weight of the layer where the scale is its second bottom
         bias_number = 0 if len(inputs) > 1 else 1
         bias = graph.add_weight(layer, bias_number, "b", operands.shape)
         y = _add_scale_bias(graph, layer, y, bias)

@@ -75,6 +75,7 @@ class CaffeGraph:
         if number not in self.tensor_by_blob:
             require(number in self.source_by_blob, "reads a blob that its layer does not make")
             source = self.source_by_blob[number]
+            # a blob of unknown shape holds labels, one for each example
             self.tensor_by_blob[number] = self.add_input(number, source.shape or (self.file_batch,))
         return self.tensor_by_blob[number]
 
@@ -122,6 +123,7 @@ class CaffeGraph:
         """
         parameter = _read_parameter(layer.message, number)
         path = f"{layer.name}/{suffix}"
+        # the first sign keeps names that layers share apart from paths
         key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
         if key not in self.shared_tensors:
             add = self.b.weight if parameter.is_trained else self.b.buffer

@@ -100,6 +100,7 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
         is_end = layer in net.end_layers
         try:
             tops = _add_tops(graph, layer, is_end, allow_unknown)
+            # a layer need not name all tops that it makes
             graph.tensor_by_blob.update(zip(layer.tops, tops, strict=False))
             if is_end:
                 results += _add_end_losses(graph, layer, tops) if b.training else tops
@@ -172,6 +173,7 @@ def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
         return
     blob_flags = zip(layer.bottoms, layer.message.propagate_down, strict=False)
     for position, (blob, propagates) in enumerate(blob_flags):
+        # fed blobs and the targets of a loss have no gradient that the file could stop
         is_fed = blob in graph.source_by_blob
         is_target = position > 0 and layer.type in LOSSES
         needs_gradient = not is_fed and not is_target
@@ -214,6 +216,7 @@ def _add_euclidean_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
 def _add_inference_output(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
     """Append the output of a network in inference in place of its loss."""
     if layer.type == "SoftmaxWithLoss":
+        # the second bottom are the labels, which inference does not read
         softmax = replace(layer, type="Softmax", bottoms=layer.bottoms[:1])
         return add_layer(graph, softmax, (x,))[0]
     if layer.type == "SigmoidCrossEntropyLoss":

@@ -114,6 +114,7 @@ def parse(text: str, file: str) -> tuple[Any, list[UnknownField]]:
     parse_errors = (text_format.ParseError, RecursionError, ValueError, OverflowError)
     try:
         try:
+            # most files have no unknown field, and are parsed but once
             return text_format.Parse(text, _network_class()()), []
         except text_format.ParseError as error:
             if "has no field named" not in str(error):
@@ -155,6 +156,8 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
             if is_in_network and token in ("layer", "layers"):
                 layer += 1
             if message and not field:
+                # only the first line number is asked for: protobuf copies the text of the line each
+                # time
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
                 layer_number = NETWORK if is_in_network else layer
                 yield UnknownField(token, message.name, layer_number, line)

@@ -172,6 +172,7 @@ def _joint_block(
     text_vectors = list_modulation_vectors(
         b, state, width, LAST_TEXT_VECTORS if is_last else 6, "text_modulation"
     )
+    # shift, scale and gate of attention, then the same of feed-forward; the last block reads two
     text_shift, text_scale = text_vectors[:2]
 
     # attention among text and image
@@ -248,6 +249,7 @@ def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads)
 def _add_output_and_loss(b: Builder, x: str, state: str, channels: int) -> str:
     """Return the output of a last modulated norm and product."""
     width = b.shape(x)[-1]
+    # the last norm of diffusers makes the scale first
     scale, shift = list_modulation_vectors(b, state, width, 2, "last_modulation")
     x = modulate(b, x, shift, scale, "last")
     return mean_loss(b, linear(b, x, channels, "out"))

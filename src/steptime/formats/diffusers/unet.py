@@ -145,5 +145,5 @@ class _Unet:
                 y = linear(b, attended, width, "out")
             x = b.op("add", x, y, name=f"add{number}")
         y = norm(b, x, "layer", "norm3")
-        y = feed_forward(b, y, 4 * width, "geglu", True, "ffn")
+        y = feed_forward(b, y, 4 * width, "geglu", bias=True, name="ffn")
         return b.op("add", x, y, name="add3")

@@ -159,6 +159,7 @@ def encode_raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> byt
     header += [(TensorField.DATA_TYPE, TYPES[spec.dtype]), (TensorField.NAME, name)]
     if content is not None:
         return encode_message(*header, (TensorField.RAW_DATA, content))
+    # a place in a file that is never opened: the runtime gets the values by name
     location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
     entries = [
         encode_message((EntryField.KEY, key), (EntryField.VALUE, value))

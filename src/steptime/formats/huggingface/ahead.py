@@ -42,6 +42,7 @@ def count_block_parameters(base: Family, settings: Settings) -> int:
     """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
     last_layer = settings["layers"] - 1
     windows = settings["windows"]
+    # the blocks of these settings are all like the last one
     equal_blocks = settings | {
         "dense_layers": 0,
         "dense_at": "",

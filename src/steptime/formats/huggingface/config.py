@@ -62,17 +62,17 @@ class Config:
         """
         self._default_by_name = {**defaults, **self._default_by_name}
 
-    def rename(self, *, wins: bool = False, **spellings: str) -> None:
+    def rename(self, *, file_spelling_wins: bool = False, **spellings: str) -> None:
         """Read fields by another spelling too: `rename(n_embd="hidden_size")`.
 
         Args:
-            wins: a file that has both spellings means the other one, not the usual one.
+            file_spelling_wins: a file with both spellings means the other one, not the usual one.
             **spellings: the usual name by the other spelling.
         """
         self.read_fields |= {*spellings, *spellings.values()}
         for spelling, name in spellings.items():
             has_spelling = spelling in self._values
-            may_replace = wins or name not in self._values
+            may_replace = file_spelling_wins or name not in self._values
             if has_spelling and may_replace and name not in self._spelling_by_name:
                 self._spelling_by_name[name] = spelling
 
@@ -144,6 +144,7 @@ class Config:
 def check_value(value: object, default: Any, place: str) -> Any:
     """Return a value of a file if it has the type of the default; null is nothing of that type."""
     if value is None:
+        # 0, false, "", or an empty list or table
         return type(default)()
     if type(default) is int and isinstance(value, list):
         distinct_values = {*map(repr, value)}

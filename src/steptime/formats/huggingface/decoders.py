@@ -60,6 +60,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     class_count = SPAN_CLASSES if config.head == "spans" else config.label_count
+    # transformers rounds the width down, and takes every second feature of it
     rotary_pairs = ceil(floor(head_width * rotary_share) / 2)
     return {
         "kind": "decoder",
@@ -211,7 +212,7 @@ def gemma(config: Config) -> Settings:
 @model_type("gemma2")
 def gemma2(config: Config) -> Settings:
     """Describe Gemma 2: norms before and after each part, a window in every second block."""
-    config.rename(hidden_activation="hidden_act", wins=True)
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.set_defaults(
         hidden_size=2304,
         intermediate_size=9216,
@@ -220,14 +221,16 @@ def gemma2(config: Config) -> Settings:
         num_key_value_heads=4,
     )
     window = config.get("sliding_window", 4096)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     return gemma(config) | {"norms": "both", "window": window, "windows": "wa"}
 
 
 @model_type("gemma3_text", "Gemma3")
 def gemma3_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3: one block in six sees all."""
-    config.rename(_sliding_window_pattern="sliding_window_pattern", wins=True)
+    config.rename(_sliding_window_pattern="sliding_window_pattern", file_spelling_wins=True)
     config.set_defaults(vocab_size=262208, max_position_embeddings=131072)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     period = config.get("sliding_window_pattern", 6)
     return gemma2(config) | {"qk_norm": "head", "windows": repeat_letter("w", period - 1, "a")}
 
@@ -266,7 +269,7 @@ def phi3(config: Config) -> Settings:
 @model_type("gpt_neox", "GPTNeoX")
 def gpt_neox(config: Config) -> Settings:
     """Describe GPT-NeoX and Pythia: parallel parts with a norm each."""
-    config.rename(rotary_pct="partial_rotary_factor", wins=True)
+    config.rename(rotary_pct="partial_rotary_factor", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=50432,
         hidden_size=6144,
@@ -336,6 +339,7 @@ def gptj(config: Config) -> Settings:
     settings = gpt2(config)
     return settings | {
         "positions": "rotary",
+        # there is no table of positions
         "max_length": 1,
         "merged_qkv": False,
         "rotary_width": config.get("rotary_dim", 64) or settings["head_width"],

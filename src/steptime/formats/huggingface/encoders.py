@@ -52,6 +52,7 @@ def encoder(config: Config) -> Settings:
         "head": HEAD_OF_EQUAL_NETWORK.get(head, head),
         "classes": class_count,
         "pooler": head in POOLED_HEADS,
+        # a second bias is stored where no weights are shared
         "masked_biases": 1 if is_tied else 2,
     }
 
@@ -69,6 +70,7 @@ def bert(config: Config) -> Settings:
 def describe_roberta(config: Config) -> Settings:
     """Describe RoBERTa and its relatives: positions from row 2."""
     settings = encoder(config)
+    # rows 0 and 1 of the table of positions stand before the first token's: padding_idx is 1
     return settings | {
         "length": settings["max_length"] - 2,
         "first_position": 2,
@@ -173,7 +175,7 @@ def t5(config: Config) -> Settings:
         num_attention_heads="num_heads",
         num_hidden_layers="num_layers",
         head_dim="d_kv",
-        wins=True,
+        file_spelling_wins=True,
     )
     activation = config.get("feed_forward_proj", "relu")
     is_gated = "gated" in activation
@@ -219,7 +221,7 @@ def encoder_decoder(config: Config) -> Settings:
         hidden_size="d_model",
         num_attention_heads="encoder_attention_heads",
         num_hidden_layers="encoder_layers",
-        wins=True,
+        file_spelling_wins=True,
     )
     head = config.head
     max_length = config.get("max_position_embeddings", 1024)
@@ -231,6 +233,7 @@ def encoder_decoder(config: Config) -> Settings:
         "tied": config.get("tie_word_embeddings", True),
         "length": max_length,
         "target_length": max_length,
+        # two rows of the table of positions stand before the first token's
         "max_length": max_length + 2,
         "first_position": 2,
         "segments": 0,

@@ -46,6 +46,7 @@ def opt(config: Config) -> Settings:
         "embedding_width": embedding_width or settings["width"],
         "projects_words": True,
         "positions": "learned",
+        # two rows of the table of positions stand before the first token's
         "max_length": config.get("max_position_embeddings", 2048) + 2,
         "first_position": 2,
         "gated": False,
@@ -191,6 +192,7 @@ def cohere2(config: Config) -> Settings:
     """Describe Command A: one block in four sees all."""
     config.require("sliding_window_pattern", only=4)
     window = config.get("sliding_window", 4096)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     settings = cohere(config) | {"window": window, "windows": "wwwa"}
     if window:
         config.remark(ROTARY_REMARK)
@@ -205,6 +207,7 @@ def exaone4(config: Config) -> Settings:
     window = config.get("sliding_window", 4096)
     if window:
         config.remark(ROTARY_REMARK)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     return decoder(config) | {
         "norms": "output",
         "qk_norm": "head",

@@ -25,6 +25,7 @@ def mpnet(config: Config) -> Settings:
     """Describe MPNet: scores with relative positions beside learned positions, no segments."""
     config.set_defaults(vocab_size=30527, type_vocab_size=0)
     settings = encoder(config)
+    # rows 0 and 1 of the table of positions stand before the first token's: padding_idx is 1
     return settings | {
         "length": settings["max_length"] - 2,
         "first_position": 2,
@@ -125,7 +126,7 @@ def nomic_bert(config: Config) -> Settings:
 @model_type("modernbert", "ModernBert", ("Model", "ForMaskedLM"))
 def modernbert(config: Config) -> Settings:
     """Describe ModernBERT: two blocks in three see a window, the first one has no norm before."""
-    config.rename(hidden_activation="hidden_act", wins=True)
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=50368,
         intermediate_size=1152,
@@ -141,6 +142,7 @@ def modernbert(config: Config) -> Settings:
     window = config.get("local_attention", 128) // 2 + 1  # half of it on either side
     designs = []
     for layer in range(layers):
+        # a stated list of layers wins over the period
         is_global = window_letters[layer] == "a" if kinds else layer % global_period == 0
         block_changes: dict[str, Value] = {"window": 0 if is_global else window}
         if layer == 0:

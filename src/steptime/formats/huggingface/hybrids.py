@@ -202,7 +202,7 @@ def _nested_block_config(config: Config, part: object) -> Config:
 @model_type("gemma4_text", "Gemma4")
 def gemma4_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 4: blocks that see all have wider heads."""
-    config.rename(hidden_activation="hidden_act", wins=True)
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=262144,
         hidden_size=2304,
@@ -224,7 +224,7 @@ def gemma4_text(config: Config) -> Settings:
         ]
     lacks_layer_types = config.table.get("layer_types") is None
     if kinds and lacks_layer_types:
-        kinds[-1] = FULL  # whatever the period says
+        kinds[-1] = FULL  # whatever the period says, as in transformers
     has_experts = config.get("enable_moe_block", False)
     return settings | {
         "norms": "both",
@@ -248,6 +248,7 @@ def _gemma4_designs(
     full_changes: dict[str, Value] = {
         "window": 0,
         "head_width": global_width,
+        # a quarter of the features of these heads is rotated
         "rotary_width": global_width // 4,
         "kv_heads": config.get("num_global_key_value_heads", 0) or settings["kv_heads"],
     }
@@ -257,6 +258,7 @@ def _gemma4_designs(
     designs = []
     for layer, kind in enumerate(kinds):
         is_full = kind == FULL
+        # the last blocks read the keys and values of the last earlier block of their kind
         shares_kv = layer >= kv_layer_count > 0
         block_changes: dict[str, Value] = {}
         if is_full:

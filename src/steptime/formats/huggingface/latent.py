@@ -37,6 +37,7 @@ def deepseek_v3(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 2048)
     return latent_attention(config) | {
         "experts": config.get("n_routed_experts", 256),
+        # null in place of a number means that there is no choice or no group
         "experts_per_token": config.get("num_experts_per_tok", 8) or 1,
         "expert_groups": config.get("n_group", 8) or 1,
         "groups_per_token": config.get("topk_group", 4) or 1,
@@ -100,6 +101,7 @@ def longcat_flash(config: Config) -> Settings:
         "zero_experts": zero_experts,
         "expert_groups": 1,
         "groups_per_token": 1,
+        # the dense part of the block with the mixture counts as an expert of all tokens
         "shared_ffn": settings["ffn"],
         "dense_layers": 0,
         "expert_every": 2,

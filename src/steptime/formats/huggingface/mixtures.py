@@ -36,7 +36,7 @@ def read_experts(config: Config, count_field: str, count: int, per_token: int) -
 @model_type("mixtral")
 def mixtral(config: Config) -> Settings:
     """Describe Mixtral: every block has experts, of the width of a dense part."""
-    config.rename(num_experts="num_local_experts", wins=True)
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
     config.set_defaults(sliding_window=0)
     return mistral(config) | read_experts(config, "num_local_experts", count=8, per_token=2)
 
@@ -119,6 +119,7 @@ def qwen3_5_text(config: Config) -> Settings:
     period = config.get("full_attention_interval", 4)
     return qwen3(config) | {
         "attention_gate": True,
+        # "l": a block keeps a state, "a": it attends to all tokens; the letters repeat
         "windows": repeat_letter("l", period - 1, "a"),
         "linear_heads": config.get("linear_num_value_heads", 32),
         "linear_key_heads": config.get("linear_num_key_heads", 16),
@@ -155,7 +156,7 @@ def qwen3_5_moe_text(config: Config) -> Settings:
 @model_type("gpt_oss")
 def gpt_oss(config: Config) -> Settings:
     """Describe gpt-oss: sinks, a window in every second block, biases everywhere."""
-    config.rename(num_experts="num_local_experts", wins=True)
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=201088,
         hidden_size=2880,
@@ -175,6 +176,7 @@ def gpt_oss(config: Config) -> Settings:
             "sinks": True,
             "clamped": True,
             "window": config.get("sliding_window", 128),
+            # "w": a block sees a window, "a": all tokens; the letters repeat
             "windows": "wa",
             "bias": True,
             "router_bias": True,
@@ -377,7 +379,8 @@ def llama4_text(config: Config) -> Settings:
         )
     if config.get("use_qk_norm", True):
         config.remark("norms of queries and keys, which have no weights, are not counted")
-    # `no_rope_layers` is 1 where a block turns by place: such a block attends in chunks
+    # `no_rope_layers` is 1 where a block rotates by place: such a block attends in chunks ("w"),
+    # the others attend to all tokens ("a")
     chunk_flags = config.get("chunked_at", [])
     window_letters = "".join("w" if is_chunked else "a" for is_chunked in chunk_flags)
     expert_layers = config.get("moe_layers", [])

@@ -107,6 +107,7 @@ def _is_left_unquantised(config: Mapping[str, Any], spellings: Sequence[Sequence
     ]
     if any(_matched_share(unquantised_patterns, modules) > HALF for modules in spellings):
         return True
+    # where a file lists what it quantises, all else is left
     targets = _list_target_modules(config)
     if not targets:
         return False

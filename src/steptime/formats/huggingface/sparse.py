@@ -135,6 +135,7 @@ def minimax_m3(config: Config) -> Settings:
     )
     config.rename(num_experts="num_local_experts")
     if config.table.get("hidden_act") in ("swigluoai", "swiglu_oai"):
+        # the gate is a SiLU, whose clamp `clamped` below says
         config.replace("hidden_act", "silu")
     dense_width = config.get("dense_intermediate_size", 12288)
     shared_width = config.get("shared_intermediate_size", 3072)

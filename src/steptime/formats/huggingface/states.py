@@ -96,7 +96,7 @@ def nemotron_h(config: Config) -> Settings:
     _check_ignored_nemotron(config)
     without_experts = freeze_changes(experts=0)
     design_by_kind = {
-        "mamba": BlockDesign(without_experts, mixer, feeds=False),
+        "mamba": BlockDesign(without_experts, mixer=mixer, feeds=False),
         "attention": BlockDesign(without_experts, feeds=False),
         "mlp": BlockDesign(without_experts, mixes=False),
         "moe": BlockDesign(mixes=False, expert_width=expert_input_width),
@@ -141,7 +141,7 @@ def make_designs(
     designs = []
     for mixer, is_dense in zip(mixers, dense_flags, strict=True):
         block_changes = freeze_changes(experts=0) if is_dense else ()
-        designs.append(BlockDesign(block_changes, mixer))
+        designs.append(BlockDesign(block_changes, mixer=mixer))
     return tuple(designs)
 
 
@@ -163,6 +163,7 @@ def granitemoehybrid(config: Config) -> Settings:
     mixers = [mixer if kind in ("mamba", "linear_attention") else None for kind in kinds]
     return settings | {
         "positions": "rotary" if is_rotary else "none",
+        # without experts the part for all tokens is the only one
         "ffn": settings["ffn"] if experts else shared_width,
         "expert_ffn": settings["ffn"],
         "experts": experts,
@@ -233,6 +234,7 @@ def mamba2(config: Config) -> Settings:
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
+        # no block has attention, whose sizes are checked all the same
         "heads": mixer.heads,
         "kv_heads": mixer.groups,
         "head_width": mixer.head_width,
@@ -258,7 +260,11 @@ def _list_convolution_mixers(config: Config, layers: int) -> list[Mixer | None]:
 @model_type("lfm2")
 def lfm2(config: Config) -> Settings:
     """Describe LFM2: short convolutions between gates, attention in some blocks."""
-    config.rename(tie_embedding="tie_word_embeddings", block_ff_dim="intermediate_size", wins=True)
+    config.rename(
+        tie_embedding="tie_word_embeddings",
+        block_ff_dim="intermediate_size",
+        file_spelling_wins=True,
+    )
     config.set_defaults(
         vocab_size=65536,
         hidden_size=2560,
@@ -282,7 +288,7 @@ def lfm2(config: Config) -> Settings:
 @model_type("lfm2_moe")
 def lfm2_moe(config: Config) -> Settings:
     """Describe the mixtures of LFM2."""
-    config.rename(tie_embedding="tie_word_embeddings", wins=True)
+    config.rename(tie_embedding="tie_word_embeddings", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=65536,
         hidden_size=2048,

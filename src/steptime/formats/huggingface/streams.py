@@ -22,7 +22,7 @@ SPARSITY = 0.95  # share of a gate's numbers that are zero
 @model_type("gemma3n_text", "Gemma3n")
 def gemma3n_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3n: AltUp, Laurel, and embeddings of each block's own."""
-    config.rename(hidden_activation="hidden_act", wins=True)
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.set_defaults(
         vocab_size=262400,
         hidden_size=2048,
@@ -61,6 +61,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     if has_wrong_width or len(widths) != layers:
         text = f"has {len(widths)} values, not one for each of {layers} layers"
         raise config.error("intermediate_size", text)
+    # one width stands for the network, from which blocks of other widths differ
     config.replace("intermediate_size", widths[0])
     return widths
 
@@ -91,6 +92,7 @@ def _describe_blocks(
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
     for layer, kind in enumerate(kinds):
+        # the last blocks read the keys and values of the last earlier block of their kind
         shares_kv = layer >= kv_layer_count > 0
         block_changes: dict[str, Value] = {}
         if ffn_widths:

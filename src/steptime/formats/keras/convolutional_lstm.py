@@ -83,6 +83,7 @@ def _read_sequence(layer: KerasLayer, x: KerasTensor, axis_count: int) -> str:
     require(rank == axis_count + 3, f"a convolutional LSTM of {list(layer.shape(x))}")
     if not layer.has_channels_last:
         return y
+    # [batch, steps, ..., channels] -> [batch, steps, channels, ...]
     order = (0, 1, rank - 1, *range(2, rank - 1))
     return elements.transpose(layer.b, y, order, f"{layer.name}/channels_first")
 
@@ -124,6 +125,7 @@ def _add_step(
     )
     gate_sizes = [cell.filters] * GATE_COUNT
     if states is None:
+        # zeros of the shape of a state; Keras convolves them, too
         gate = elements.split(b, from_input, gate_sizes, 1, f"{name}/shape")[0]
         zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
         states = _States(zeros, zeros)

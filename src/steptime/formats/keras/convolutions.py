@@ -161,6 +161,7 @@ def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Wind
     for size, kernel, stride, dilation, output_padding in zip(
         sizes, window.kernel, window.stride, window.dilation, output_paddings, strict=True
     ):
+        # the rules of Keras' compute_conv_transpose_output_shape
         kernel_span = reach(1, kernel, 1, dilation)
         if has_output_padding:
             padding = 2 * (kernel_span // 2) if keeps_size else 0

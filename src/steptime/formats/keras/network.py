@@ -168,6 +168,7 @@ class KerasNetwork:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
             sizes.append(size)
         is_integer = str(table["config"].get("dtype")).startswith(("int", "uint"))
+        # ids in three axes are no image
         is_image = len(sizes) == IMAGE_RANK and not is_integer
         if is_image:
             height, width, channels = sizes
@@ -199,6 +200,7 @@ class KerasNetwork:
                 self._find_layer_table(tables, reference.layer)
         for key in self._order_calls(references):
             name, number = key
+            # the inputs are bound already
             is_network_input = TensorReference(name, number, 0) in tensors
             if key not in calls or is_network_input:
                 continue
@@ -252,6 +254,7 @@ class KerasNetwork:
         try:
             return [*TopologicalSorter(predecessors).static_order()]
         except CycleError as error:
+            # the second argument of a `CycleError` is the cycle
             names = " and ".join(shorten(name) for name, _ in error.args[1][:2])
             raise InputError(f"{self.place}: {names} wait for each other") from None
 

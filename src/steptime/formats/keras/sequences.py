@@ -55,6 +55,7 @@ def _run_cell(
     y = layer.to_channels_last(x)
     units = layer.read_int("units")
     require(len(layer.b.shape(y)) == 3, f"a recurrent layer of {list(layer.shape(x))}")
+    # the ops have these activations alone; a hard sigmoid counts as a sigmoid
     layer.read_choice("activation", "tanh", ("tanh",))
     layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
     state_shape = (layer.b.shape(y)[0], units)
@@ -71,7 +72,7 @@ def _run_cell(
     steps, _ = sequence_lowering.recurrent(
         layer.b, y, cell, [weights], layer.name, states=first_states
     )
-    last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
+    last = elements.select(layer.b, steps, axis=1, index=-1, name=f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
 
 
@@ -130,6 +131,7 @@ def _collect_states(
 def _select_outputs(layer: KerasLayer, output: _RecurrentOutput, cell: str) -> list[KerasTensor]:
     """Return all steps or the last one, and behind it the last states with `return_state`."""
     y = output.steps if layer.read_flag("return_sequences") else output.last
+    # the last output stands for each state, also for an LSTM's cell state, which is as large
     state_count = STATE_COUNTS[cell] if layer.read_flag("return_state") else 0
     return [KerasTensor(y), *[KerasTensor(output.last)] * state_count]
 
@@ -145,7 +147,7 @@ def add_rnn(
         raise layer.error("states of stacked cells")
     cells = [CELL_CLASSES[str(table.get("class_name"))] for table in tables]
     first_states = _collect_states(layer, cells[0], states, initial_state)
-    output = _RecurrentOutput("", "")
+    output = _RecurrentOutput(steps="", last="")  # of no cell yet
     for number, (table, cell) in enumerate(zip(tables, cells, strict=True)):
         cell_layer = layer.wrapped_layer(f"cell{number}" if is_stacked else "cell", table)
         reverses_steps = is_reversed and number == 0  # later cells read the reversed steps

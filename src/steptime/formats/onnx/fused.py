@@ -44,6 +44,7 @@ def _lower_skip_norm(
     if sum_biases and sum_biases[-1] is not None:
         total = walk.pointwise("add", total, sum_biases[-1])
     normalised: Value = norm(walk, total, w, *shifts)  # type: ignore[assignment]  # one output
+    # the outputs between are statistics for training, which no node reads
     return [normalised, None, None, total]
 
 
@@ -189,6 +190,7 @@ def _lower_quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) 
         raise ShapeError("a packed weight that is computed")
     scales_and_zero_points = scales[:2]
     _record_quantised(walk, w, f"int{walk.attr('bits', 4)}", *scales_and_zero_points)
+    # the file's tensor is of bytes; N and K are the sizes of the weight that they hold
     unpacked_shape = (walk.attr("N", 0), walk.attr("K", 0))
     return walk.lower(lowering.linear, x, FileConstant(w.name, unpacked_shape, "float32"))
 
@@ -230,6 +232,7 @@ def _lower_recurrent(
                 _take_direction(walk, bias, direction, (rows,), STATE_HALF),
             ]
         weights_by_direction.append(weights)
+    # below, the last state stands for the cell state of an LSTM as well, which is as large
     is_batch_first = bool(walk.attr("layout", 0))
     y, state = walk.lower(
         sequence_lowering.recurrent,
@@ -294,6 +297,7 @@ def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     In training the gradient passes straight through, except for numbers beyond the limits.
     """
     if isinstance(x, FileConstant):
+        # a weight counts in few bits where it is dequantised
         return [x, None, None]
     scaled = walk.lower(elements.pointwise, "mul", x, ANY_SCALE)
     scale = walk.constant(ANY_SCALE, "float32")

@@ -121,6 +121,7 @@ def _find_batch(inputs: Sequence[OnnxInput]) -> int | str:
     first_size, *further_sizes = shapes[0]
     if isinstance(first_size, str):
         return first_size
+    # a size with the name of a batch, on whatever axis, wins over a first size that is a number
     size_names = [size for size in further_sizes if isinstance(size, str)]
     batch_names = [name for name in size_names if _BATCH_NAME.match(name)]
     return batch_names[0] if batch_names else first_size

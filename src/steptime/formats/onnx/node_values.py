@@ -37,6 +37,7 @@ class NodeValues(BatchWalk):
 
     def __init__(self, file_walk: "NodeValues | None") -> None:
         self.file_walk = file_walk
+        # "" names an input that a node leaves out
         self.value_by_name: dict[str, Value] = {"": None}
         self.node = OnnxNode(
             name="", op="", inputs=(), outputs=(), attrs={}, opset=0, proto=NodeProto()

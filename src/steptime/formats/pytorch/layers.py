@@ -118,6 +118,7 @@ def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
     is_dilated = set(as_list(call.argument("dilation", 1))) != {1}
     require(not is_dilated, "pooling with a dilation")
     kernel = _sizes_by_axis(call["kernel_size"], axis_count)
+    # the second output, if the op has one, are the places of the maxima
     y = call.lower(
         lowering.pool,
         call.tensor(),

@@ -89,6 +89,7 @@ class ProgramFile:
             self.name_by_symbol = _name_open_sizes(self.program, self.batch_symbol)
             self.value_symbols = find_value_symbols(self.program)
         except InputError as error:
+            # an error of opening the file names it already
             names_file = str(error).startswith("model ")
             message = str(error) if names_file else f"{self.file_label}: {error}"
             raise InputError(message) from None
@@ -143,6 +144,7 @@ class ProgramFile:
             return build_graph(trial_builder, batches)
 
         has_open_batch = bool(self.batch_symbol)
+        # with an open batch the file's shapes are those of the new batch
         batches = Batches(batch if has_open_batch else self.file_batch, batch)
         memo_key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
@@ -190,6 +192,7 @@ class ProgramFile:
         """Raise `InputError` for a size outside of the range that the file was exported for."""
         for symbol, value in value_by_symbol.items():
             lowest, highest = self.program.symbol_limits.get(symbol, NO_LIMITS)
+            # torch states a minimum of 2 for any open size, which excludes no 1
             is_too_small = value < lowest and lowest > SMALLEST_CHECKED
             is_too_large = highest is not None and value > highest
             if is_too_small or is_too_large:

@@ -25,7 +25,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     (output,) = op.outputs
     y = editor.tensors[output]
     base = output
-    if editor.tuning.dropout:  # of what LoRA reads, too
+    if editor.tuning.dropout:  # (share - 1) scales the frozen product of LoRA's dropped input
         base = _append_base_product(editor, op)
     low_rank = add_low_rank(editor, op, is_merged=True)
     per_row = TensorSpec((y.shape[-1],), y.dtype)  # a number for each row of the matrix

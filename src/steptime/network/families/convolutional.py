@@ -64,6 +64,7 @@ def __getattr__(name: str) -> Family:
 
 def _block(b: Builder, x: str, line: str) -> str:
     """Append a line of layers, in the scope before its colon if there is one."""
+    # The line is `scope: chain` or `scope: chain | chain`; "+" behind the scope adds the input.
     name, _, layers = line.rpartition(": ")
     if not name:
         return _chain(b, x, layers)
@@ -83,6 +84,7 @@ def _block(b: Builder, x: str, line: str) -> str:
 def _chain(b: Builder, x: str, layers: str) -> str:
     """Append layers one after the other; those joined by `&` have one input."""
     for stage in layers.split(", "):
+        # of `a & b` both layers read x, and their results are joined
         ends = [_layer(b, x, layer) for layer in stage.split(" & ")]
         x = ends[0] if len(ends) == 1 else b.op("concat", *ends, name="concat", axis=1)
     return x
@@ -100,9 +102,11 @@ def _layer(b: Builder, x: str, text: str) -> str:
     padding: Padding = "same" if " same" in text else int(layer["padding"] or 0)
     _, input_channels, input_height, _ = b.shape(x)
     if kind in _POOLS:
+        # of a pool the width is the side of its window, and "all" pools the whole image
         kernel = input_height if width == "all" else int(width)  # the "width" of a pool
         ceil = {"ceil": True} if layer["ceil"] else {}
         return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
+    # of a convolution "all" means a depthwise one
     is_depthwise = width == "all"
     channels = input_channels if is_depthwise else int(width)
     has_norm, activation = _CONVOLUTIONS[kind]

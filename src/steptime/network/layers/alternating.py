@@ -71,6 +71,7 @@ class AltUp:
         laurel = self._laurel(b, normed, kind)
         attended = norm(b, attends(normed), kind, "output_norm1")
         y = b.op("add", b.op("add", attended, first, name="add1"), laurel, name="add_laurel")
+        # the mean magnitude of two residual sums
         y = _scale(b, y, 1 / math.sqrt(2), "joined")
         fed = norm(b, feeds(norm(b, y, kind, "norm2")), kind, "output_norm2")
         y = b.op("add", fed, y, name="add2")

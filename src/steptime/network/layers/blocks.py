@@ -68,6 +68,7 @@ def _xielu(b: Builder, x: str) -> str:
     rise = b.op("pointwise", b.weight("rise/w", (1,)), name="rise", function="softplus")
     fall = b.op("pointwise", b.weight("fall/w", (1,)), name="fall", function="softplus")
     fall = b.op("pointwise", fall, name="fall_from_half", function="add", scalar=0.5)
+    # rise x^2 + x / 2 where x > 0, else fall (exp(min(x, -1e-6)) - 1 - x) + x / 2
     above = b.op("mul", b.op("pointwise", x, rise, name="risen", function="mul"), x, name="above")
     low = b.op("pointwise", x, name="low", function="minimum", scalar=-1e-6)
     below = b.op("pointwise", low, name="expm1", function="expm1")
@@ -147,11 +148,13 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
         tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
+    # a rank runs its own experts; zero experts, which pass a token on, cost nothing
     if choices > rank_experts:
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
     per_token = p["experts_per_token"]
     is_routed = ranks > 1
-    if is_routed:  # an own row for each of a token's experts, which go where these are
+    if is_routed:
+        # each token becomes a row for each of its experts, and the rows go to the ranks of these
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
         tokens = b.route_rows(tokens, "dispatch", copies=per_token)
     weights = [

@@ -81,7 +81,10 @@ class CompressedAttention:
             with b.scope("indexer"):
                 index_keys = self._compress(b, x, indexer.width)
                 index_q = linear(b, reduced, indexer.heads * indexer.width, "q", bias=False)
+                # no op reads the weights of heads: the attention below counts the weighted sum of
+                # scores
                 linear(b, x, indexer.heads, "weights", bias=False)
+                # one feature of the keys stands for the values, whose content costs nothing
                 index_values = b.op(
                     "slice", index_keys, name="one", axis=-1, start=0, stop=INDEX_VALUES
                 )
@@ -90,6 +93,7 @@ class CompressedAttention:
                 b.op("attention", *index_inputs, name="scores", causal=False, **sizes)
             _, key_count, _ = b.shape(keys)
             selected = min(key_count, indexer.selected)
+            # any keys cost as much as the chosen ones
             keys = b.op("slice", keys, name="chosen", axis=1, start=0, stop=selected)
         return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
 
@@ -193,6 +197,7 @@ def through_streams(
 def _coefficients(b: Builder, x: str, width: int, scales: int) -> str:
     """Return the coefficients of a mix of streams: a scaled product of all of them."""
     y = linear(b, norm(b, x, "plain_rms", "norm"), width, "coefficients")
+    # one scale multiplies all coefficients, which costs as much as one for each of the kinds
     scale = b.op("slice", b.weight("scale/w", (scales,)), name="scale", axis=0, start=0, stop=1)
     return b.op("pointwise", y, scale, name="scaled", function="mul")
 

@@ -110,11 +110,13 @@ class Builder:
         if not rule or not self.precision.mixed:
             return inputs
         types = {"low": self.precision.compute, "wide": self.precision.weights}
+        # under any further rule the inputs take the type of the first
         dtype = types.get(rule) or self.tensors[inputs[0]].dtype
         castable_types = (self.precision.compute, self.precision.weights)
         cast_inputs = []
         for i, name in enumerate(inputs):
             if self.tensors[name].dtype in castable_types:
+                # the cast of the first input has no number
                 cast_inputs.append(self._cast(name, dtype, f"{path}/cast{i or ''}"))
             else:
                 cast_inputs.append(name)

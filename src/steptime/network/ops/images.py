@@ -100,6 +100,7 @@ def gradient(b: Backward) -> tuple[str | None, ...]:
     x, w = b.op.inputs
     x_spec, w_spec = b.specs
     needs_dx, needs_dw = b.needs
+    # only a transpose has an `output_size`: the size that its convolution would read
     attrs = b.attrs_without("output_size")
     axes = len(b.out.shape) - 2
     convolution = f"conv{axes}d"

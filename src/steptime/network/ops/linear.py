@@ -116,6 +116,7 @@ def _right_gradient(b: Backward) -> str:
     right_shape = right_spec.shape
     out_shape = b.out.shape
     is_right_transposed = b.attrs.get("transpose_b")
+    # of C = A B^T the gradient is dC^T A, of C = A B it is A^T dC
     factors = (b.grad, left) if is_right_transposed else (left, b.grad)
     has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
     batch_shares_right = has_batch and len(right_shape) == 2

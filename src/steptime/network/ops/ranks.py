@@ -61,6 +61,7 @@ class _Rank:
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
             weights_by_op.setdefault(update.of, []).append(weight)
+        # gradients are made from the last op back: buckets are filled in that order
         forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
@@ -75,6 +76,7 @@ class _Rank:
     def scatter_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         updates = [self.update_by_weight[weight] for weight in bucket]
+        # the last input of an update is the gradient
         grads = [update.inputs[-1] for update in updates]
         forward_ops = {update.of for update in updates}
         backward_indices = [
@@ -96,6 +98,8 @@ class _Rank:
         """Let the update of a weight's shard read the sum of its gradients."""
         op = self.update_by_weight[weight]
         shard = self.shard(weight)
+        # an update reads the weight, its states and last the gradient; the states are sharded as it
+        # is
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]
