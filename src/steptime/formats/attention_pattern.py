@@ -178,6 +178,8 @@ def _swap_keys(b: Builder, swapped_keys: str, name: str) -> str:
     There the tensor before that swap is reshaped.
     """
     shape = b.shape(swapped_keys)
+    # exporters merge heads into the batch, swap the last two axes, and separate the heads again:
+    # the tensor before that swap is reshaped
     reshape_operands = operands_of(b, swapped_keys, "reshape")
     merged_keys = str(reshape_operands[0]) if reshape_operands else swapped_keys
     swap_operands = operands_of(b, merged_keys, "transpose")

@@ -158,6 +158,7 @@ class BatchWalk(ABC):
         open_names = [*values_read]
         while open_names:
             reader = open_names.pop()
+            # what leads to a tensor that grows with the batch needs no choice
             if reader in input_dependent and self._has_grown_with_batch(reader):
                 continue
             is_computed = isinstance(self.value_by_name.get(reader), str)
@@ -258,6 +259,7 @@ def _search_batch_axes(
         try:
             walk_file(Batches(file_batch, trial_batch, batch_axes=axes))
         except FixedBatchError as error:
+            # a choice has been made for this place already
             if error.location in decided_locations:
                 return error
             for choice in error.choices:

@@ -136,6 +136,7 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
+        # an open batch may be multiplied by itself
         powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
@@ -168,6 +169,7 @@ class Batches:
         Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
         not for each example`.
         """
+        # with a batch of one nothing tells a product for each example from one for the step
         states_single_example = self.is_fixed and self.file_batch == 1
         if not (states_single_example and self.differ):
             return []

@@ -44,6 +44,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     has_single_output = len(float_outputs) == 1
     needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
+        # the output of a classifier gets a cross entropy, any other one is averaged
         loss = _add_cross_entropy(b, float_outputs[0]) if has_single_output else ""
         guess = "cross entropy"
         if not loss:
@@ -124,6 +125,7 @@ def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
     scalars_read_outputs = not tensor_outputs.isdisjoint(_find_sources(b, scalars))
     if not scalars_read_outputs:
         return [*outputs]
+    # losses train every weight that any output would train
     scalars_train_all = _find_trained_weights(b, scalars) == _find_trained_weights(b, outputs)
     return scalars if scalars_train_all else [*outputs]
 

@@ -301,6 +301,7 @@ def batch_norm(
         _weight_or_new_buffer(b, vector, channels, f"{name}/{suffix}")
         for suffix, vector in vector_by_suffix.items()
     ]
+    # None: as the phase of the graph
     uses_batch_statistics = b.training if training is None else training
     return elements.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
 

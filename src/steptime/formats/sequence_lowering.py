@@ -91,7 +91,8 @@ def _attention_by_products(
     scores = el.pointwise(b, "mul", scores, factor, name=f"{name}/scale")
     for mask in masks:
         scores = el.pointwise(b, "add", scores, mask, name=f"{name}/mask")
-    return matmul(b, el.softmax(b, scores, -1, f"{name}/softmax"), v, name)
+    shares = el.softmax(b, scores, axis=-1, name=f"{name}/softmax")
+    return matmul(b, shares, v, name)
 
 
 def recurrent(

@@ -110,6 +110,7 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         attributes=attributes,
         batches=(low_batch, batches[-1]),
     )
+    # the lines go through the two lowest batches, and the further ones check them
     if any(template.build_graph(batch) != graphs[batch] for batch in check_batches):
         raise NotLinearError("a size is no straight line of the batch")
     return template

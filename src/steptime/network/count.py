@@ -106,7 +106,7 @@ def live_bytes(
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
     stated_bytes = dict(sizes or {})
-    # `sizes` names tensors and ops together: no op is named as a tensor of other bytes
+    # `sizes` states the scratch of ops, too, by the op's name
     op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | stated_bytes
     permanent_bytes = sum(
         stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
@@ -203,6 +203,7 @@ def _find_last_use_indices(graph: Graph, storage_by_tensor: Mapping[str, str]) -
             last_use_by_storage[storage_by_tensor.get(name, name)] = op_index
     for name in graph.outputs:
         last_use_by_storage[storage_by_tensor.get(name, name)] = behind_all_ops
+    # autocast keeps the casts of weights to the end of the forward pass
     weights = set(graph.weights)
     forward_count = sum(op.part == "forward" for op in graph.ops)
     for op in graph.ops[:forward_count]:

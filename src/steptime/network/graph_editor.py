@@ -62,6 +62,7 @@ def adapts(op: Op, on: str, head: str) -> bool:
         return op.name != head
     if on == "attention":
         return is_attention_name(op.name)
+    # names such as `q+v` are parts of the op's path
     path_parts = set(re.split(r"[/.]", op.name))
     names = product_names(on)
     has_part = bool(names & path_parts)
@@ -111,7 +112,7 @@ class GraphEditor:
         product_by_biased = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
         # products named qkv make queries, keys and values together; "q" finds any that make queries
         merged_products = {
-            op.outputs[0] for op in graph.ops if adapts(op, "q", "") and "qkv" in op.name
+            op.outputs[0] for op in graph.ops if adapts(op, on="q", head="") and "qkv" in op.name
         }
         for op in graph.ops:
             if op.kind != "split":
@@ -129,6 +130,7 @@ class GraphEditor:
         weight = self.weight_of(op)
         inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
+            # the weight of a product is its second input
             inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
         input_sources = [self._sources.get(name, name) for name in op.inputs]
         for expert_weight in self._expert_weights(op):

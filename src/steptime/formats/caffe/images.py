@@ -121,6 +121,7 @@ def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
 
     Along each axis it is `stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * padding`.
     """
+    # stride (size - 1) + dilation (kernel - 1) + 1 - 2 padding
     height, width = (
         reach(size[axis], window.kernel[axis], window.stride[axis], dilation[axis])
         - 2 * window.padding[axis]

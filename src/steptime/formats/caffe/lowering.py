@@ -99,6 +99,7 @@ class CaffeGraph:
         They have the name of the loss's second bottom if that is free, else `<layer>/labels`.
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
+        # two losses of one blob and shape share their labels
         key = f"{number}:{shape}"
         if key not in self.shared_tensors:
             source = self.source_by_blob.get(number)

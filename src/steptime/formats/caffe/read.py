@@ -110,6 +110,7 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
         except ShapeError as error:
             raise InputError(f"{place}: {str(error).removeprefix(f'{layer.name}: ')}") from None
     if not b.training:
+        # the last output in the file is the network's
         return results[-1]
     if not b.weights:
         raise InputError(f"{file}: has no weights to train")
@@ -132,6 +133,7 @@ def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
             continue
         blob = layer.bottoms[0]
         is_inner = blob in normed_blobs and blob not in output_blobs
+        # what else reads the blob needs the norm without the scale
         if is_inner and reader_counts[blob] == 1:
             scale_by_blob[blob] = layer
     return scale_by_blob

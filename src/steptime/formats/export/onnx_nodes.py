@@ -121,6 +121,7 @@ class Nodes:
         """
         result_names = results if isinstance(results, tuple) else (results,)
         output_of_result = dict(zip(result_names, self.current_op.outputs, strict=False))
+        # nodes have temporary names until the outputs of the op are known
         nodes_of_op = self.node_list[first_node_index:]
         for node in nodes_of_op:
             node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)

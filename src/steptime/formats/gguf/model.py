@@ -58,6 +58,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     if f"{architecture}.block_count" not in metadata:
         raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
     has_experts = bool(metadata.get(f"{architecture}.expert_count", 0))
+    # an architecture without a row is taken as a decoder of the usual kind
     row = row_by_architecture.get(architecture)
     if row is None:
         row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]

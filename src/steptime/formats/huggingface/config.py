@@ -92,6 +92,7 @@ class Config:
         stated_value = self._values[spelling]
         place = f"{self.place}: {spelling}"
         value: Field = check_value(stated_value, family_default, place)
+        # 0 is a count in a few fields only
         is_count = type(family_default) is int and type(stated_value) is int
         if is_count and stated_value == 0 and name not in MAY_BE_ZERO:
             raise InputError(f"{place}: must be at least 1, not 0")

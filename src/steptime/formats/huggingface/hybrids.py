@@ -166,6 +166,7 @@ def nemotron_nas(config: Config) -> Settings:
     settings = decoder(config)
     config.check_ignored("attention_bias", False)
     config.check_ignored("mlp_bias", False)
+    # an entry of `block_configs` says the heads in a group and the width of its block
     if not blocks:
         return settings
     if len(blocks) != settings["layers"]:

@@ -59,7 +59,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
         holds_decoder = isinstance(name, str) and has_nested_decoder(table)
         if not holds_decoder:
             raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
-        return _describe_words(table, None, place)
+        return _describe_words(table, network_type=None, place=place)
     if network_type.decoder_type:
         return _describe_words(table, network_type, place)
     if network_type.tower_types:

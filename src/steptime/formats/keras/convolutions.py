@@ -162,7 +162,7 @@ def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Wind
         sizes, window.kernel, window.stride, window.dilation, output_paddings, strict=True
     ):
         # the rules of Keras' compute_conv_transpose_output_shape
-        kernel_span = reach(1, kernel, 1, dilation)
+        kernel_span = reach(1, kernel, stride=1, dilation=dilation)  # of one window
         if has_output_padding:
             padding = 2 * (kernel_span // 2) if keeps_size else 0
             output_size = (size - 1) * stride + kernel_span - padding + output_padding

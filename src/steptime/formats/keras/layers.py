@@ -252,6 +252,7 @@ def add_masking(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     is_present = layer.apply(elements.reduce, "any", differs, [-1], suffix="/present", keep=True)
     dtype = layer.b.tensors[y.name].dtype
     factor = layer.apply(elements.cast, is_present, dtype, suffix="/factor")
+    # layers behind it compute masked steps all the same: only this product is counted
     return layer.apply_elementwise("mul", y, factor.name)
 
 

@@ -201,7 +201,7 @@ class KerasNetwork:
         for key in self._order_calls(references):
             name, number = key
             # the inputs are bound already
-            is_network_input = TensorReference(name, number, 0) in tensors
+            is_network_input = TensorReference(name, number, output=0) in tensors
             if key not in calls or is_network_input:
                 continue
             has_all_inputs = all(reference in tensors for reference in references[key])
@@ -236,7 +236,7 @@ class KerasNetwork:
                 tensor = self._add_input(table, f"{path}{name}", shape)
             else:
                 raise InputError(f"{self.place}: input {shorten(name)} has no shape")
-            tensors[TensorReference(name, reference.node, 0)] = tensor
+            tensors[TensorReference(name, reference.node, output=0)] = tensor
         return tensors
 
     def _find_layer_table(self, tables: Mapping[str, LayerTable], name: str) -> LayerTable:

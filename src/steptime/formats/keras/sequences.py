@@ -67,7 +67,8 @@ def _run_cell(
     if is_reversed:
         y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
     first_states = [
-        elements.unsqueeze(layer.b, state.name, 0, f"{layer.name}/first_state") for state in states
+        elements.unsqueeze(layer.b, state.name, axis=0, name=f"{layer.name}/first_state")
+        for state in states
     ]
     steps, _ = sequence_lowering.recurrent(
         layer.b, y, cell, [weights], layer.name, states=first_states
@@ -193,6 +194,7 @@ def add_bidirectional(
     forward = layer.wrapped_layer("forward", forward_table)
     backward = layer.wrapped_layer("backward", backward_table)
     first_states = _collect_states(layer, cell, states, initial_state, directions=2)
+    # the first half of the states is the forward layer's
     middle = len(first_states) // 2
     y, *last_states = _run_direction(forward, x, cell, first_states[:middle])
     y_back, *last_states_back = _run_direction(
@@ -209,7 +211,7 @@ def _merge_directions(
         return [forward, backward]
     merge_mode = layer.read_choice("merge_mode", "concat", MERGE_MODES)
     if merge_mode == "concat":
-        return [layer.apply(elements.concat, [forward.name, backward.name], -1)]
+        return [layer.apply(elements.concat, [forward.name, backward.name], axis=-1)]
     if merge_mode == "ave":
         return [add_average(layer, forward, backward)]
     return [add_merge(MERGE_FUNCTIONS[merge_mode], layer, forward, backward)]
@@ -369,7 +371,7 @@ def add_additive_attention(
         scale = layer.add_weight("scale", width)
         terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
     scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
-    weights = elements.softmax(b, scores, -1, f"{name}/softmax")
+    weights = elements.softmax(b, scores, axis=-1, name=f"{name}/softmax")
     weights = elements.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
     return layer.apply(lowering.matmul, weights, inputs.value)
 

@@ -41,6 +41,7 @@ def _lower_skip_norm(
     shifts = optional[:shift_count]
     sum_biases = optional[shift_count:]
     total = walk.pointwise("add", x, skip)
+    # a bias of the sum is the last input
     if sum_biases and sum_biases[-1] is not None:
         total = walk.pointwise("add", total, sum_biases[-1])
     normalised: Value = norm(walk, total, w, *shifts)  # type: ignore[assignment]  # one output
@@ -107,6 +108,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
             values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
     is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
     mask = optional_input(input_places.mask)
+    # a mask is part of the op and costs nothing; a learnt bias of the scores is read
     learnt_bias = ""
     if mask is not None:
         head_count = walk.shape(queries)[1]
@@ -175,6 +177,7 @@ def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) ->
 
 def _lower_rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     """Lower RotaryEmbedding; ONNX Runtime's has the positions before the tables."""
+    # inputs are cosines and sines, in ONNX Runtime's operator behind the positions
     has_positions_first = walk.node.op.startswith("com.")
     table = tables[1] if has_positions_first else tables[0]
     table_shape = walk.shape(table)

@@ -274,6 +274,7 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
         schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
     except onnx.defs.SchemaError:
         return None
+    # some operators have a fixed function, for others ONNX makes one for the node's types
     if schema.has_function:
         function: FunctionProto = schema.function_body
         return function

@@ -107,6 +107,7 @@ def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool
     index_count = math.prod(indices.shape)
     if index_count != size_in_file:
         return False
+    # as many indices as elements are taken to be all of them, as of torch's `as_strided`
     if indices.values is None:
         return True
     return indices.values.ravel().tolist() == list(range(size_in_file))

@@ -93,6 +93,7 @@ class NodeValues(BatchWalk):
 
         Sizes that are inputs today were attributes in older opsets.
         """
+        # sizes that are inputs today were attributes in older opsets
         is_stated_by_attribute = value is None
         if is_stated_by_attribute:
             stated = self.node.attrs.get(attribute)
@@ -141,6 +142,7 @@ class NodeValues(BatchWalk):
         steps_before_repeat: list[ViewStep] = []
         shape = constant.shape
         for step in constant.view_steps:
+            # repeated rows are no part of the weight
             if step.kind == "repeat":
                 shape = step.shape_before
                 break

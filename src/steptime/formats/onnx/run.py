@@ -250,6 +250,7 @@ class OnnxWalk(NodeValues):
         stated = self.model.find_stated_input(name) if name else None
         if stated is None:
             return None
+        # a named size is known if an input has it, too
         sizes = [
             self.size_by_name.get(size) if isinstance(size, str) else size for size in stated.sizes
         ]
@@ -339,6 +340,7 @@ class OnnxWalk(NodeValues):
         file_input_shape = self.file_shape(self.node.inputs[0])
         file_view_shape = self.file_shape(self.node.outputs[0])
         input_shape = self.shape(x)
+        # the view of the file, grown with the batch, else the shape by the node's own rule
         view_shape = None
         if file_input_shape is not None and file_view_shape is not None:
             view_shape = infer_view_shape(

@@ -144,6 +144,7 @@ def _describe_tie_doubt(program: Program) -> str:
     doubtful_paths: list[str] = []
     for name, path in program.weight_paths.items():
         is_unread = name not in tensors_read
+        # a weight that nothing reads may be a second name of one of its shape
         may_be_second_name = program.specs[name] in specs_of_read_weights
         if is_unread and may_be_second_name:
             doubtful_paths.append(path)

@@ -149,6 +149,7 @@ def _lower_embedding(call: Call) -> Result:
     If something else reads the table, too, torch adds a dense gradient to it.
     """
     asks_for_sparse = bool(call.argument("sparse")) and call.b.training
+    # torch adds a sparse gradient to a dense one of another reader as a dense one
     is_sparse = asks_for_sparse and _is_read_by_sparse_lookups_alone(call)
     if asks_for_sparse and not is_sparse:
         reason = (

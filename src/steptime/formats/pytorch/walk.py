@@ -265,6 +265,8 @@ class Walk(BatchWalk):
             return file_shape
         pairs = zip(node.input_names, inputs, strict=True)
         input_has_grown = any(self.shape(value) != self.file_shape(name) for name, value in pairs)
+        # a constant grows with its inputs, or if its node states sizes that begin with the file's
+        # batch
         if input_has_grown:
             first_size, *other_sizes = file_shape
             grown_size, remainder = divmod(

@@ -45,6 +45,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     base_change = append("base", "mul", (base, change), y)
     rank_change = append("low_rank", "mul", (low_rank, share), y)
     both_changes = append("both", "add", (base_change, rank_change), y)
+    # later ops of the network read the sum in place of the product's result
     editor.results[output] = append("sum", "add", (output, both_changes), y)
 
 

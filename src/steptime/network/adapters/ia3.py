@@ -36,6 +36,7 @@ def _scale_parts(editor: GraphEditor, op: Op) -> None:
     names = product_names(editor.tuning.on)
     for part, result in zip(MERGED_PRODUCTS, op.outputs, strict=False):
         if part in names:
+            # later ops of the network read the scaled part
             editor.results[result] = _append_scaling(editor, op, result, part)
 
 

@@ -14,6 +14,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     if editor.is_target(op):
         result = add_low_rank(editor, op)
         total = editor.tensors[op.outputs[0]]
+        # later ops of the network read the sum in place of the product's result
         editor.results[op.outputs[0]] = editor.append_op(
             f"{op.name}/lora_sum", "add", (op.outputs[0], result), total
         )

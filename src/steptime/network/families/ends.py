@@ -184,7 +184,8 @@ def _pool_first_token(b: Builder, x: str, p: Parameters) -> str:
 
 def vector(b: Builder, x: str, p: Parameters) -> str:
     """Return the token that stands for all of `x`, a decoder's last one, normed and projected."""
-    x = _select_token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
+    index = 0 if p["kind"] == "encoder" else -1  # of the class token, or of a decoder's last
+    x = _select_token(b, x, index, "one")
     # without a norm behind the blocks the chosen token alone is normed
     x = x if p["final_norm"] else norm(b, x, p["norm"], "post_norm")
     return linear(b, x, p["projection"], "projection", bias=False) if p["projection"] else x
@@ -195,7 +196,7 @@ def _append_classes_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     if p["kind"] == "encoder":
         return _append_tokens_head(b, _pool_first_token(b, x, p), p, _)
     x = linear(b, x, p["classes"], "classifier", p["class_bias"])
-    return classify(b, _select_token(b, x, -1, "last"))
+    return classify(b, _select_token(b, x, index=-1, name="last"))
 
 
 def _append_tokens_head(b: Builder, x: str, p: Parameters, _: str) -> str:
@@ -218,7 +219,8 @@ def _append_classes_with_mean_head(b: Builder, x: str, p: Parameters, _: str) ->
     """Return the loss of classes by the first token beside the mean of the others (DINOv2)."""
     patches = b.op("slice", x, name="patches_only", axis=1, start=1, stop=b.shape(x)[1])
     mean = b.op("reduce", patches, name="pooled", function="mean", axes=(1,), keep=False)
-    features = b.op("concat", _select_token(b, x, 0, "first"), mean, name="first_and_mean", axis=1)
+    class_token = _select_token(b, x, index=0, name="first")
+    features = b.op("concat", class_token, mean, name="first_and_mean", axis=1)
     return classify(b, linear(b, features, p["classes"], "classifier"))
 
 
@@ -278,7 +280,7 @@ def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
         z = norm(b, y, "layer", "norm")
         z = feed_forward(b, z, p["ffn"], p["activation"], bias=True, name="ffn")
         pooled = b.op("add", y, z, name="add")
-        return _select_token(b, pooled, 0, "pooled")
+        return _select_token(b, pooled, index=0, name="pooled")
 
 
 HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {

@@ -98,6 +98,7 @@ def blocks(
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
         if has_linear_attention:
+            # a state takes the place of attention, the first part
             parts[0] = lambda x: delta_net(b, x, p, "attention")
         with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:

@@ -37,6 +37,7 @@ def residual_block(
             is_last = number == len(layers)
             name = f"conv{number}"
             y = conv_norm(b, y, channels, kernel, name, stride=stride, relu=not is_last)
+        # the shortcut is brought to the shape of the sum
         if project:
             total_stride = math.prod(stride for _, _, stride in layers)
             x = conv_norm(b, x, channels, 1, "shortcut", stride=total_stride, relu=False)
@@ -121,7 +122,9 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
         if p["shared_gate"]:
-            gate = b.op("sigmoid", linear(b, x, 1, "shared_gate", bias=False), name="sigmoid")
+            gate = b.op(
+                "sigmoid", linear(b, x, width=1, name="shared_gate", bias=False), name="sigmoid"
+            )
             shared = b.op("pointwise", shared, gate, name="gated", function="mul")
         return b.op("add", y, shared, name="add_shared")
 

@@ -154,7 +154,7 @@ def expand_streams(b: Builder, x: str, count: int) -> str:
 def collapse_streams(b: Builder, x: str, count: int) -> str:
     """Return the weighed sum of residual streams, as one of `[n, l, width]`."""
     with b.scope("streams"):
-        shares = _coefficients(b, x, count, 1)
+        shares = _coefficients(b, x, count, scales=1)
         return _sum_of_streams(b, x, b.op("sigmoid", shares, name="shares"), count)
 
 
@@ -171,13 +171,14 @@ def through_streams(
         # Of each token: shares of the streams in the input, shares of the output in the streams,
         # and a matrix that mixes the old streams.
         sizes = (count, count, count * count)
-        coefficients = _coefficients(b, x, sum(sizes), len(sizes))
+        coefficients = _coefficients(b, x, sum(sizes), scales=len(sizes))
         input_shares, output_shares, mixing = b.append(
             b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
         )
         input_shares = b.op("sigmoid", input_shares, name="before")
         part_input = _sum_of_streams(b, x, input_shares, count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
+        # one softmax stands for the iterations that make the matrix doubly stochastic
         mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
         streams = b.op("reshape", x, name="old", shape=(n, length, count, width))

@@ -225,6 +225,7 @@ class Builder:
         ranks = self.plan.tensor
         if ranks == 1:
             return x
+        # ranks that share the sequence need only their part of the sum
         if self.plan.sequence:
             return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
         return self.op("all_reduce", x, name=name, ranks=ranks)
@@ -247,6 +248,7 @@ class Builder:
         shares_evenly = heads % ranks == 0 or ranks % heads == 0
         if not shares_evenly:
             raise ShapeError(f"{heads} heads of a rank do not divide into context {ranks}")
+        # ranks without a head of their own get a copy
         if heads < ranks:
             copies = ranks // heads
             single_copies = (n, length, heads, 1, width // heads)

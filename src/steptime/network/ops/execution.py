@@ -362,6 +362,7 @@ def merge_biases(graph: Graph) -> Iterator[tuple[Op, Op]]:
     for op in graph.ops:
         product = products.get(op.name)
         if product is not None:
+            # the product runs where its bias stands, and makes the bias's result
             yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
         elif op.name not in merged_names:
             yield op, op

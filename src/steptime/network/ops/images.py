@@ -147,6 +147,7 @@ def conv_transpose_outputs(
     _check_channels(x, w, groups)
     require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
     out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
+    # the convolution of the output must lead back to the input
     (convolved,) = conv_outputs(out, w, groups=groups, **attrs)
     require(
         convolved.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}"

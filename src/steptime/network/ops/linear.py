@@ -80,6 +80,7 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
     batch = math.prod(batch_sizes)
     is_transposed = settings.get("transpose_a", False)
     *_, k = _matrix(a, is_transposed, settings.get("fold", False))
+    # libraries view the left operand as one matrix of all rows where all share the right one
     batch_shares_right = len(b.shape) == 2
     if batch_shares_right and not is_transposed:
         return ((1, batch * m, n, k),)

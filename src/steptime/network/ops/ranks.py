@@ -27,6 +27,7 @@ def rank_graph(graph: Graph, ranks: int, bucket_bytes: float = BUCKET_BYTES) -> 
     rank = _Rank(graph, ranks)
     buckets = rank.buckets(bucket_bytes)
     rank.gather_before_use(buckets)
+    # gradients are made from the last bucket back
     for number, bucket in enumerate(reversed(buckets)):
         rank.scatter_gradients(bucket, number)
     return rank.graph()

@@ -58,6 +58,7 @@ def attention_outputs(
     head_width = width // heads
     has_keys = k.shape == (batch, key_count, head_width * kv_heads)
     has_values = value_batch_and_count == [batch, key_count] and value_width % kv_heads == 0
+    # a term of the scores, such as relative positions, or the score of a key without a value
     relative_shape, sink_shape = (heads, length, key_count), (heads,)
     has_extra = all(spec.shape in (relative_shape, sink_shape) for spec in extra)
     require(has_keys and has_values and has_extra, message)
@@ -92,6 +93,7 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
     """
     length, keys = q.shape[1], k.shape[1]
     if keys < length:
+        # with more queries than keys these do not stand at the end of them: no window applies
         return 1.0
 
     def sum_capped(count: int, cap: int) -> int:
@@ -140,6 +142,7 @@ def rotary_outputs(
     require(has_heads, f"rotary of width {width} in heads of {head_width}")
     message = f"rotary of {show(x, table)}"
     require(len(table.shape) == 2, message)
+    # the table has cosines, then sines, of the features that are rotated
     rows, rotated = table.shape
     require(rows == length and rotated % 2 == 0, message)
     require(2 <= rotated <= head_width, message)

@@ -51,6 +51,7 @@ def delta_outputs(
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
     batch_and_length = q.shape[:2]
     key_width = q.shape[-1] // key_heads
+    # a token forgets a part of the state, the same for a head or different by feature
     decay_by_head = (*batch_and_length, heads)
     decay_by_feature = (*batch_and_length, key_width * heads)
     has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0

@@ -142,6 +142,7 @@ def find_differentiated(
         reads_dependent = not depend_on_sources.isdisjoint(op.inputs)
         if reads_dependent and not _stops_gradient(op):
             depend_on_sources.update([name for name in op.outputs if tensors[name].is_floating])
+    # gradients exist where a path leads from a source to the loss
     lead_to_loss = {loss}
     for op in reversed(ops):
         makes_leading = not lead_to_loss.isdisjoint(op.outputs)
