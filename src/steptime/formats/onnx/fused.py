@@ -170,6 +170,7 @@ def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) ->
     has_head_axis = len(walk.shape(x)) == 4
     by_head = _with_head_axis(walk, x, heads)
     head_width = walk.shape(by_head)[-1]
+    # a row of the table is half as wide as what is rotated
     rotated_width = min(2 * table_shape[-1], head_width)
     rotated = apply_rotary(walk.b, by_head, rotated_width, walk.name)
     return rotated if has_head_axis else walk.lower(join_heads, rotated)
@@ -181,6 +182,7 @@ def _lower_rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     has_positions_first = walk.node.op.startswith("com.")
     table = tables[1] if has_positions_first else tables[0]
     table_shape = walk.shape(table)
+    # a row of the table is half as wide as what is rotated
     rotated_width = 2 * table_shape[-1]
     width = walk.shape(x)[-1]
     heads = walk.attr("num_heads", 0) or width // max(1, rotated_width)

@@ -131,6 +131,7 @@ def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     is_last_axis = axis == len(shape) - 1
     if is_over_single_axis or is_last_axis:
         return walk.lower(elements.softmax, x, axis, log=is_log)
+    # the axes from `axis` on are one
     row_count = math.prod(shape[:axis])
     row_size = math.prod(shape[axis:])
     rows = walk.reshape(x, (row_count, row_size))

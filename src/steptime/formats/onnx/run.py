@@ -377,6 +377,7 @@ def _list_file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
     for node in nodes:
         graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
         names_read = [*node.inputs]
+        # a node with graphs reads what their nodes read
         for graph in graphs:
             names_read += graph.outputs
             for inner_node in _list_file_nodes(graph.nodes):

@@ -85,7 +85,7 @@ class Walk(BatchWalk):
         self._buffer_by_constant: dict[tuple[str, Shape, str], str] = {}
         self._view_call_by_tensor: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
-        # a network of 16-bit weights asks for its float32 tensors itself
+        # where all weights have 16 bits, float32 tensors are the network's own choice, and stay so
         computes_in_16_bits = self.b.precision.compute in LOW_DTYPES
         self._switches_types = computes_in_16_bits and self.program.has_low_weights()
 
