@@ -66,5 +66,6 @@ def read_member(source: Source, matches: Callable[[str], object], label: str) ->
             with archive.open(members[0]) as file:
                 return file.read(MAX_MEMBER_BYTES)
     except (*_ARCHIVE_ERRORS, BadZipFile, NotImplementedError, RuntimeError) as error:
+        # shortened, without the quotes
         reason = shorten(str(error) or type(error).__name__)[1:-1]
         raise InputError(f"{place}: not a ZIP archive that can be read: {reason}") from None

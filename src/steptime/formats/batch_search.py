@@ -192,7 +192,7 @@ class BatchWalk(ABC):
             return []
         ranked_choices: list[RankedChoice] = []
         if has_grown:
-            ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, None)))
+            ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, axis=None)))
         for axis, file_size in enumerate(file_shape):
             may_be_batch = file_size == self.batches.file_batch
             if may_be_batch and shape[axis] == file_size:
@@ -273,4 +273,4 @@ def _search_batch_axes(
             return error
         return axes
 
-    return search({}, ())
+    return search(axes={}, decided_locations=())

@@ -280,6 +280,7 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         "key": fingerprint,
         "inputs": code.inputs,
         BATCH_AXIS: code.batch_axis,
+        # used where neither text nor code states the inputs
         "before": earlier_facts.get("inputs"),
         "path": str(export_path.resolve()),
     }

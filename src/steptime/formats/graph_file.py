@@ -64,7 +64,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     Raises:
         InputError: for a file of another form, and for ops that do not fit their tensors.
     """
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     table: JsonValue = source.table
     file = _check_file(table, place)
     graph = graph_from_json(table)

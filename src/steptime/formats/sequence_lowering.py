@@ -57,6 +57,7 @@ def attention(
     examples_share_mask = not mask or (
         b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
     )
+    # the op reads one term of the scores for all examples, and counts no scale
     if examples_share_mask:
         inputs = [
             join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))
@@ -195,6 +196,7 @@ def _append_direction(
         gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
     sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
     y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
+    # the op begins with zeros: `attach` reads the computed states and gives them a gradient
     if first_states:
         layer_states = [
             el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")

@@ -30,7 +30,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         InputError: for a file that is no GGUF, and for one that holds no language model.
     """
     header = read_header(source)
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     config, remarks = config_of(header, place)
     family = describe_network(config, place, remarks)
     return family_with_weights(family, header)

@@ -24,7 +24,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         InputError: for an adapter that is not priced, or whose base is no folder or file here.
     """
     table: Any = source.table
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     config = Config(table, place, head="")
     # raises for an adapter that is not priced, before its base is looked for
     find_adapter(config)

@@ -50,6 +50,7 @@ class Config:
         self.label_count = label_count
         self.remarks: list[str] = []
         self.read_fields: set[str] = set()
+        # newer files have fields of rotary positions in a table of their own; the top level wins
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
         self._default_by_name: Table = {}

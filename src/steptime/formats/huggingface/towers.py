@@ -52,6 +52,7 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
         x = norm(b, x, "rms", "soft_norm")
         image = linear(b, x, text["width"], "projection", bias=False)
 
+    # the image takes the places of the first words
     def join(words: str) -> str:
         behind_image: Attributes = {"axis": 1, "start": image_tokens, "stop": text["length"]}
         text_tokens = b.op("slice", words, name="words", **behind_image)

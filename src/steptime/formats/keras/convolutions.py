@@ -221,6 +221,7 @@ def add_padding(
     are_sizes = all(type(size) is int and size >= 0 for size in sizes)
     if len(sizes) != 2 * axis_count or not are_sizes:
         raise layer.error(f"{key} is pairs of whole numbers, not {setting}")
+    # a sign of -1 crops
     image_pads = [sign * size for size in sizes]
     pads = (*NO_PADS, *NO_PADS, *image_pads)  # neither the batch nor the channels get any
     return layer.from_image(elements.pad(layer.b, image, pads, layer.name))

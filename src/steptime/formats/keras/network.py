@@ -205,7 +205,8 @@ class KerasNetwork:
             if key not in calls or is_network_input:
                 continue
             has_all_inputs = all(reference in tensors for reference in references[key])
-            if not has_all_inputs:  # it reads an output that no call makes
+            # it reads an output that no call makes: `_find_outputs` refuses what depends on it
+            if not has_all_inputs:
                 continue
             arguments = _fill_arguments(calls[key], tensors)
             outputs = self._add_call(tables[name], f"{path}{name}", arguments, depth)

@@ -227,6 +227,7 @@ def _run_direction(
     """Append one direction of a bidirectional layer, with its steps in the order of the input."""
     output = _run_cell(layer, x, cell, is_backward, first_states)
     y, *last_states = _select_outputs(layer, output, cell)
+    # a backward layer makes the last step first: its steps are put in order
     if not is_backward or not layer.read_flag("return_sequences"):
         return [y, *last_states]
     flipped = elements.op(layer.b, "flip", output.steps, name=f"{layer.name}/flip_back", axes=(1,))

@@ -117,6 +117,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
         sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
     )
     result = walk.lower(join_heads, y) if lacks_head_axis else y
+    # then those of all tokens so far, for a cache
     return [result, keys, values]
 
 
@@ -275,6 +276,7 @@ def _take_direction(
 
     A bias has two halves: 0 is that of the input, 1 that of the state.
     """
+    # of stored weights each direction becomes a weight of its own
     if isinstance(stacked, FileConstant):
         suffix = ""
         if half is not None:

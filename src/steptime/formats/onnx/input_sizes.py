@@ -91,6 +91,7 @@ def read_input_sizes(model: Model) -> InputSizes:
             has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
             is_first_axis = axis == 0
             starts_with_batch = is_first_axis and size == batch
+            # an open size without a name is the batch on the first axis alone
             is_open_batch = size in batch_names and (is_first_axis or has_name)
             if starts_with_batch or is_open_batch:
                 shape.append(BATCH)

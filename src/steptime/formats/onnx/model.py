@@ -90,7 +90,7 @@ class Model:
     """
 
     def __init__(self, source: Source) -> None:
-        self.file_label = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]  # without quotes
         self._node_count = 0
         weightless = WeightlessCopy(source)
         try:

@@ -117,6 +117,7 @@ def append_opaque(
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
     require(all(constant.dtype != "text" for constant in constants), "reads text")
+    # the few numbers that a file holds, such as scales, are settings of the op, not trained
     inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
     output_indices = [index for index, name in enumerate(walk.node.outputs) if name]

@@ -163,6 +163,8 @@ class OnnxWalk(NodeValues):
         try:
             return _as_list(lower_operator(self, *values))
         except ShapeError:
+            # what no function can lower is counted by the bytes that it moves, where that is
+            # allowed
             specs = self._find_specs_for_bytes(node)
             if specs is None:
                 raise

@@ -120,6 +120,7 @@ def _lower_native_norm(call: Call) -> Result:
     else:
         y = call.lower(lowering.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
     _, *statistics_names = call.node.outputs
+    # the op's gradient reads the statistics itself: as outputs they are constants without a cost
     statistics = [
         ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
         for i, name in enumerate(statistics_names)

@@ -79,7 +79,7 @@ class ProgramFile:
     def __init__(self, source: Source) -> None:
         """Read the program; raises `InputError` for a file that holds none."""
         self.source = source
-        self.file_label = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]  # without quotes
         try:
             facts = read_export_facts(source)
             self.depends_on_batch = bool(facts.get("unrolled"))
@@ -178,6 +178,7 @@ class ProgramFile:
         """
         for symbol in self.value_symbols:
             stated_size = parameters[symbol]
+            # 0: not stated
             if stated_size:
                 value_by_symbol[symbol] = stated_size
         counted_sizes = estimate_value_sizes(self.program, value_by_symbol)
@@ -231,6 +232,7 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     main_output = find_main_output(b, float_outputs or outputs)
     if walk.batches.differ:
         _check_output_batch(walk, main_output)
+    # without a loss the first of them becomes the output
     ends = find_trained_outputs(b, float_outputs) if b.training else [main_output, *outputs]
     loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
@@ -262,7 +264,7 @@ def _find_batch(program: Program) -> ExportedBatch:
     if first_symbols:
         batch_symbol = first_symbols[0]
     elif len(open_symbols) == 1:
-        batch_symbol = open_symbols[0]
+        batch_symbol = open_symbols[0]  # the batch need not be the first axis
     else:
         batch_symbol = ""
     if batch_symbol:

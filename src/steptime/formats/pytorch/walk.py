@@ -164,6 +164,7 @@ class Walk(BatchWalk):
             try:
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
+                # shortened, without the quotes
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
                 raise self.make_batch_error(
                     self._describe_node(node), fault, [*node.input_names]

@@ -92,6 +92,7 @@ def _chain(b: Builder, x: str, layers: str) -> str:
 
 def _layer(b: Builder, x: str, text: str) -> str:
     """Append one layer, such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, pad."""
+    # such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, padding
     layer: Any = _LAYER.fullmatch(text)
     name, kind, width = layer["name"], layer["kind"], layer["width"]
     if kind in _OTHER_KINDS:
@@ -103,7 +104,7 @@ def _layer(b: Builder, x: str, text: str) -> str:
     _, input_channels, input_height, _ = b.shape(x)
     if kind in _POOLS:
         # of a pool the width is the side of its window, and "all" pools the whole image
-        kernel = input_height if width == "all" else int(width)  # the "width" of a pool
+        kernel = input_height if width == "all" else int(width)
         ceil = {"ceil": True} if layer["ceil"] else {}
         return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
     # of a convolution "all" means a depthwise one

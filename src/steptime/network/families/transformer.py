@@ -84,6 +84,7 @@ def blocks(
         relative = first_design.places.table(b, p["width"], f"{name}_places")
     embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
+    # some designs run several residual streams, which become one again behind the last block
     x = _expanded(b, x, first_design)
     for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)

@@ -106,6 +106,7 @@ class AltUp:
         width = total_width // self.count
         with b.scope("predict"):
             first = _stream(b, x, self.count, number=0, name="first")
+            # a number of each stream for each token, as the paper's router makes them
             modalities = self._route(b, first, router, "router")
             mixing = linear(b, modalities, self.count**2, "coefficients", bias=False)
             shape = (n, length, self.count, self.count)

@@ -184,6 +184,7 @@ def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
     with b.scope("choice"):
         scale = b.weight("scale/w", (p["width"],))
         read = b.op("pointwise", norm(b, x, "plain_rms", "norm"), scale, name="x", function="mul")
+        # a factor of each expert's output, whose product is not counted
         b.weight("expert_scale/w", (p["experts"],))
     routed = norm(b, x, kind, "experts_norm")
     with b.scope("experts"):

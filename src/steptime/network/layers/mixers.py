@@ -146,6 +146,7 @@ class Mamba2:
             # before
             share = b.op("pointwise", step, name="softplus", function="softplus")
             decay = decay_of(b, share, heads)
+            # the rule "sum" adds keys times values to the state, without the correction of "delta"
             attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
             y = b.op("delta_rule", q, k, values, decay, share, name="state", **attributes)
             y = b.op("add", y, self._passed(b, values, heads), name="add_passed")

@@ -281,6 +281,8 @@ def recurrent_kinds(
             serial=lambda x, *_: x.shape[1],
             scratch=partial(_recurrent_scratch_bytes, scratch_sizes),
         ),
+        # the gradient reads 5 inputs, output, saved values and the output's gradient, then a
+        # projection; it returns gradients of the inputs and of the projection
         f"{kind}_grad": matrix_kind(
             lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
