@@ -115,6 +115,7 @@ def read_model(
     paradnn = _PARADNN.fullmatch(text)  # a label of ParaDnn's fully connected networks
     if paradnn:
         values: dict[str, object] = {k: v for k, v in paradnn.groupdict().items() if v is not None}
+        # `pop` takes the batch out of the settings, here and below
         return Choice("fc", values, values.pop("batch", None), source=text)
     file_match = SETTINGS_OF_FILE.fullmatch(text)
     if file_match:
@@ -326,8 +327,8 @@ def default_step(
 
 
 @lru_cache(maxsize=64)
-def _build_graph(text: str) -> Graph:
-    table = json.loads(text)
+def _build_graph(table_text: str) -> Graph:
+    table = json.loads(table_text)
     if table["file"]:
         network_family = read_network(table["file"], table["sha256"], table["allow_unknown"])
     else:
@@ -360,6 +361,7 @@ def build(workload: Workload) -> Graph:
         "batch": workload.batch_per_replica,
         "tuning": tuning_to_json(workload.tuning),
     }
+    # equal steps have equal texts, by which the cache finds their graph
     return _build_graph(json.dumps(table))
 
 
@@ -377,10 +379,7 @@ def build_step(workload: Workload) -> Graph:
 
 
 def tokens_per_example(workload: Workload) -> int | None:
-    """Return the tokens of an example that are text, None of a network that reads none.
-
-    Tokens that pad a sequence are none of them.
-    """
+    """Return the tokens of an example that are text, None of a network that reads none."""
     tokens = build(workload).tokens
     if tokens is None:
         return None
