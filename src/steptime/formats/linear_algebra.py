@@ -65,6 +65,7 @@ def _count_qr_work(specs: Specs, _: Specs) -> OpWork:
     shorter_side, longer_side = sorted(matrix.shape[-2:])
     # reflections that make R, 2 n^2 (m - n / 3), and as many that form Q
     flop = matrix_count * shorter_side**2 * (4 * longer_side - 4 / 3 * shorter_side)
+    # the gradients are of the products in PyTorch's autograd, where all inputs need one
     gradient_flop = matrix_count * shorter_side**2 * (2 * shorter_side + 5 * longer_side)
     return OpWork(round(flop), gradient_flop)
 
@@ -94,6 +95,7 @@ def _count_svd_work(specs: Specs, outputs: Specs) -> OpWork:
         return OpWork(round(count * (4 * m * n**2 - 4 / 3 * n**3)), count * 2 * m * n**2)
     # all m left singular vectors are made, not the first n alone
     is_full = m > n and outputs[0].size + outputs[2].size == count * (m**2 + n**2)
+    # Golub and Van Loan, 8.6: all of U and V, else the first n vectors of U
     flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if is_full else 14 * m * n**2 + 8 * n**3
     projection_flop = 4 * m * n**2 if m > n else 0  # of the part of U's gradient outside of U
     return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))

@@ -123,6 +123,7 @@ def nemotron_h(config: Config) -> Settings:
 
 def _check_ignored_nemotron(config: Config) -> None:
     """Check the fields of Nemotron-H that change neither shapes nor work."""
+    # these change no cost: their types alone are checked
     config.check_ignored("n_shared_experts", 1)
     config.check_ignored("mamba_proj_bias", False)
     config.check_ignored("mamba_hidden_act", "silu")

@@ -158,6 +158,7 @@ class NodeValues(BatchWalk):
     def _view_root(self, root: RootTensor, steps: Sequence[ViewStep]) -> str:
         """Return the tensor of a constant: its root's views undone, then those of `steps` made."""
         tensor = root.tensor
+        # back to the tensor as the file stores it, then along the given steps
         for step in reversed(root.view_steps):
             inverse_argument = step.shape_before
             if step.kind == "transpose":

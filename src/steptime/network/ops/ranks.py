@@ -125,6 +125,7 @@ class _Rank:
 
     def gather_before_use(self, buckets: Sequence[Sequence[str]]) -> None:
         """Gather each bucket of weights while the one before is used, in both passes."""
+        # a single bucket stays gathered for both passes
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
             first_reads = self._first_reads(buckets, part)
