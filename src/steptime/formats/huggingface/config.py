@@ -56,11 +56,12 @@ class Config:
         self._default_by_name: Table = {}
         self._spelling_by_name: dict[str, str] = {}
 
-    def set_defaults(self, **defaults: object) -> None:
-        """Set the defaults of fields; a family sets its own before those of the family it extends.
+    def fill_defaults(self, **defaults: object) -> None:
+        """Give defaults to fields without one; a family does it before the family that it extends.
 
         The first default of a field stays.
         """
+        # earlier ones win
         self._default_by_name = {**defaults, **self._default_by_name}
 
     def rename(self, *, file_spelling_wins: bool = False, **spellings: str) -> None:
@@ -107,7 +108,7 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
-    def check_ignored(self, name: str, default: Any) -> None:
+    def check_ignored_type(self, name: str, default: Any) -> None:
         """Check the type of a field that changes neither the shapes nor the work of a network.
 
         Raises:

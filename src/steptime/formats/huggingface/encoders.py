@@ -84,7 +84,7 @@ def describe_roberta(config: Config) -> Settings:
 )
 def roberta(config: Config) -> Settings:
     """Describe RoBERTa."""
-    config.set_defaults(vocab_size=50265)
+    config.fill_defaults(vocab_size=50265)
     return describe_roberta(config)
 
 
@@ -110,7 +110,7 @@ def distilbert(config: Config) -> Settings:
         n_heads="num_attention_heads",
         activation="hidden_act",
     )
-    config.set_defaults(num_hidden_layers=6, type_vocab_size=0)
+    config.fill_defaults(num_hidden_layers=6, type_vocab_size=0)
     return encoder(config) | {
         "pooler": False,
         "class_layers": 2 if config.head in ("classes", "choices") else 1,
@@ -122,7 +122,7 @@ def distilbert(config: Config) -> Settings:
 @model_type("albert", class_ends=(*ENCODER_HEADS, "ForPreTraining"))
 def albert(config: Config) -> Settings:
     """Describe ALBERT: blocks share their weights, words have a width of their own."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=30000,
         hidden_size=4096,
         intermediate_size=16384,
@@ -130,6 +130,7 @@ def albert(config: Config) -> Settings:
         hidden_act="gelu_new",
     )
     config.require("inner_group_num", only=1)
+    # whether one text follows another; one score of each choice
     classes = {"pair": 2, "choices": 1}.get(config.head, config.label_count)
     return encoder(config) | {
         "block_groups": config.get("num_hidden_groups", 1),
@@ -145,7 +146,7 @@ def albert(config: Config) -> Settings:
 )
 def electra(config: Config) -> Settings:
     """Describe ELECTRA, whose pre-training tells words of a generator from the text's own."""
-    config.set_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    config.fill_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
     return encoder(config) | {
         "embedding_width": config.get("embedding_size", 128),
         "pooler": False,
@@ -275,7 +276,7 @@ def mbart(config: Config) -> Settings:
 def whisper(config: Config) -> Settings:
     """Describe Whisper: an encoder of sound, a decoder of words."""
     config.require("use_weighted_layer_sum", only=False)
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=51865,
         d_model=384,
         encoder_layers=4,

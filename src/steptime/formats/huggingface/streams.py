@@ -23,7 +23,7 @@ SPARSITY = 0.95  # share of a gate's numbers that are zero
 def gemma3n_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3n: AltUp, Laurel, and embeddings of each block's own."""
     config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=262400,
         hidden_size=2048,
         num_hidden_layers=35,
@@ -53,7 +53,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     """
     stated_widths: object = config.table.get("intermediate_size")
     if not isinstance(stated_widths, list):
-        config.set_defaults(intermediate_size=16384)
+        config.fill_defaults(intermediate_size=16384)
         return []
     layers = config.get("num_hidden_layers", 0)
     widths = [width for width in stated_widths if isinstance(width, int) and width > 0]
@@ -87,7 +87,7 @@ def _describe_blocks(
         laurel_rank=config.count("laurel_rank", 64),
         scales_output=config.get("altup_correct_scale", True),
     )
-    config.check_ignored("altup_coef_clip", 120.0)
+    config.check_ignored_type("altup_coef_clip", 120.0)
     token_width = config.count("hidden_size_per_layer_input", 256)
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
