@@ -41,6 +41,7 @@ def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
 def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` seen with another shape, of which one size may be -1; views are joined."""
     size = b.tensors[x].size
+    # a size of -1 follows from the others
     stated_size = math.prod(n for n in shape if n != -1)
     open_size = size // stated_size if stated_size else 0
     new_shape = tuple(open_size if n == -1 else n for n in shape)

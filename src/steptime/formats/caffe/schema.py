@@ -115,14 +115,14 @@ def parse(text: str, file: str) -> tuple[Any, list[UnknownField]]:
     try:
         try:
             # most files have no unknown field, and are parsed but once
-            return text_format.Parse(text, _network_class()()), []
+            return text_format.Parse(text, message=_network_class()()), []
         except text_format.ParseError as error:
             if "has no field named" not in str(error):
                 raise
         if max(map(len, text.split("\n"))) > MAX_LINE_LENGTH:
             limit = f"lines of over {MAX_LINE_LENGTH} characters"
             raise InputError(f"{file}: unknown fields in {limit}")
-        message = text_format.Parse(text, _network_class()(), allow_unknown_field=True)
+        message = text_format.Parse(text, message=_network_class()(), allow_unknown_field=True)
         return message, list(_find_unknown_fields(text))
     except parse_errors as error:
         raise _parse_error(error, file) from None

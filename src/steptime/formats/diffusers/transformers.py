@@ -115,6 +115,7 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             x = _cross_block(b, x, text, shared, heads)
+    # two rows: the shift and the scale of the last norm
     table = b.weight("table/w", (2, width))
     shift = b.op("slice", table, name="shift", axis=0, start=0, stop=1)
     scale = b.op("slice", table, name="scale", axis=0, start=1, stop=2)
