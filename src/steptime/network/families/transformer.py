@@ -96,6 +96,7 @@ def blocks(
         window = block_p["window"] if sees_window else 0
         sight = Sight(causal, window, _angles(b, block_p, length), relative)
         sight = _with_shared_keys(b, sight, block_p, name)
+        # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
         if has_linear_attention:
@@ -107,6 +108,7 @@ def blocks(
             embed_block = partial(
                 _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
             )
+            # embeddings of the block's own, where the design has such
             x = _block_of_design(b, x, block_p, parts, embed_block)
             if design.added_input:
                 x = design.added_input.build(b, x, embeddings, p["norm"])
@@ -236,6 +238,7 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
     parts = [_attends(b, p, sight) for sight in sights]
     if parallel is None:
         return parts
+    # the parallel mixer reads what attention to the tokens themselves reads; both are added
     attends = parts[0]
     return [
         lambda x: b.op(

@@ -248,6 +248,7 @@ def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
         return {kind: row}
     gradient_kind = f"{kind}_grad"
     gradient_example = _make_gradient_example(kind, row, gradient_op)
+    # by default a gradient of each input where the op reads all inputs, else of the first
     outputs = gradient_op.outputs or _default_outputs(gradient_op)
     gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
     suffix = "grad" if gradient_count > 1 else "grad_input"
