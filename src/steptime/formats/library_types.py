@@ -59,7 +59,7 @@ def _is_native(table: Mapping[str, Any]) -> bool:
 def _has_native_class(table: Mapping[str, Any], row: ModelType) -> bool:
     """Whether the class that `architectures` names is one that is read natively."""
     try:
-        find_head(table, row, "")
+        find_head(table, row, place="")
     except InputError:
         return False
     return True

@@ -75,7 +75,7 @@ def read_output_width(settings: Any) -> int:
 
 def add_bias_weight(graph: CaffeGraph, layer: CaffeLayer, y: str, axis: int) -> str:
     """Append a bias along an axis, the second weight of its layer."""
-    weight = graph.add_weight(layer, 1, "b", (graph.shape(y)[axis],))
+    weight = graph.add_weight(layer, number=1, suffix="b", shape=(graph.shape(y)[axis],))
     return graph.b.op("bias", y, weight, name=f"{layer.name}/bias", axis=axis)
 
 
@@ -105,7 +105,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
     y = graph.b.op(
         kind,
         inputs[0],
-        graph.add_weight(layer, 0, "w", weight_shape),
+        graph.add_weight(layer, number=0, suffix="w", shape=weight_shape),
         name=layer.name,
         **attrs,
         stride=window.stride,
@@ -216,9 +216,9 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
         weight = graph.b.buffer(f"{layer.name}/w", width)
         bias = graph.b.buffer(f"{layer.name}/b", width)
     else:
-        weight = graph.add_weight(scale, 0, "w", width)
+        weight = graph.add_weight(scale, number=0, suffix="w", shape=width)
         if scale.message.scale_param.bias_term:
-            bias = graph.add_weight(scale, 1, "b", width)
+            bias = graph.add_weight(scale, number=1, suffix="b", shape=width)
         else:
             bias = graph.b.buffer(f"{scale.name}/b", width)
     mean = graph.b.buffer(f"{layer.name}/running_mean", width)

@@ -197,7 +197,7 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
 
 def _nested_block_config(config: Config, part: object) -> Config:
     """Return the fields of one part of an entry of `block_configs`, none for no table."""
-    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
+    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", head="")
 
 
 @model_type("gemma4_text", "Gemma4")

@@ -232,4 +232,4 @@ def count_labels(table: Mapping[str, Any], network_type: ModelType, place: str) 
     count = table.get("num_labels")
     if count is None:
         return network_type.default_label_count
-    return int(check_value(count, 2, f"{place}: num_labels"))
+    return int(check_value(count, default=2, place=f"{place}: num_labels"))

@@ -100,8 +100,8 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
         if isinstance(value, FileConstant) and value.values is not None:
             numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)
     try:
-        schema = onnx.defs.get_schema(node.op, node.opset, "")
-        opsets = [onnx.helper.make_opsetid("", node.opset)]
+        schema = onnx.defs.get_schema(node.op, node.opset, domain="")
+        opsets = [onnx.helper.make_opsetid(domain="", version=node.opset)]
         type_by_output = infer_node_outputs(
             schema, node.proto, type_by_input, numbers_by_input, opset_imports=opsets
         )
@@ -187,7 +187,7 @@ def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[An
     }
     try:
         with np.errstate(all="ignore"):
-            op = load_op("", node.op, node.opset)(node.proto, settings)
+            op = load_op(domain="", op_type=node.op, version=node.opset)(node.proto, settings)
             return [np.asarray(array) for array in op.run(*arrays)]
     except (TypeError, NotImplementedError):
         return []

@@ -271,7 +271,7 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
     ONNX has a fixed function for some operators; for others it makes one for the node's types.
     """
     try:
-        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, domain="")
     except onnx.defs.SchemaError:
         return None
     # some operators have a fixed function, for others ONNX makes one for the node's types
@@ -288,7 +288,7 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
 
 def _list_default_attributes(node: OnnxNode) -> list[AttributeProto]:
     """Return the attributes of an operator that have a default."""
-    attributes = onnx.defs.get_schema(node.op, node.opset, "").attributes.values()
+    attributes = onnx.defs.get_schema(node.op, node.opset, domain="").attributes.values()
     defaults = [attribute.default_value for attribute in attributes]
     return [default for default in defaults if default.name]
 

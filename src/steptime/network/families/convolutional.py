@@ -143,8 +143,10 @@ def _excite(b: Builder, x: str, name: str, width: float) -> str:
     """Return channels times a learned share of each, by their means (Hu, Shen, Sun 2017)."""
     with b.scope(name):
         y = b.op("reduce", x, name="pooled", function="mean", axes=(2, 3), keep=True)
-        y = b.op("silu", conv2d(b, y, int(width), 1, "down", bias=True), name="silu")
-        y = b.op("sigmoid", conv2d(b, y, b.shape(x)[1], 1, "up", bias=True), name="sigmoid")
+        y = b.op("silu", conv2d(b, y, int(width), kernel=1, name="down", bias=True), name="silu")
+        y = b.op(
+            "sigmoid", conv2d(b, y, b.shape(x)[1], kernel=1, name="up", bias=True), name="sigmoid"
+        )
         return b.op("pointwise", x, y, name="gated", function="mul")
 
 

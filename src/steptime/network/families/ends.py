@@ -176,7 +176,7 @@ def _select_token(b: Builder, x: str, index: int, name: str) -> str:
 
 def _pool_first_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the first token, after a layer where it is pooled."""
-    x = _select_token(b, x, 0, "pooler/first")
+    x = _select_token(b, x, index=0, name="pooler/first")
     if not p["pooler"]:
         return x
     return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
@@ -262,7 +262,7 @@ def _append_last_head(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 def last_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the last token of `x [n, l, width]` after a linear layer."""
-    return linear(b, _select_token(b, x, -1, "last"), p["projection"], "last_head")
+    return linear(b, _select_token(b, x, index=-1, name="last"), p["projection"], "last_head")
 
 
 def _append_probe_head(b: Builder, x: str, p: Parameters, _: str) -> str:

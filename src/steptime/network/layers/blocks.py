@@ -40,7 +40,9 @@ def residual_block(
         # the shortcut is brought to the shape of the sum
         if project:
             total_stride = math.prod(stride for _, _, stride in layers)
-            x = conv_norm(b, x, channels, 1, "shortcut", stride=total_stride, relu=False)
+            x = conv_norm(
+                b, x, channels, kernel=1, name="shortcut", stride=total_stride, relu=False
+            )
         return b.op("relu", b.op("add", y, x, name="add"), name="relu")
 
 
