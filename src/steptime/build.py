@@ -102,6 +102,7 @@ def read_model(
         InputError: for a text that is none of these.
     """
     text = text.strip()
+    # a network of a library runs no code of the user, so that untrusted text may name it
     if (code := parse_code(text)) and code.source in LIBRARIES:
         return _read_code(code, allow_unknown, text)
     if code and not trusted:
@@ -114,6 +115,7 @@ def read_model(
     paradnn = _PARADNN.fullmatch(text)  # a label of ParaDnn's fully connected networks
     if paradnn:
         values: dict[str, object] = {k: v for k, v in paradnn.groupdict().items() if v is not None}
+        # `pop` takes the batch out of the settings, here and below
         return Choice("fc", values, values.pop("batch", None), source=text)
     file_match = SETTINGS_OF_FILE.fullmatch(text)
     if file_match:
@@ -121,6 +123,7 @@ def read_model(
         values = {**choice.settings, **_read_settings(file_match[2], text)}
         return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
     _check_words(text)
+    # names on Hugging Face hold "/" too; a file of that name wins
     if is_path(text) and (find_network_name(text) not in names() or Path(text).exists()):
         return _read_file(find_network_name(text), allow_unknown)
     name, colon, settings = text.partition(":")
@@ -314,6 +317,7 @@ def default_step(
         return OTHER_MODEL if choice.settings.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
         return OTHER_MODEL
+    # only the input is asked for, which no data type or optimizer changes
     step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")
     try:
         tokens = build(step).tokens
@@ -323,8 +327,8 @@ def default_step(
 
 
 @lru_cache(maxsize=64)
-def _build_graph(text: str) -> Graph:
-    table = json.loads(text)
+def _build_graph(table_text: str) -> Graph:
+    table = json.loads(table_text)
     if table["file"]:
         network_family = read_network(table["file"], table["sha256"], table["allow_unknown"])
     else:
@@ -357,6 +361,7 @@ def build(workload: Workload) -> Graph:
         "batch": workload.batch_per_replica,
         "tuning": tuning_to_json(workload.tuning),
     }
+    # equal steps have equal texts, by which the cache finds their graph
     return _build_graph(json.dumps(table))
 
 
@@ -374,10 +379,7 @@ def build_step(workload: Workload) -> Graph:
 
 
 def tokens_per_example(workload: Workload) -> int | None:
-    """Return the tokens of an example that are text, None of a network that reads none.
-
-    Tokens that pad a sequence are none of them.
-    """
+    """Return the tokens of an example that are text, None of a network that reads none."""
     tokens = build(workload).tokens
     if tokens is None:
         return None

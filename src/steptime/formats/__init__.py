@@ -203,7 +203,7 @@ def read_content(path: str, label: str = "model") -> bytes:
 def _map_content(path: str, label: str) -> mmap.mmap:
     """Map a file into memory, whatever its size; raises `InputError`."""
     with _open_file(path, label) as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
 
 
 @contextmanager

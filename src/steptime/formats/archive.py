@@ -35,6 +35,7 @@ def _read_directory_bytes(source: Source) -> int:
             content[zip64_offset : zip64_offset + _ZIP64_RECORD.size]
         )
         directory_bytes = max(directory_bytes, zip64_record[_ZIP64_DIRECTORY_SIZE_FIELD])
+    # the list lies before the end record: a larger stated size is wrong
     return min(directory_bytes, end_offset)
 
 
@@ -65,5 +66,6 @@ def read_member(source: Source, matches: Callable[[str], object], label: str) ->
             with archive.open(members[0]) as file:
                 return file.read(MAX_MEMBER_BYTES)
     except (*_ARCHIVE_ERRORS, BadZipFile, NotImplementedError, RuntimeError) as error:
+        # shortened, without the quotes
         reason = shorten(str(error) or type(error).__name__)[1:-1]
         raise InputError(f"{place}: not a ZIP archive that can be read: {reason}") from None

@@ -43,6 +43,7 @@ def recognise_attention(b: Builder, y: str, name: str) -> str | None:
     heads, length = b.shape(attention.q)[1:3]
     scores_shape = (heads, length, b.shape(attention.k)[2])
     learnt_biases = [mask for mask in attention.masks if find_learnt_bias(b, mask, heads)]
+    # the op adds one bias to the scores; masks cost nothing and are left out
     if len(learnt_biases) > 1:
         return None
     for bias in learnt_biases:
@@ -72,6 +73,7 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
     are_plain_products = not scores.product.attrs and not output_product.attrs
     if not are_plain_products:
         return None
+    # a scale of queries or keys is part of the op
     q, swapped_keys = (_find_unscaled(b, x) for x in scores.product.inputs)
     ranks = {len(b.shape(x)) for x in (q, swapped_keys, v)}
     have_heads = ranks == {4}
@@ -176,6 +178,8 @@ def _swap_keys(b: Builder, swapped_keys: str, name: str) -> str:
     There the tensor before that swap is reshaped.
     """
     shape = b.shape(swapped_keys)
+    # exporters merge heads into the batch, swap the last two axes, and separate the heads again:
+    # the tensor before that swap is reshaped
     reshape_operands = operands_of(b, swapped_keys, "reshape")
     merged_keys = str(reshape_operands[0]) if reshape_operands else swapped_keys
     swap_operands = operands_of(b, merged_keys, "transpose")

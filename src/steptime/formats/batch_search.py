@@ -119,6 +119,7 @@ class BatchWalk(ABC):
         inputs_by_output = {output: node.inputs for node in nodes for output in node.outputs}
         input_dependent = self._find_input_dependent(nodes)
         rank_by_name = self._rank_sources(values_read, input_dependent, inputs_by_output)
+        # stored constants first, then computed ones in the order of the file
         stored_names = [name for name in rank_by_name if name not in inputs_by_output]
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
@@ -157,6 +158,7 @@ class BatchWalk(ABC):
         open_names = [*values_read]
         while open_names:
             reader = open_names.pop()
+            # what leads to a tensor that grows with the batch needs no choice
             if reader in input_dependent and self._has_grown_with_batch(reader):
                 continue
             is_computed = isinstance(self.value_by_name.get(reader), str)
@@ -185,11 +187,12 @@ class BatchWalk(ABC):
         shape = self.shape(value)
         has_grown = file_shape != shape
         grows_by_its_inputs = has_grown and any(map(self._has_grown, node_inputs))
+        # it follows its inputs: the decision is on these
         if grows_by_its_inputs:
             return []
         ranked_choices: list[RankedChoice] = []
         if has_grown:
-            ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, None)))
+            ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, axis=None)))
         for axis, file_size in enumerate(file_shape):
             may_be_batch = file_size == self.batches.file_batch
             if may_be_batch and shape[axis] == file_size:
@@ -256,6 +259,7 @@ def _search_batch_axes(
         try:
             walk_file(Batches(file_batch, trial_batch, batch_axes=axes))
         except FixedBatchError as error:
+            # a choice has been made for this place already
             if error.location in decided_locations:
                 return error
             for choice in error.choices:
@@ -269,4 +273,4 @@ def _search_batch_axes(
             return error
         return axes
 
-    return search({}, ())
+    return search(axes={}, decided_locations=())

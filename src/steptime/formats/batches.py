@@ -85,6 +85,7 @@ class Batches:
             return tuple(file_expanded)
         new_axis_count = len(file_expanded) - len(shape)
         aligned_shape = (*(1,) * new_axis_count, *shape)  # as many axes as the expanded value
+        # an axis of 1 is expanded to the size in the file; others keep theirs
         expanded = [
             file_size if size == 1 else size
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
@@ -112,6 +113,7 @@ class Batches:
         can_hold_new_batch = shape[0] in {1, self.new_batch}
         if starts_with_file_batch and can_hold_new_batch:
             return 0
+        # the batch is among its axes already
         if has_grown:
             return None
         candidate_axes = [
@@ -134,6 +136,7 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
+        # an open batch may be multiplied by itself
         powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
@@ -166,6 +169,7 @@ class Batches:
         Example: `exported for batch 1: 2 products of constants alone (a, b), counted once a step,
         not for each example`.
         """
+        # with a batch of one nothing tells a product for each example from one for the step
         states_single_example = self.is_fixed and self.file_batch == 1
         if not (states_single_example and self.differ):
             return []
@@ -280,6 +284,7 @@ def _find_grown_axis(
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
         return batch_sized[0].axis
+    # an inner axis grows in the first axis that begins with it: heads of attention, not features
     is_inner = outer_count > 1
     inner_starts = [
         axis

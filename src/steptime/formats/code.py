@@ -203,6 +203,7 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
         default_dtype = NUMBER if _states_number(match["shape"]) else DEFAULT_DTYPE
         dtype = match["dtype"] or default_dtype
         check_choice("type of an input", dtype, TYPES, place)
+        # inputs without a name are called by their positions
         name = match["name"] or str(position)
         if name in inputs:
             raise InputError(f"{place}: input {shorten(name)} is given twice")
@@ -265,6 +266,7 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         if not earlier_path.exists():
             continue
         facts = read_export_facts(open_source(str(earlier_path)))
+        # a stated path must hold the file itself
         may_serve = path in (None, earlier_path)
         if may_serve and _is_export_of(facts, code, fingerprint):
             return ExportedCode(earlier_path, str(facts.get("static", "")))
@@ -278,6 +280,7 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         "key": fingerprint,
         "inputs": code.inputs,
         BATCH_AXIS: code.batch_axis,
+        # used where neither text nor code states the inputs
         "before": earlier_facts.get("inputs"),
         "path": str(export_path.resolve()),
     }
@@ -296,6 +299,7 @@ def _is_export_of(facts: JsonObject, code: Code, fingerprint: str) -> bool:
     for name, spec in code.inputs.items():
         value = list(spec.value) if isinstance(spec.value, tuple) else spec.value
         inputs_as_json[name] = [value, spec.dtype]
+    # code that states no inputs or batch axis is served by a file with any
     matches_code = facts.get("key") == fingerprint
     matches_inputs = not inputs_as_json or facts.get("inputs") == inputs_as_json
     matches_batch_axis = code.batch_axis in {None, facts.get(BATCH_AXIS)}

@@ -81,6 +81,7 @@ def simplify_clamp(
     is_at_least_zero = simple_function == "maximum" and 0.0 in simple_operands[1:]
     if is_at_least_zero:
         first_tensor = next(x for x in simple_operands if isinstance(x, str))
+        # ReLU is a kind for floats alone
         if is_float(b, first_tensor):
             simple_function = "relu"
     return simple_function, simple_operands

@@ -41,11 +41,13 @@ def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
 def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` seen with another shape, of which one size may be -1; views are joined."""
     size = b.tensors[x].size
+    # a size of -1 follows from the others
     stated_size = math.prod(n for n in shape if n != -1)
     open_size = size // stated_size if stated_size else 0
     new_shape = tuple(open_size if n == -1 else n for n in shape)
     if b.shape(x) == new_shape:
         return x
+    # a view of a view is one view of its source
     view = find_producer(b, x, "reshape", "flatten")
     source = view.inputs[0] if view else x
     if b.shape(source) == new_shape:
@@ -79,6 +81,7 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     source = x
     source_order = tuple(axis_of(b, x, axis) for axis in order)
+    # a transpose of a transpose is one of its source
     earlier_transpose = find_producer(b, x, "transpose")
     if earlier_transpose:
         earlier_order = earlier_transpose.attrs["order"]
@@ -255,6 +258,7 @@ def _append_dedicated_kind(
         return None
     is_commutative = function != "sub"
     if is_commutative:
+        # the kinds broadcast their second operand to the first
         x, y = order_by_size(b, x, y)
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
     if y_is_for_all_examples:
@@ -278,12 +282,10 @@ def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
 
 
 def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
-    """Append the bias after a matrix product or convolution `x`, where `y` is one; else None.
-
-    A vector that is added to rows of a linear layer, seen as a matrix, is added before that view.
-    """
+    """Append the bias after a matrix product or convolution `x`, where `y` is one; else None."""
     shape = b.shape(x)
     short_shape = b.shape(y)
+    # a vector is added to the tokens of a linear layer before a view of them as a matrix
     tokens = find_unflattened(b, x)
     views_linear = tokens != x and find_producer(b, tokens, "linear")
     if views_linear and short_shape == shape[-1:]:
@@ -368,6 +370,7 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     """
     shape = b.shape(ids)
     id_count = b.tensors[ids].size
+    # constant ids in one row are positions: the same first rows for each example
     are_in_single_row = shape[-1:] == (id_count,)
     are_positions = is_weight_or_buffer(b, ids) and are_in_single_row
     if are_positions and id_count <= b.shape(table)[0]:

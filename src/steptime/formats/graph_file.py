@@ -64,7 +64,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     Raises:
         InputError: for a file of another form, and for ops that do not fit their tensors.
     """
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     table: JsonValue = source.table
     file = _check_file(table, place)
     graph = graph_from_json(table)
@@ -161,6 +161,7 @@ def _describe_fault(graph: Graph, op: Op) -> str:
 
     Example: `relu makes [['float32', [2, 8]]], not [['float32', [2, 9]]]`.
     """
+    # the example of a kind has an attribute of each name, of the right type
     example_attrs = ops.OPS[op.kind].example.attrs
     for name, value in op.attrs.items():
         right_type = type(example_attrs[name]) if name in example_attrs else type(value)

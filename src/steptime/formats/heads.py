@@ -38,7 +38,8 @@ def find_shared_heads(b: Builder, x: str, name: str) -> str:
         return x
     if merge_op is None:
         return _find_single_head(b, x, repeat_op, is_swapped)
-    repeat_axis = 3 if is_swapped else 2  # [n, m, g, 1, d] or [n, g, 1, m, d]
+    # stored heads are [n, length, heads, 1, width] or [n, heads, 1, length, width]
+    repeat_axis = 3 if is_swapped else 2
     if not _repeats_along(b, repeat_op, merge_op, repeat_axis):
         return x
     stored_heads = repeat_op.inputs[0]

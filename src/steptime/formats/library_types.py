@@ -13,7 +13,7 @@ from steptime.formats import Source
 from steptime.formats.diffusers.read import CLASS_FIELD, CLASSES
 from steptime.formats.huggingface.composed import has_nested_decoder, list_model_types
 from steptime.formats.huggingface.reading import find_head
-from steptime.formats.huggingface.types import UNLIKE, ModelType, types
+from steptime.formats.huggingface.types import UNREAD_TYPES, ModelType, types
 
 TYPE_FIELD = "model_type"
 
@@ -45,7 +45,7 @@ def _name_library(table: Mapping[str, Any]) -> str:
 def _is_native(table: Mapping[str, Any]) -> bool:
     """Whether the type, or that of the decoder of words in it, is read natively."""
     kinds = list_model_types(table)  # its own type, then those of the networks in it
-    if any(kind in UNLIKE for kind in kinds):
+    if any(kind in UNREAD_TYPES for kind in kinds):
         return False
     native_types = types()
     inner_kinds = kinds[1:]
@@ -59,7 +59,7 @@ def _is_native(table: Mapping[str, Any]) -> bool:
 def _has_native_class(table: Mapping[str, Any], row: ModelType) -> bool:
     """Whether the class that `architectures` names is one that is read natively."""
     try:
-        find_head(table, row, "")
+        find_head(table, row, place="")
     except InputError:
         return False
     return True

@@ -53,6 +53,7 @@ def _count_lu_work(specs: Specs, _: Specs) -> OpWork:
         rows * columns - (rows + columns) * pivot_count / 2 + pivot_count**2 / 3
     )
     flop = 2 * matrix_count * pivot_count * multiply_adds_per_pivot
+    # two products of 2 n^3 and two triangular solves of n^3
     gradient_flop = 6 * matrix_count * pivot_count**3
     return OpWork(round(flop), gradient_flop)
 
@@ -62,7 +63,9 @@ def _count_qr_work(specs: Specs, _: Specs) -> OpWork:
     matrix = specs[0]
     matrix_count = _count_matrices(matrix)
     shorter_side, longer_side = sorted(matrix.shape[-2:])
+    # reflections that make R, 2 n^2 (m - n / 3), and as many that form Q
     flop = matrix_count * shorter_side**2 * (4 * longer_side - 4 / 3 * shorter_side)
+    # the gradients are of the products in PyTorch's autograd, where all inputs need one
     gradient_flop = matrix_count * shorter_side**2 * (2 * shorter_side + 5 * longer_side)
     return OpWork(round(flop), gradient_flop)
 
@@ -88,8 +91,11 @@ def _count_svd_work(specs: Specs, outputs: Specs) -> OpWork:
     """
     count, m, n = _measure_matrices(specs[0])
     if len(outputs) < len(_SVD_OUTPUTS) or not outputs[0].size:
+        # singular values alone
         return OpWork(round(count * (4 * m * n**2 - 4 / 3 * n**3)), count * 2 * m * n**2)
+    # all m left singular vectors are made, not the first n alone
     is_full = m > n and outputs[0].size + outputs[2].size == count * (m**2 + n**2)
+    # Golub and Van Loan, 8.6: all of U and V, else the first n vectors of U
     flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if is_full else 14 * m * n**2 + 8 * n**3
     projection_flop = 4 * m * n**2 if m > n else 0  # of the part of U's gradient outside of U
     return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))
@@ -102,6 +108,7 @@ def _count_symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
     """
     cubes = _sum_cubes(specs[0])
     if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
+        # eigenvalues alone never
         return OpWork(round(4 / 3 * cubes), 2 * cubes)
     return OpWork(9 * cubes, 6 * cubes)
 
@@ -111,6 +118,8 @@ def _count_eigen_work(specs: Specs, outputs: Specs) -> OpWork:
 
     The gradient is two products and a solve, in complex numbers, of four times the FLOP.
     """
+    # of n^3: a product is 2, a solve 2 / 3 for the LU and 2; complex numbers have four times the
+    # FLOP
     cubes = _sum_cubes(specs[0])
     if len(outputs) < len(_EIGEN_OUTPUTS):
         return OpWork(10 * cubes, round(4 * (2 + 2 / 3) * cubes))
@@ -125,6 +134,7 @@ def _count_pseudoinverse_work(specs: Specs, _: Specs) -> OpWork:
     rows, columns = specs[0].shape[-2:]
     count, m, n = _measure_matrices(specs[0])
     is_tall = rows > columns
+    # forward: singular vectors, 14 m n^2 + 8 n^3, and a product, 2 m n^2
     gradient_flop = 8 * m * n**2 + 8 * m**2 * n if is_tall else 16 * m * n**2
     return OpWork(count * (16 * m * n**2 + 8 * n**3), count * gradient_flop)
 
@@ -144,6 +154,7 @@ def _count_solve_work(specs: Specs, outputs: Specs) -> OpWork:
 def _count_triangular_work(specs: Specs, outputs: Specs, *, matrix_index: int) -> OpWork:
     """Return the work of a triangular solve: n multiply-adds of each element, half of them zero."""
     flop = specs[matrix_index].shape[-1] * outputs[0].size
+    # the gradient of B is one more solve, and that of A a product of twice the FLOP
     return OpWork(flop, 3 * flop)
 
 

@@ -44,6 +44,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     has_single_output = len(float_outputs) == 1
     needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
+        # the output of a classifier gets a cross entropy, any other one is averaged
         loss = _add_cross_entropy(b, float_outputs[0]) if has_single_output else ""
         guess = "cross entropy"
         if not loss:
@@ -90,6 +91,7 @@ def _add_cross_entropy(b: Builder, x: str) -> str:
     """Append the cross entropy of a classifier's output; return "" if the output is none."""
     last_op = b.made_by.get(x)
     if last_op and last_op.kind in VIEW_KINDS:
+        # a view that moves or merges axes hides the op that made the logits
         merges_axes = last_op.kind == "reshape" and find_unflattened(b, x) == last_op.inputs[0]
         if last_op.kind == "transpose" or merges_axes:
             last_op = b.made_by.get(last_op.inputs[0])
@@ -123,6 +125,7 @@ def find_trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
     scalars_read_outputs = not tensor_outputs.isdisjoint(_find_sources(b, scalars))
     if not scalars_read_outputs:
         return [*outputs]
+    # losses train every weight that any output would train
     scalars_train_all = _find_trained_weights(b, scalars) == _find_trained_weights(b, outputs)
     return scalars if scalars_train_all else [*outputs]
 
@@ -202,6 +205,7 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
+    # a file may store weights transposed, where a step reads them as they are
     readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):

@@ -249,6 +249,8 @@ def adaptive_pool(
     repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
     if repeats_elements:
         return resize(b, x, size, "nearest", name)
+    # torch's windows differ by one element where sizes do not divide: all are as long as the
+    # longest
     stride = tuple(max(1, input_size // output_size) for input_size, output_size in pairs)
     kernel = tuple(
         input_size - (output_size - 1) * axis_stride
@@ -299,6 +301,7 @@ def batch_norm(
         _weight_or_new_buffer(b, vector, channels, f"{name}/{suffix}")
         for suffix, vector in vector_by_suffix.items()
     ]
+    # None: as the phase of the graph
     uses_batch_statistics = b.training if training is None else training
     return elements.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
 
@@ -308,6 +311,7 @@ def layer_norm(
 ) -> str:
     """Normalise over the last `axes`; a bias of None makes it a root-mean-square norm."""
     shape = b.shape(x)
+    # "" is a bias that the file leaves out; None means a norm that subtracts no mean
     kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])

@@ -84,6 +84,7 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
     computed = [tensor for tensor in sources if tensor not in weights and tensor not in b.buffers]
     logits = [tensor for tensor in computed if find_producer(b, tensor, "linear")]
     tokens = [tensor for tensor in computed if tensor not in logits]
+    # a sum weighed by a softmax and one activation tell experts from other products
     activations = {op.kind for op in pieces} & {*_GATED_ACTIVATION_BY_INNER, "relu"}
     has_two_matrices = len(expert_weights) == 2
     has_router = len(logits) == 1 and len(tokens) == 1

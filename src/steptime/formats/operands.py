@@ -53,6 +53,7 @@ def place_operands(
     for place, operand in enumerate(operands):
         if isinstance(operand, str):
             inputs.append(operand)
+        # an op has one scalar: a second number is a buffer
         elif "scalar" in attrs:
             inputs.append(b.buffer(free_name(b, f"{name}/number"), ()))
         else:

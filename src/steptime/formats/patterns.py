@@ -44,6 +44,7 @@ def recognise_pattern(
             continue
         new_ops = b.ops[op_count_before:]
         pieces = _find_pieces(b, y, new_ops)
+        # what else reads the pieces computes them anyway; nothing reads the new op then
         return y if is_read_outside(pieces) else fused
     return y
 
@@ -96,13 +97,13 @@ def _match_pattern(
         x: a tensor or a number.
         bindings: the letters that have a tensor already.
     """
-    if isinstance(pattern, str):
+    if isinstance(pattern, str):  # a letter, which is the same tensor wherever it occurs
         if isinstance(x, str) and bindings.get(pattern, x) == x:
             yield {**bindings, pattern: x}
     elif isinstance(pattern, float):
         if isinstance(x, float) and _is_near(x, pattern):
             yield bindings
-    elif isinstance(pattern, list):
+    elif isinstance(pattern, list):  # of alternatives
         for alternative in pattern:
             yield from _match_pattern(b, alternative, x, bindings)
     else:

@@ -87,6 +87,7 @@ def _multiply_terms(
     first_sum = _sum_letters(b, first, needed_letters | {*second.letters}, name)
     second_sum = _sum_letters(b, second, needed_letters | {*first.letters}, name)
     sizes = _size_letters(b, (first_sum, second_sum))
+    # letters of both terms are batch axes if they are needed, else they are summed over
     common_letters = [letter for letter in first_sum.letters if letter in second_sum.letters]
     batch_letters = [letter for letter in common_letters if letter in needed_letters]
     summed_letters = [letter for letter in common_letters if letter not in needed_letters]
@@ -153,6 +154,7 @@ def multiply_experts(b: Builder, x: str, w: str, name: str) -> str:
     """
     token_count, width = b.shape(x)
     expert_count, _, output_width = b.shape(w)
+    # tokens spread evenly: the first `remainder` experts get one more
     tokens_per_expert, remainder = divmod(token_count, expert_count)
     groups = (
         _ExpertGroup(remainder, tokens_per_expert + 1),

@@ -71,8 +71,10 @@ class TensorReaders:
                 return True
             for node in self._nodes_by_input.get(name, ()):
                 makes_last_piece = tuple(node.outputs) == tuple(current_outputs)
+                # the node being lowered: its output is what the fused op makes
                 if makes_last_piece:
                     continue
+                # a node that comes later reads the piece itself
                 if not self._is_lowered(value_by_name, node):
                     return True
                 if not self._makes_piece(value_by_name, node, replaced_tensors):

@@ -48,6 +48,7 @@ def attention(
     _, heads, length, _ = b.shape(q)
     unrepeated_k = find_shared_heads(b, k, name)
     unrepeated_v = find_shared_heads(b, v, name)
+    # the op has one number of heads for keys and values
     if b.shape(unrepeated_k)[1] == b.shape(unrepeated_v)[1]:
         k, v = unrepeated_k, unrepeated_v
     kv_heads, keys = b.shape(k)[1:3]
@@ -56,6 +57,7 @@ def attention(
     examples_share_mask = not mask or (
         b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
     )
+    # the op reads one term of the scores for all examples, and counts no scale
     if examples_share_mask:
         inputs = [
             join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))
@@ -90,7 +92,8 @@ def _attention_by_products(
     scores = el.pointwise(b, "mul", scores, factor, name=f"{name}/scale")
     for mask in masks:
         scores = el.pointwise(b, "add", scores, mask, name=f"{name}/mask")
-    return matmul(b, el.softmax(b, scores, -1, f"{name}/softmax"), v, name)
+    shares = el.softmax(b, scores, axis=-1, name=f"{name}/softmax")
+    return matmul(b, shares, v, name)
 
 
 def recurrent(
@@ -188,10 +191,12 @@ def _append_direction(
     if len(gate_weights) > 2 and ends_with_matrix:
         projection = [gate_weights.pop()]
     gate_rows = b.shape(gate_weights[0])[0]
+    # the op reads biases: zeros where the layer has none
     while len(gate_weights) < GATE_WEIGHT_COUNT:
         gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
     sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
     y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
+    # the op begins with zeros: `attach` reads the computed states and gives them a gradient
     if first_states:
         layer_states = [
             el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")

@@ -27,6 +27,7 @@ def free_name(b: Builder, name: str) -> str:
     suffix = 1
     while b.full_path(candidate) in b.tensors:
         candidate = f"{name}_{suffix}"
+        # larger steps later: the thousandth op of a name finds a free one soon
         suffix += 1 if suffix < FIRST_SUFFIXES else len(b.tensors)
     return candidate
 

@@ -110,6 +110,7 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         attributes=attributes,
         batches=(low_batch, batches[-1]),
     )
+    # the lines go through the two lowest batches, and the further ones check them
     if any(template.build_graph(batch) != graphs[batch] for batch in check_batches):
         raise NotLinearError("a size is no straight line of the batch")
     return template
@@ -156,7 +157,7 @@ def _fit_attribute_lines(
                 _fit_line(low_size, high_size, low_batch, high_batch)
                 for low_size, high_size in sizes
             )
-        else:
+        else:  # `_fit_line` raises: the number of sizes differs
             lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
     return lines
 

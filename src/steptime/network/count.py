@@ -106,6 +106,7 @@ def live_bytes(
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
     stated_bytes = dict(sizes or {})
+    # `sizes` states the scratch of ops, too, by the op's name
     op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | stated_bytes
     permanent_bytes = sum(
         stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
@@ -183,6 +184,7 @@ def _find_storage(graph: Graph) -> dict[str, str]:
             source = name
             if rule == "view":
                 source = op.inputs[0]
+            # output i overwrites input i; outputs behind the last input have memory of their own
             elif rule == "in_place" and i < len(op.inputs):
                 source = op.inputs[i]
             storage_by_tensor[name] = storage_by_tensor.get(source, source)
@@ -201,6 +203,7 @@ def _find_last_use_indices(graph: Graph, storage_by_tensor: Mapping[str, str]) -
             last_use_by_storage[storage_by_tensor.get(name, name)] = op_index
     for name in graph.outputs:
         last_use_by_storage[storage_by_tensor.get(name, name)] = behind_all_ops
+    # autocast keeps the casts of weights to the end of the forward pass
     weights = set(graph.weights)
     forward_count = sum(op.part == "forward" for op in graph.ops)
     for op in graph.ops[:forward_count]:
@@ -225,6 +228,8 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     """
     bytes_of_ops = allocated_and_freed_bytes(graph)
     heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
+    # glibc cuts the heap back when twice its mmap threshold is free; the threshold grows to the
+    # largest tensor that was freed.
     max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
     heap_bytes = 0
     fresh_bytes_of_ops: list[float] = []

@@ -22,6 +22,7 @@ def find_head_weight(graph: Graph) -> str:
     sources = _sources_of(graph)
     head = find_head(graph)
     weight = next((op.inputs[1] for op in graph.ops if op.name == head), "")
+    # back through casts and views to the stored weight
     while weight in sources:
         weight = sources[weight]
     return weight
@@ -43,6 +44,7 @@ def product_names(on: str) -> set[str]:
     """
     short_names = {name.removesuffix("_proj") for name in on.split("+")}
     long_names = {f"{name}_proj" for name in short_names}
+    # our networks name the product of the attention's output `out`
     output_names = {"out"} if "o" in short_names else set()
     return short_names | long_names | output_names
 
@@ -60,6 +62,7 @@ def adapts(op: Op, on: str, head: str) -> bool:
         return op.name != head
     if on == "attention":
         return is_attention_name(op.name)
+    # names such as `q+v` are parts of the op's path
     path_parts = set(re.split(r"[/.]", op.name))
     names = product_names(on)
     has_part = bool(names & path_parts)
@@ -97,8 +100,8 @@ class GraphEditor:
         self.split_sources: set[str] = set()
         self._find_splits(graph)
         self._sources = _sources_of(graph)
-        floats = (graph.tensors[name].dtype for name in graph.weights)
-        self._weight_type = next((dtype for dtype in floats if "float" in dtype), "")
+        weight_types = (graph.tensors[name].dtype for name in graph.weights)
+        self._weight_type = next((dtype for dtype in weight_types if "float" in dtype), "")
         self._quantised = self._find_quantised(graph, set(frozen))
         for weight in sorted(self._quantised):
             self._store_in_few_bits(weight)
@@ -107,8 +110,9 @@ class GraphEditor:
     def _find_splits(self, graph: Graph) -> None:
         """Note which products, and which biased results of merged ones, are split into parts."""
         product_by_biased = {op.outputs[0]: op.inputs[0] for op in graph.ops if op.kind == "bias"}
+        # products named qkv make queries, keys and values together; "q" finds any that make queries
         merged_products = {
-            op.outputs[0] for op in graph.ops if adapts(op, "q", "") and "qkv" in op.name
+            op.outputs[0] for op in graph.ops if adapts(op, on="q", head="") and "qkv" in op.name
         }
         for op in graph.ops:
             if op.kind != "split":
@@ -126,6 +130,7 @@ class GraphEditor:
         weight = self.weight_of(op)
         inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
+            # the weight of a product is its second input
             inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
         input_sources = [self._sources.get(name, name) for name in op.inputs]
         for expert_weight in self._expert_weights(op):
@@ -202,6 +207,7 @@ class GraphEditor:
     def weight_of(self, op: Op) -> str:
         """Return the weight of a product, "" of another op."""
         weight = op.inputs[1] if op.kind == "linear" else ""
+        # back through casts and views to the stored weight
         while weight in self._sources:
             weight = self._sources[weight]
         return self._wide_sources.get(weight, weight)
@@ -220,6 +226,7 @@ class GraphEditor:
                 "nearest: --weights int4"
             )
         product_weights = set() if quantised_ops == "experts" else layer_weights | head_weights
+        # files quantise the layers alone; what quantises at loading may include the head
         keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
         can_quantise = frozen - head_weights if keeps_head_wide else frozen
         return (product_weights | expert_weights) & can_quantise

@@ -140,6 +140,7 @@ def _drop_tensors_read_outside(
             region = region_by_tensor.get(tensor)
             is_read_outside = region is not None and region != region_of_op.get(op.name)
             if is_read_outside:
+                # it is kept for that op, and need not be made again
                 del region_by_tensor[tensor]
 
 

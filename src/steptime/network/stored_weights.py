@@ -17,6 +17,7 @@ from steptime.network.products import find_head, is_left_wide
 
 EXPERT_MATRICES = (2, 3)  # inputs of an `experts` op that are matrices of weights
 ROUTER_LOGITS = 1  # input of an `experts` op that chooses the experts
+LINEAR_WEIGHT = 1  # input of a `linear` op that is its weight
 
 
 def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
@@ -79,6 +80,7 @@ def _find_quantised(graph: Graph, sources: Mapping[str, str], stored: str) -> se
         matrix_input_indices = _matrix_input_indices(op, head, routers, stored)
         for input_index, name in enumerate(op.inputs):
             weight = sources.get(name, name)
+            # a view of another shape cannot be replaced by the weight and its scales
             has_weight_shape = graph.tensors[weight].shape == graph.tensors[name].shape
             if input_index in matrix_input_indices and has_weight_shape:
                 read_by_products.add(weight)
@@ -92,7 +94,7 @@ def _matrix_input_indices(op: Op, head: str, routers: set[str], stored: str) -> 
     if op.kind == "experts":
         return EXPERT_MATRICES
     is_wide = op.kind != "linear" or op.name == head or op.outputs[0] in routers
-    return () if is_wide or is_left_wide(op.name, op.kind, stored) else (1,)
+    return () if is_wide or is_left_wide(op.name, op.kind, stored) else (LINEAR_WEIGHT,)
 
 
 def _read_few_bits(

@@ -46,16 +46,18 @@ def _read_pair(settings: Any, both: str, height: str, width: str, default: int) 
         )
     if len(sizes) > 2:
         raise UnmodelledError(f"{len(sizes)} sizes of '{both}', not height and width alone")
+    # a single size is of both axes
     return (sizes[0], sizes[-1]) if sizes else (default, default)
 
 
 def _read_window(settings: Any) -> _CaffeWindow:
     """Return the window of a convolution or of pooling."""
-    kernel = _read_pair(settings, "kernel_size", "kernel_h", "kernel_w", 0)
-    stride = _read_pair(settings, "stride", "stride_h", "stride_w", 1)
+    kernel = _read_pair(settings, "kernel_size", "kernel_h", "kernel_w", default=0)
+    stride = _read_pair(settings, "stride", "stride_h", "stride_w", default=1)
     require(min(kernel) >= 1, f"kernel {list(kernel)}: kernel_size is missing or below 1")
     require(min(stride) >= 1, f"stride {list(stride)} is below 1")
-    return _CaffeWindow(kernel, stride, _read_pair(settings, "pad", "pad_h", "pad_w", 0))
+    padding = _read_pair(settings, "pad", "pad_h", "pad_w", default=0)
+    return _CaffeWindow(kernel, stride, padding)
 
 
 def _image_shape(graph: CaffeGraph, x: str) -> tuple[int, ...]:
@@ -73,7 +75,7 @@ def read_output_width(settings: Any) -> int:
 
 def add_bias_weight(graph: CaffeGraph, layer: CaffeLayer, y: str, axis: int) -> str:
     """Append a bias along an axis, the second weight of its layer."""
-    weight = graph.add_weight(layer, 1, "b", (graph.shape(y)[axis],))
+    weight = graph.add_weight(layer, number=1, suffix="b", shape=(graph.shape(y)[axis],))
     return graph.b.op("bias", y, weight, name=f"{layer.name}/bias", axis=axis)
 
 
@@ -83,6 +85,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
     channels, *sizes = _image_shape(graph, inputs[0])[1:]
     window = _read_window(settings)
     dilations = list(settings.dilation) or [1]
+    # `axis` is that of the channels, behind which the window moves
     if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
         raise UnmodelledError("a convolution that is not over height and width")
     dilation = (dilations[0], dilations[-1])
@@ -102,7 +105,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
     y = graph.b.op(
         kind,
         inputs[0],
-        graph.add_weight(layer, 0, "w", weight_shape),
+        graph.add_weight(layer, number=0, suffix="w", shape=weight_shape),
         name=layer.name,
         **attrs,
         stride=window.stride,
@@ -110,7 +113,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
         dilation=dilation,
         groups=groups,
     )
-    return (add_bias_weight(graph, layer, y, 1) if settings.bias_term else y,)
+    return (add_bias_weight(graph, layer, y, axis=1) if settings.bias_term else y,)
 
 
 def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
@@ -118,6 +121,7 @@ def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
 
     Along each axis it is `stride * (size - 1) + dilation * (kernel - 1) + 1 - 2 * padding`.
     """
+    # stride (size - 1) + dilation (kernel - 1) + 1 - 2 padding
     height, width = (
         reach(size[axis], window.kernel[axis], window.stride[axis], dilation[axis])
         - 2 * window.padding[axis]
@@ -135,6 +139,7 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     settings = layer.message.pooling_param
     height, width = _image_shape(graph, inputs[0])[2:]
     size = (height, width)
+    # stochastic pooling reads and writes as much as max pooling
     kind = "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d"
     if settings.global_pooling:
         window = _CaffeWindow(kernel=size, stride=(1, 1), padding=(0, 0))
@@ -207,12 +212,13 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
     width = shape[1:2]
     scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
     if scale is None:
+        # without a Scale behind it nothing of the norm is trained
         weight = graph.b.buffer(f"{layer.name}/w", width)
         bias = graph.b.buffer(f"{layer.name}/b", width)
     else:
-        weight = graph.add_weight(scale, 0, "w", width)
+        weight = graph.add_weight(scale, number=0, suffix="w", shape=width)
         if scale.message.scale_param.bias_term:
-            bias = graph.add_weight(scale, 1, "b", width)
+            bias = graph.add_weight(scale, number=1, suffix="b", shape=width)
         else:
             bias = graph.b.buffer(f"{scale.name}/b", width)
     mean = graph.b.buffer(f"{layer.name}/running_mean", width)

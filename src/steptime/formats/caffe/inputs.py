@@ -119,6 +119,7 @@ def _image_reader(parameter: str) -> Callable[[Any, int, str], Shapes]:
     def read_images(message: Any, top_count: int, place: str) -> Shapes:
         settings = getattr(message, parameter)
         transform = message.transform_param
+        # images are cropped to a square or, without a crop, resized
         crop_size = transform.crop_size or getattr(settings, "crop_size", 0)
         height = crop_size or getattr(settings, "new_height", 0)
         width = crop_size or getattr(settings, "new_width", 0)

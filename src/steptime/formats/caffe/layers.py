@@ -50,7 +50,9 @@ def add_inner_product(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> 
     if len(shape) > axis + 1:
         row_shape = (*shape[:axis], fan_in)
         rows = graph.b.op("reshape", rows, name=f"{layer.name}/flatten", shape=row_shape)
-    weight = graph.add_weight(layer, 0, "w", (read_output_width(settings), fan_in))
+    weight = graph.add_weight(
+        layer, number=0, suffix="w", shape=(read_output_width(settings), fan_in)
+    )
     y = graph.b.op("linear", rows, weight, name=layer.name)
     return (add_bias_weight(graph, layer, y, axis) if settings.bias_term else y,)
 
@@ -86,12 +88,17 @@ def _align_operand(
     shape = graph.shape(inputs[0])
     has_operand = len(inputs) > 1
     axis_count = len(graph.shape(inputs[1])) if has_operand else settings.num_axes
+    # an operand without axes is a number, which stands behind all axes
     first_axis = resolve_axis(settings.axis, len(shape)) if axis_count else len(shape)
     end_axis = len(shape) if axis_count == LAST_AXES else first_axis + axis_count
     is_inside = axis_count >= LAST_AXES and end_axis <= len(shape)
     require(is_inside, f"{axis_count} axes from {first_axis} of {list(shape)}")
     covered_shape = shape[first_axis:end_axis]
-    operand = inputs[1] if has_operand else graph.add_weight(layer, 0, suffix, covered_shape)
+    operand = (
+        inputs[1]
+        if has_operand
+        else graph.add_weight(layer, number=0, suffix=suffix, shape=covered_shape)
+    )
     operand_shape = graph.shape(operand)
     require(operand_shape == covered_shape, f"{list(operand_shape)} along {list(covered_shape)}")
     view = graph.move_axes_last(inputs[0], range(first_axis, end_axis), layer.name)
@@ -114,6 +121,7 @@ def add_scale(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     product = graph.b.op("mul", operands.tensor, operands.operand, name=layer.name)
     y = operands.restore(product)
     if settings.bias_term:
+        # the bias is the first weight of the layer where the scale is its second bottom
         bias_number = 0 if len(inputs) > 1 else 1
         bias = graph.add_weight(layer, bias_number, "b", operands.shape)
         y = _add_scale_bias(graph, layer, y, bias)
@@ -153,7 +161,7 @@ def add_prelu(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     shape = graph.shape(inputs[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
     slope_shape = (1,) if layer.message.prelu_param.channel_shared else shape[1:2]
-    slope = graph.add_weight(layer, 0, "w", slope_shape)
+    slope = graph.add_weight(layer, number=0, suffix="w", shape=slope_shape)
     return (graph.b.op("prelu", inputs[0], slope, name=layer.name),)
 
 

@@ -75,6 +75,7 @@ class CaffeGraph:
         if number not in self.tensor_by_blob:
             require(number in self.source_by_blob, "reads a blob that its layer does not make")
             source = self.source_by_blob[number]
+            # a blob of unknown shape holds labels, one for each example
             self.tensor_by_blob[number] = self.add_input(number, source.shape or (self.file_batch,))
         return self.tensor_by_blob[number]
 
@@ -98,6 +99,7 @@ class CaffeGraph:
         They have the name of the loss's second bottom if that is free, else `<layer>/labels`.
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
+        # two losses of one blob and shape share their labels
         key = f"{number}:{shape}"
         if key not in self.shared_tensors:
             source = self.source_by_blob.get(number)
@@ -122,6 +124,7 @@ class CaffeGraph:
         """
         parameter = _read_parameter(layer.message, number)
         path = f"{layer.name}/{suffix}"
+        # the first sign keeps names that layers share apart from paths
         key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
         if key not in self.shared_tensors:
             add = self.b.weight if parameter.is_trained else self.b.buffer

@@ -219,8 +219,10 @@ def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
     if not losses:
         return outputs
     if phase == "TRAIN":
+        # an output of a type that Caffe does not have may be a loss, too
         outputs_of_foreign_types = [layer for layer in outputs if not layer.has_caffe_type]
         return [*losses, *outputs_of_foreign_types]
+    # in inference auxiliary losses, of smaller weight, have no output
     main_weight = max(abs(layer.loss_weight) for layer in losses)
 
     def is_auxiliary_loss(layer: CaffeLayer) -> bool:

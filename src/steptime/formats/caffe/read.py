@@ -100,6 +100,7 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
         is_end = layer in net.end_layers
         try:
             tops = _add_tops(graph, layer, is_end, allow_unknown)
+            # a layer need not name all tops that it makes
             graph.tensor_by_blob.update(zip(layer.tops, tops, strict=False))
             if is_end:
                 results += _add_end_losses(graph, layer, tops) if b.training else tops
@@ -109,6 +110,7 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
         except ShapeError as error:
             raise InputError(f"{place}: {str(error).removeprefix(f'{layer.name}: ')}") from None
     if not b.training:
+        # the last output in the file is the network's
         return results[-1]
     if not b.weights:
         raise InputError(f"{file}: has no weights to train")
@@ -131,6 +133,7 @@ def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
             continue
         blob = layer.bottoms[0]
         is_inner = blob in normed_blobs and blob not in output_blobs
+        # what else reads the blob needs the norm without the scale
         if is_inner and reader_counts[blob] == 1:
             scale_by_blob[blob] = layer
     return scale_by_blob
@@ -172,6 +175,7 @@ def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
         return
     blob_flags = zip(layer.bottoms, layer.message.propagate_down, strict=False)
     for position, (blob, propagates) in enumerate(blob_flags):
+        # fed blobs and the targets of a loss have no gradient that the file could stop
         is_fed = blob in graph.source_by_blob
         is_target = position > 0 and layer.type in LOSSES
         needs_gradient = not is_fed and not is_target
@@ -214,6 +218,7 @@ def _add_euclidean_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
 def _add_inference_output(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
     """Append the output of a network in inference in place of its loss."""
     if layer.type == "SoftmaxWithLoss":
+        # the second bottom are the labels, which inference does not read
         softmax = replace(layer, type="Softmax", bottoms=layer.bottoms[:1])
         return add_layer(graph, softmax, (x,))[0]
     if layer.type == "SigmoidCrossEntropyLoss":

@@ -114,14 +114,15 @@ def parse(text: str, file: str) -> tuple[Any, list[UnknownField]]:
     parse_errors = (text_format.ParseError, RecursionError, ValueError, OverflowError)
     try:
         try:
-            return text_format.Parse(text, _network_class()()), []
+            # most files have no unknown field, and are parsed but once
+            return text_format.Parse(text, message=_network_class()()), []
         except text_format.ParseError as error:
             if "has no field named" not in str(error):
                 raise
         if max(map(len, text.split("\n"))) > MAX_LINE_LENGTH:
             limit = f"lines of over {MAX_LINE_LENGTH} characters"
             raise InputError(f"{file}: unknown fields in {limit}")
-        message = text_format.Parse(text, _network_class()(), allow_unknown_field=True)
+        message = text_format.Parse(text, message=_network_class()(), allow_unknown_field=True)
         return message, list(_find_unknown_fields(text))
     except parse_errors as error:
         raise _parse_error(error, file) from None
@@ -155,6 +156,8 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
             if is_in_network and token in ("layer", "layers"):
                 layer += 1
             if message and not field:
+                # only the first line number is asked for: protobuf copies the text of the line each
+                # time
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
                 layer_number = NETWORK if is_in_network else layer
                 yield UnknownField(token, message.name, layer_number, line)

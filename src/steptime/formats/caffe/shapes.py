@@ -70,6 +70,7 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     settings = layer.message.reshape_param
     shape = graph.shape(inputs[0])
     rank = len(shape)
+    # an axis below 0 counts from behind the last one
     first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
     reaches_end = settings.num_axes == ALL_AXES
     stop = rank if reaches_end else first + settings.num_axes

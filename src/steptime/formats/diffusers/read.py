@@ -64,7 +64,8 @@ Describe = Callable[[Config], Sizes]
 def describe_flux(config: Config) -> Sizes:
     """Describe FLUX.1."""
     in_channels = config.count("in_channels", 64)
-    config.check_ignored("axes_dims_rope", [16, 56, 56])
+    # how the features of a head are shared among axes changes neither shapes nor work
+    config.check_ignored_type("axes_dims_rope", [16, 56, 56])
     config.require("patch_size", only=1)
     return {
         "in_channels": in_channels,
@@ -87,7 +88,7 @@ def describe_sd3(config: Config) -> Sizes:
     head_width = config.count("attention_head_dim", 64)
     config.require("caption_projection_dim", only=heads * head_width)
     # positions are cut from a fixed table to the size of the image, however large the table is
-    config.check_ignored("pos_embed_max_size", 96)
+    config.check_ignored_type("pos_embed_max_size", 96)
     in_channels = config.count("in_channels", 16)
     return {
         "in_channels": in_channels,
@@ -144,6 +145,7 @@ def describe_unet(config: Config) -> Sizes:
     config.read_fields |= UNET_UNCOUNTED_FIELDS
     condition_width = config.get("projection_class_embeddings_input_dim", 0)
     has_conditions = config.table.get("addition_embed_type") == "text_time"
+    # for these UNets diffusers reads the field of this name as the number of heads
     heads = spread_over_blocks(config, "attention_head_dim", 8, len(widths))
     transformer_layers = spread_over_blocks(config, "transformer_layers_per_block", 1, len(widths))
     return blocks | {
@@ -227,10 +229,10 @@ def describe_component(table: Mapping[str, Any], place: str) -> Family:
         advice = f"with diffusers installed, its class is read as code: diffusers:{name}"
         raise InputError(f"{place}: {CLASS_FIELD} {shorten(name)} is not read; {advice}")
     describe, build_class = CLASSES[name]
-    config = Config(table, place, "")
+    config = Config(table, place, head="")
     sizes = describe(config)
     remarks = [*describe_unread(table, config.read_fields), *config.remarks]
-    # a UNet has no patches, but its sides must halve
+    # FLUX joins 2 x 2 latents, and the sides of a UNet must halve; neither states a patch_size
     patch_side = LATENT_SIDE * sizes.get("patch_size", 2)
 
     def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:

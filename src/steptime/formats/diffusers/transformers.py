@@ -115,6 +115,7 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             x = _cross_block(b, x, text, shared, heads)
+    # two rows: the shift and the scale of the last norm
     table = b.weight("table/w", (2, width))
     shift = b.op("slice", table, name="shift", axis=0, start=0, stop=1)
     scale = b.op("slice", table, name="scale", axis=0, start=1, stop=2)
@@ -132,6 +133,7 @@ def _embed_image_size(b: Builder, batch: int, width: int) -> str:
     image_height, image_width, aspect = (
         b.input(name, (batch, TIME_WIDTH)) for name in ("height", "width", "aspect")
     )
+    # one layer embeds heights and widths, as twice as many examples
     resolution = b.op("concat", image_height, image_width, name="resolution", axis=0)
     resolution = embed(b, resolution, third, "resolution_embedding")
     resolution = b.op("reshape", resolution, name="resolution/row", shape=(batch, 2 * third))
@@ -168,10 +170,12 @@ def _joint_block(
     """
     width = b.shape(image)[-1]
     text_length = b.shape(text)[1]
+    # attention and feed-forward are modulated, in a dual block also the second attention
     image_modulations = _list_modulations(b, state, width, 3 if is_dual else 2, "image_modulation")
     text_vectors = list_modulation_vectors(
         b, state, width, LAST_TEXT_VECTORS if is_last else 6, "text_modulation"
     )
+    # shift, scale and gate of attention, then the same of feed-forward; the last block reads two
     text_shift, text_scale = text_vectors[:2]
 
     # attention among text and image
@@ -211,7 +215,7 @@ def _joint_block(
 def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
     """Return tokens after attention and a feed-forward part that read one input (FLUX)."""
     width = b.shape(x)[-1]
-    shift, scale, gate = list_modulation_vectors(b, state, width, 3, "modulation")
+    shift, scale, gate = list_modulation_vectors(b, state, width, count=3, name="modulation")
     y = modulate(b, x, shift, scale, "norm")
     expanded = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
     attended = attend(b, [project_heads(b, y, heads, "heads")], heads, "within")
@@ -248,6 +252,7 @@ def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads)
 def _add_output_and_loss(b: Builder, x: str, state: str, channels: int) -> str:
     """Return the output of a last modulated norm and product."""
     width = b.shape(x)[-1]
-    scale, shift = list_modulation_vectors(b, state, width, 2, "last_modulation")
+    # the last norm of diffusers makes the scale first
+    scale, shift = list_modulation_vectors(b, state, width, count=2, name="last_modulation")
     x = modulate(b, x, shift, scale, "last")
     return mean_loss(b, linear(b, x, channels, "out"))

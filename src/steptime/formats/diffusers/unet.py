@@ -28,7 +28,7 @@ def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
         conditions = embed(b, conditions, state_width, "condition_embedding")
         state = b.op("add", state, conditions, name="state")
     unet = _Unet(b, sizes, text, state)
-    x = conv2d(b, x, widths[0], 3, "in", padding=1, bias=True)
+    x = conv2d(b, x, widths[0], kernel=3, name="in", padding=1, bias=True)
     x, skips = unet.add_down_blocks(x)
     with b.scope("middle"):
         x = unet.add_residual(x, widths[-1], "residual1")
@@ -36,7 +36,8 @@ def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
         x = unet.add_residual(x, widths[-1], "residual2")
     x = unet.add_up_blocks(x, skips)
     x = b.op("silu", unet.add_group_norm(x, "last_norm"), name="last_silu")
-    return mean_loss(b, conv2d(b, x, sizes["out_channels"], 3, "out", padding=1, bias=True))
+    x = conv2d(b, x, sizes["out_channels"], kernel=3, name="out", padding=1, bias=True)
+    return mean_loss(b, x)
 
 
 class _Unet:
@@ -62,7 +63,9 @@ class _Unet:
                         x = self.add_transformer(x, level, f"transformer{i}")
                     skips.append(x)
                 if not is_last:
-                    x = conv2d(self.b, x, width, 3, "half", stride=2, padding=1, bias=True)
+                    x = conv2d(
+                        self.b, x, width, kernel=3, name="half", stride=2, padding=1, bias=True
+                    )
                     skips.append(x)
         return x, skips
 
@@ -83,7 +86,7 @@ class _Unet:
                     _, channels, height, width = self.b.shape(x)
                     size = (2 * height, 2 * width)
                     x = self.b.op("resize2d", x, name="doubled", size=size, mode="nearest")
-                    x = conv2d(self.b, x, channels, 3, "double", padding=1, bias=True)
+                    x = conv2d(self.b, x, channels, kernel=3, name="double", padding=1, bias=True)
         return x
 
     def add_group_norm(self, x: str, name: str) -> str:
@@ -100,14 +103,14 @@ class _Unet:
         b = self.b
         with b.scope(name):
             y = b.op("silu", self.add_group_norm(x, "norm1"), name="silu1")
-            y = conv2d(b, y, width, 3, "conv1", padding=1, bias=True)
+            y = conv2d(b, y, width, kernel=3, name="conv1", padding=1, bias=True)
             state = linear(b, self.state, width, "state")
             state = b.op("reshape", state, name="state/image", shape=(*b.shape(state), 1, 1))
             y = b.op("pointwise", y, state, name="with_state", function="add")
             y = b.op("silu", self.add_group_norm(y, "norm2"), name="silu2")
-            y = conv2d(b, y, width, 3, "conv2", padding=1, bias=True)
+            y = conv2d(b, y, width, kernel=3, name="conv2", padding=1, bias=True)
             if b.shape(x)[1] != width:
-                x = conv2d(b, x, width, 1, "shortcut", bias=True)
+                x = conv2d(b, x, width, kernel=1, name="shortcut", bias=True)
             return b.op("add", x, y, name="add")
 
     def add_transformer(self, x: str, level: int, name: str) -> str:
@@ -145,5 +148,5 @@ class _Unet:
                 y = linear(b, attended, width, "out")
             x = b.op("add", x, y, name=f"add{number}")
         y = norm(b, x, "layer", "norm3")
-        y = feed_forward(b, y, 4 * width, "geglu", True, "ffn")
+        y = feed_forward(b, y, 4 * width, "geglu", bias=True, name="ffn")
         return b.op("add", x, y, name="add3")

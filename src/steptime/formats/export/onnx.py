@@ -90,6 +90,7 @@ def _append_ops(graph: Graph, nodes: Nodes) -> None:
         kind = fused_op.kind
         if kind not in KINDS:
             raise NoOnnxError(f"{graph.name}: {fused_op.name}: ONNX has no form for {kind}")
+        # a product that adds its bias makes the result of the bias's op
         nodes.current_op = replace(fused_op, outputs=op.outputs)
         first_node_index = len(nodes.node_list)
         write_op = KINDS[kind]
@@ -102,6 +103,7 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
 
     All its values are 1 in vectors, such as the variances of norms, else 1 / its last size.
     """
+    # so sums of products stay in range, whatever the width
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
     element = 1 / spec.shape[-1] if is_matrix else 1.0
     value = encode_tensor("", TensorSpec((1,), spec.dtype), (element,))

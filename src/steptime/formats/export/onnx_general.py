@@ -167,6 +167,7 @@ def _write_resize2d(
     """Write a resized image, its pixels placed as torch places them."""
     transformation = "align_corners" if align_corners else "half_pixel"
     attrs: dict[str, str] = {}
+    # torch takes the pixel at the rounded-down position of the corner
     if mode == "nearest":
         transformation = "asymmetric"
         attrs["nearest_mode"] = "floor"
@@ -182,6 +183,7 @@ def _write_resize2d(
         mode=_RESIZE_MODES[mode],
         coordinate_transformation_mode=transformation,
         **attrs,
+        # torch's coefficient of cubic interpolation
         cubic_coeff_a=-0.75,
     )
 

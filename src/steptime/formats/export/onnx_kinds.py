@@ -44,6 +44,8 @@ def write_reshape(nodes: Nodes, x: str, shape: tuple[int, ...] = (), **_: Any) -
     is_scalar = new_shape == ()
     has_elements = nodes.output_spec.size > 0
     if has_elements and not is_scalar:
+        # the first size is the batch or a part of it: it is not stated, so that the file fits any
+        # batch
         keeps_first_size = old_shape[:1] == new_shape[:1]
         first_size = INPUT_SIZE if keeps_first_size else OPEN_SIZE
         stated_shape = (first_size, *new_shape[1:])
@@ -192,6 +194,7 @@ def write_max_pool(
     """
     axis_count = len(kernel)
     pads = _order_pads(padding, axis_count)
+    # padding of maxima counts for nothing, so that it can reach to the end of the last window
     if ceil:
         pads_before = pads[:axis_count]
         overhangs = _measure_overhang(nodes, x, kernel, stride, pads_before)
@@ -213,6 +216,8 @@ def write_avg_pool(
     window = {"kernel_shape": kernel, "strides": stride}
     if not ceil:
         return nodes.add("AveragePool", x, **window, pads=pads, count_include_pad=1)
+    # ONNX counts all padding of a pool or none: a Pad writes zeros that count, and the excess of
+    # the last window is padding of the pool, which does not
     pads_before = pads[:axis_count]
     pads_after = pads[axis_count:]
     overhangs = _measure_overhang(nodes, x, kernel, stride, pads_before)

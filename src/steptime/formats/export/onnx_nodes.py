@@ -121,6 +121,7 @@ class Nodes:
         """
         result_names = results if isinstance(results, tuple) else (results,)
         output_of_result = dict(zip(result_names, self.current_op.outputs, strict=False))
+        # nodes have temporary names until the outputs of the op are known
         nodes_of_op = self.node_list[first_node_index:]
         for node in nodes_of_op:
             node.inputs = tuple(output_of_result.get(name, name) for name in node.inputs)
@@ -159,6 +160,7 @@ def encode_raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> byt
     header += [(TensorField.DATA_TYPE, TYPES[spec.dtype]), (TensorField.NAME, name)]
     if content is not None:
         return encode_message(*header, (TensorField.RAW_DATA, content))
+    # a place in a file that is never opened: the runtime gets the values by name
     location = {"location": "given", "offset": "0", "length": str(spec.size_bytes)}
     entries = [
         encode_message((EntryField.KEY, key), (EntryField.VALUE, value))

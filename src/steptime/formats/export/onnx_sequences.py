@@ -180,6 +180,7 @@ def write_experts(
         "TopK", scores, nodes.constant_ints(per_token), output_count=2, axis=-1
     )
     shares = nodes.add("Softmax", top_scores, axis=-1)
+    # zeros for as many tokens as the file runs with
     total = nodes.add("Mul", tokens, nodes.constant_number(0.0, nodes.output_spec.dtype))
     form = _GatedForm(GATED.get(activation) or activation, activation in GATED)
     token_column = nodes.constant_ints(0)

@@ -30,7 +30,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         InputError: for a file that is no GGUF, and for one that holds no language model.
     """
     header = read_header(source)
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     config, remarks = config_of(header, place)
     family = describe_network(config, place, remarks)
     return family_with_weights(family, header)
@@ -58,6 +58,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     if f"{architecture}.block_count" not in metadata:
         raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
     has_experts = bool(metadata.get(f"{architecture}.expert_count", 0))
+    # an architecture without a row is taken as a decoder of the usual kind
     row = row_by_architecture.get(architecture)
     if row is None:
         row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]

@@ -119,6 +119,7 @@ def type_of_tensor(file_type: str, role: str, width: int, placement: TensorPlace
 def _find_type_by_rules(file_row: Mapping[str, Any], role: str, placement: TensorPlacement) -> str:
     """Return the name of the type of a role by the rules of a type of file."""
     base_type: str = file_row["base"]
+    # only quantised types, which have blocks, state a type to fall back to
     is_unquantised = not tensor_types()[base_type].fallback
     role_without_experts = role.removesuffix("_exps").removesuffix("_shexp")
     rules = file_row.get(role, file_row.get(role_without_experts, ()))
@@ -134,6 +135,8 @@ def _raise_bits(
     file_row: Mapping[str, Any], role: str, type_name: str, placement: TensorPlacement
 ) -> str:
     """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
+    # llama-quantize raises these after all rules, but not for its types of one and two bits: by
+    # their output these are known here
     first_output_rule = file_row.get("output", [{}])[0]
     has_low_output = first_output_rule.get("type") == "Q5_K"
     if has_low_output and file_row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
@@ -150,6 +153,7 @@ def _rule_applies(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
     """Whether a rule is for the layer and the network of a tensor."""
     if rule.get("eight_experts") and placement.expert_count != EIGHT_EXPERTS:
         return False
+    # many queries for a key, or many experts, make more bits of keys and values cheap
     has_many_queries = placement.queries_per_key >= GROUPED_QUERIES
     has_many_experts = placement.expert_count >= GROUPED_QUERIES
     if rule.get("grouped") and not has_many_queries and not has_many_experts:
@@ -171,6 +175,7 @@ def _is_in_layers(range_name: str, layer: int, layer_count: int) -> bool:
         "first_sixteenth": layer < layer_count // 16,
         "first_eighth": is_in_first_eighth,
         "middle": is_in_middle,
+        # use_more_bits of llama.cpp
         "more": not is_in_middle or is_third_of_middle,
     }
     return is_in_range[range_name]

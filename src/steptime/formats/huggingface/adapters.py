@@ -24,8 +24,9 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         InputError: for an adapter that is not priced, or whose base is no folder or file here.
     """
     table: Any = source.table
-    place = shorten(source.name)[1:-1]
-    config = Config(table, place, "")
+    place = shorten(source.name)[1:-1]  # without quotes
+    config = Config(table, place, head="")
+    # raises for an adapter that is not priced, before its base is looked for
     find_adapter(config)
     base_path = find_base(Path(source.path).parent, table, place)
     base_source = open_source(str(base_path))
@@ -46,7 +47,7 @@ def find_base(folder: Path, table: Table, place: str) -> Path:
         for path in (candidate / "config.json", candidate):
             if path.is_file():
                 return path
-    options = describe_options(Config(table, place, ""))
+    options = describe_options(Config(table, place, head=""))
     advice = f"give the base's config.json and {options}; nothing is downloaded"
     raise InputError(f"{place}: {BASE_FIELD}: {shorten(name)} is no folder here; {advice}")
 
@@ -82,6 +83,7 @@ def describe_options(config: Config) -> str:
         "tokens": config.table.get("num_virtual_tokens", ""),
         "dropout": f"{dropout:g}" if dropout else "",
     }
+    # only what the file states is written; the options have defaults of their own
     settings = [
         f"{key}={values[key]}"
         for key in ADAPTERS[name].settings

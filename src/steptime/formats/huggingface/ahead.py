@@ -25,6 +25,8 @@ def describe_ahead(table: Mapping[str, Any], base: Family, settings: Settings) -
     if not count:
         return []
     width = settings["width"]
+    # each layer is the last block, a product that joins state and embedding, and norms; words are
+    # shared with the network
     joining_product = 2 * width * width
     norms = NORM_COUNT * width
     parameters = count_block_parameters(base, settings) + joining_product + norms
@@ -42,6 +44,7 @@ def count_block_parameters(base: Family, settings: Settings) -> int:
     """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
     last_layer = settings["layers"] - 1
     windows = settings["windows"]
+    # the blocks of these settings are all like the last one
     equal_blocks = settings | {
         "dense_layers": 0,
         "dense_at": "",

@@ -50,29 +50,31 @@ class Config:
         self.label_count = label_count
         self.remarks: list[str] = []
         self.read_fields: set[str] = set()
+        # newer files have fields of rotary positions in a table of their own; the top level wins
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
         self._default_by_name: Table = {}
         self._spelling_by_name: dict[str, str] = {}
 
-    def set_defaults(self, **defaults: object) -> None:
-        """Set the defaults of fields; a family sets its own before those of the family it extends.
+    def fill_defaults(self, **defaults: object) -> None:
+        """Give defaults to fields without one; a family does it before the family that it extends.
 
         The first default of a field stays.
         """
+        # earlier ones win
         self._default_by_name = {**defaults, **self._default_by_name}
 
-    def rename(self, *, wins: bool = False, **spellings: str) -> None:
+    def rename(self, *, file_spelling_wins: bool = False, **spellings: str) -> None:
         """Read fields by another spelling too: `rename(n_embd="hidden_size")`.
 
         Args:
-            wins: a file that has both spellings means the other one, not the usual one.
+            file_spelling_wins: a file with both spellings means the other one, not the usual one.
             **spellings: the usual name by the other spelling.
         """
         self.read_fields |= {*spellings, *spellings.values()}
         for spelling, name in spellings.items():
             has_spelling = spelling in self._values
-            may_replace = wins or name not in self._values
+            may_replace = file_spelling_wins or name not in self._values
             if has_spelling and may_replace and name not in self._spelling_by_name:
                 self._spelling_by_name[name] = spelling
 
@@ -92,6 +94,7 @@ class Config:
         stated_value = self._values[spelling]
         place = f"{self.place}: {spelling}"
         value: Field = check_value(stated_value, family_default, place)
+        # 0 is a count in a few fields only
         is_count = type(family_default) is int and type(stated_value) is int
         if is_count and stated_value == 0 and name not in MAY_BE_ZERO:
             raise InputError(f"{place}: must be at least 1, not 0")
@@ -105,7 +108,7 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
-    def check_ignored(self, name: str, default: Any) -> None:
+    def check_ignored_type(self, name: str, default: Any) -> None:
         """Check the type of a field that changes neither the shapes nor the work of a network.
 
         Raises:
@@ -144,6 +147,7 @@ class Config:
 def check_value(value: object, default: Any, place: str) -> Any:
     """Return a value of a file if it has the type of the default; null is nothing of that type."""
     if value is None:
+        # 0, false, "", or an empty list or table
         return type(default)()
     if type(default) is int and isinstance(value, list):
         distinct_values = {*map(repr, value)}

@@ -42,7 +42,7 @@ def equal_width_of_heads(config: Config) -> int:
     heads = config.count("num_attention_heads", 32)
     if width % heads:
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads")
-    config.check_ignored("head_dim", 0)
+    config.check_ignored_type("head_dim", 0)
     return width // heads
 
 
@@ -56,10 +56,11 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
-    config.check_ignored("layer_types", [])
+    config.check_ignored_type("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     class_count = SPAN_CLASSES if config.head == "spans" else config.label_count
+    # transformers rounds the width down, and takes every second feature of it
     rotary_pairs = ceil(floor(head_width * rotary_share) / 2)
     return {
         "kind": "decoder",
@@ -95,7 +96,7 @@ def attention_biases(config: Config) -> Settings:
 @model_type("granite")
 def llama(config: Config) -> Settings:
     """Describe Llama 1 to 3 and Granite 3, which scales by constants besides."""
-    config.set_defaults(intermediate_size=11008)
+    config.fill_defaults(intermediate_size=11008)
     biases = attention_biases(config)
     return decoder(config) | biases | {"ffn_bias": config.get("mlp_bias", False)}
 
@@ -104,7 +105,7 @@ def llama(config: Config) -> Settings:
 @model_type("ministral")
 def mistral(config: Config) -> Settings:
     """Describe Mistral 7B, whose blocks see a window where the file says one."""
-    config.set_defaults(
+    config.fill_defaults(
         intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072
     )
     return decoder(config) | {"window": config.get("sliding_window", 4096)}
@@ -113,7 +114,7 @@ def mistral(config: Config) -> Settings:
 @model_type("ministral3")
 def ministral3(config: Config) -> Settings:
     """Describe Ministral 3 and Mistral Large 3's dense relatives."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=131072,
         num_hidden_layers=34,
         max_position_embeddings=262144,
@@ -137,7 +138,7 @@ def list_window_letters(config: Config) -> str:
 @model_type("qwen2")
 def qwen2(config: Config) -> Settings:
     """Describe Qwen 1.5 to 2.5: queries, keys and values have biases."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=151936,
         intermediate_size=22016,
         max_position_embeddings=32768,
@@ -163,7 +164,7 @@ def mimo(config: Config) -> Settings:
 @model_type("qwen3")
 def qwen3(config: Config) -> Settings:
     """Describe dense Qwen 3: queries and keys are normed, head by head."""
-    config.set_defaults(head_dim=128)
+    config.fill_defaults(head_dim=128)
     return qwen2(config) | attention_biases(config) | {"qk_norm": "head"}
 
 
@@ -171,7 +172,7 @@ def qwen3(config: Config) -> Settings:
 @model_type("qwen2_5_vl_text", "Qwen2_5_VL")
 def qwen2_vl_text(config: Config) -> Settings:
     """Describe the decoder of Qwen 2 and 2.5 VL."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=152064,
         hidden_size=8192,
         intermediate_size=29568,
@@ -186,14 +187,14 @@ def qwen2_vl_text(config: Config) -> Settings:
 @model_type("qwen3_vl_text", "Qwen3VL")
 def qwen3_vl_text(config: Config) -> Settings:
     """Describe the decoder of dense Qwen 3 VL."""
-    config.set_defaults(max_position_embeddings=128000)
+    config.fill_defaults(max_position_embeddings=128000)
     return qwen3(config)
 
 
 @model_type("gemma")
 def gemma(config: Config) -> Settings:
     """Describe Gemma 1: tied words, which are scaled, and a GELU's gate."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=256000,
         hidden_size=3072,
         intermediate_size=24576,
@@ -211,8 +212,8 @@ def gemma(config: Config) -> Settings:
 @model_type("gemma2")
 def gemma2(config: Config) -> Settings:
     """Describe Gemma 2: norms before and after each part, a window in every second block."""
-    config.rename(hidden_activation="hidden_act", wins=True)
-    config.set_defaults(
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
+    config.fill_defaults(
         hidden_size=2304,
         intermediate_size=9216,
         num_hidden_layers=26,
@@ -220,14 +221,16 @@ def gemma2(config: Config) -> Settings:
         num_key_value_heads=4,
     )
     window = config.get("sliding_window", 4096)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     return gemma(config) | {"norms": "both", "window": window, "windows": "wa"}
 
 
 @model_type("gemma3_text", "Gemma3")
 def gemma3_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3: one block in six sees all."""
-    config.rename(_sliding_window_pattern="sliding_window_pattern", wins=True)
-    config.set_defaults(vocab_size=262208, max_position_embeddings=131072)
+    config.rename(_sliding_window_pattern="sliding_window_pattern", file_spelling_wins=True)
+    config.fill_defaults(vocab_size=262208, max_position_embeddings=131072)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     period = config.get("sliding_window_pattern", 6)
     return gemma2(config) | {"qk_norm": "head", "windows": repeat_letter("w", period - 1, "a")}
 
@@ -235,7 +238,7 @@ def gemma3_text(config: Config) -> Settings:
 @model_type("phi")
 def phi(config: Config) -> Settings:
     """Describe Phi 1 and 2: parallel parts, biases, no gate."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=51200,
         hidden_size=2048,
         intermediate_size=8192,
@@ -257,7 +260,7 @@ def phi(config: Config) -> Settings:
 @model_type("phi3")
 def phi3(config: Config) -> Settings:
     """Describe Phi 3 and 4."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096
     )
     return decoder(config) | {"window": config.get("sliding_window", 0)}
@@ -266,8 +269,8 @@ def phi3(config: Config) -> Settings:
 @model_type("gpt_neox", "GPTNeoX")
 def gpt_neox(config: Config) -> Settings:
     """Describe GPT-NeoX and Pythia: parallel parts with a norm each."""
-    config.rename(rotary_pct="partial_rotary_factor", wins=True)
-    config.set_defaults(
+    config.rename(rotary_pct="partial_rotary_factor", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=50432,
         hidden_size=6144,
         num_hidden_layers=44,
@@ -297,7 +300,7 @@ def gpt2(config: Config) -> Settings:
         n_inner="intermediate_size",
         activation_function="hidden_act",
     )
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=50257,
         hidden_size=768,
         num_hidden_layers=12,
@@ -315,7 +318,7 @@ def gpt2(config: Config) -> Settings:
 @model_type("gpt_bigcode", "GPTBigCode", GPT2_HEADS)
 def gpt_bigcode(config: Config) -> Settings:
     """Describe StarCoder 1: GPT-2 with one head of keys and values."""
-    config.set_defaults(hidden_act="gelu_pytorch_tanh")
+    config.fill_defaults(hidden_act="gelu_pytorch_tanh")
     settings = gpt2(config)
     shares_kv_head = config.get("multi_query", True)
     return settings | {"kv_heads": 1 if shares_kv_head else settings["heads"]}
@@ -325,7 +328,7 @@ def gpt_bigcode(config: Config) -> Settings:
 @model_type("codegen", "CodeGen", GPT2_HEADS)
 def gptj(config: Config) -> Settings:
     """Describe GPT-J and CodeGen: parallel parts with one norm, partly turned heads."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=50400,
         hidden_size=4096,
         num_hidden_layers=28,
@@ -336,6 +339,7 @@ def gptj(config: Config) -> Settings:
     settings = gpt2(config)
     return settings | {
         "positions": "rotary",
+        # there is no table of positions
         "max_length": 1,
         "merged_qkv": False,
         "rotary_width": config.get("rotary_dim", 64) or settings["head_width"],
@@ -350,7 +354,7 @@ def gptj(config: Config) -> Settings:
 @model_type("stablelm", "StableLm")
 def stablelm(config: Config) -> Settings:
     """Describe StableLM 2."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=50304,
         hidden_size=2560,
         intermediate_size=6912,
@@ -370,7 +374,7 @@ def stablelm(config: Config) -> Settings:
 @model_type("starcoder2")
 def starcoder2(config: Config) -> Settings:
     """Describe StarCoder 2."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=49152,
         hidden_size=3072,
         intermediate_size=12288,

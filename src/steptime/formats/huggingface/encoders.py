@@ -52,6 +52,7 @@ def encoder(config: Config) -> Settings:
         "head": HEAD_OF_EQUAL_NETWORK.get(head, head),
         "classes": class_count,
         "pooler": head in POOLED_HEADS,
+        # a second bias is stored where no weights are shared
         "masked_biases": 1 if is_tied else 2,
     }
 
@@ -69,6 +70,7 @@ def bert(config: Config) -> Settings:
 def describe_roberta(config: Config) -> Settings:
     """Describe RoBERTa and its relatives: positions from row 2."""
     settings = encoder(config)
+    # rows 0 and 1 of the table of positions stand before the first token's: padding_idx is 1
     return settings | {
         "length": settings["max_length"] - 2,
         "first_position": 2,
@@ -82,7 +84,7 @@ def describe_roberta(config: Config) -> Settings:
 )
 def roberta(config: Config) -> Settings:
     """Describe RoBERTa."""
-    config.set_defaults(vocab_size=50265)
+    config.fill_defaults(vocab_size=50265)
     return describe_roberta(config)
 
 
@@ -108,7 +110,7 @@ def distilbert(config: Config) -> Settings:
         n_heads="num_attention_heads",
         activation="hidden_act",
     )
-    config.set_defaults(num_hidden_layers=6, type_vocab_size=0)
+    config.fill_defaults(num_hidden_layers=6, type_vocab_size=0)
     return encoder(config) | {
         "pooler": False,
         "class_layers": 2 if config.head in ("classes", "choices") else 1,
@@ -120,7 +122,7 @@ def distilbert(config: Config) -> Settings:
 @model_type("albert", class_ends=(*ENCODER_HEADS, "ForPreTraining"))
 def albert(config: Config) -> Settings:
     """Describe ALBERT: blocks share their weights, words have a width of their own."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=30000,
         hidden_size=4096,
         intermediate_size=16384,
@@ -128,6 +130,7 @@ def albert(config: Config) -> Settings:
         hidden_act="gelu_new",
     )
     config.require("inner_group_num", only=1)
+    # whether one text follows another; one score of each choice
     classes = {"pair": 2, "choices": 1}.get(config.head, config.label_count)
     return encoder(config) | {
         "block_groups": config.get("num_hidden_groups", 1),
@@ -143,7 +146,7 @@ def albert(config: Config) -> Settings:
 )
 def electra(config: Config) -> Settings:
     """Describe ELECTRA, whose pre-training tells words of a generator from the text's own."""
-    config.set_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    config.fill_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
     return encoder(config) | {
         "embedding_width": config.get("embedding_size", 128),
         "pooler": False,
@@ -173,7 +176,7 @@ def t5(config: Config) -> Settings:
         num_attention_heads="num_heads",
         num_hidden_layers="num_layers",
         head_dim="d_kv",
-        wins=True,
+        file_spelling_wins=True,
     )
     activation = config.get("feed_forward_proj", "relu")
     is_gated = "gated" in activation
@@ -219,7 +222,7 @@ def encoder_decoder(config: Config) -> Settings:
         hidden_size="d_model",
         num_attention_heads="encoder_attention_heads",
         num_hidden_layers="encoder_layers",
-        wins=True,
+        file_spelling_wins=True,
     )
     head = config.head
     max_length = config.get("max_position_embeddings", 1024)
@@ -231,6 +234,7 @@ def encoder_decoder(config: Config) -> Settings:
         "tied": config.get("tie_word_embeddings", True),
         "length": max_length,
         "target_length": max_length,
+        # two rows of the table of positions stand before the first token's
         "max_length": max_length + 2,
         "first_position": 2,
         "segments": 0,
@@ -272,7 +276,7 @@ def mbart(config: Config) -> Settings:
 def whisper(config: Config) -> Settings:
     """Describe Whisper: an encoder of sound, a decoder of words."""
     config.require("use_weighted_layer_sum", only=False)
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=51865,
         d_model=384,
         encoder_layers=4,

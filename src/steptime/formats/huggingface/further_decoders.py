@@ -14,7 +14,7 @@ from steptime.formats.huggingface.types import model_type
 @model_type("olmo2")
 def olmo2(config: Config) -> Settings:
     """Describe OLMo 2: norms on the outputs, and of all queries and keys at once."""
-    config.set_defaults(vocab_size=50304, intermediate_size=11008)
+    config.fill_defaults(vocab_size=50304, intermediate_size=11008)
     return {**decoder(config), **attention_biases(config), "norms": "output", "qk_norm": "all"}
 
 
@@ -28,7 +28,7 @@ def olmo3(config: Config) -> Settings:
 def opt(config: Config) -> Settings:
     """Describe OPT: learned positions from row 2, words of a width of their own."""
     config.rename(ffn_dim="intermediate_size", activation_function="hidden_act")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=50272,
         hidden_size=768,
         intermediate_size=3072,
@@ -46,6 +46,7 @@ def opt(config: Config) -> Settings:
         "embedding_width": embedding_width or settings["width"],
         "projects_words": True,
         "positions": "learned",
+        # two rows of the table of positions stand before the first token's
         "max_length": config.get("max_position_embeddings", 2048) + 2,
         "first_position": 2,
         "gated": False,
@@ -60,7 +61,7 @@ def opt(config: Config) -> Settings:
 @model_type("glm4")
 def glm4(config: Config) -> Settings:
     """Describe GLM 4 of 2025: norms before and after each part, heads turned by half."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=151552,
         intermediate_size=13696,
         num_hidden_layers=40,
@@ -76,21 +77,21 @@ def glm4(config: Config) -> Settings:
 @model_type("glm")
 def glm(config: Config) -> Settings:
     """Describe GLM 4 of 2024 in the form of transformers."""
-    config.set_defaults(attention_bias=True)
+    config.fill_defaults(attention_bias=True)
     return glm4(config) | {"norms": "before"}
 
 
 @model_type("glm4v_text")
 def glm4v_text(config: Config) -> Settings:
     """Describe the decoder of GLM 4.1V."""
-    config.set_defaults(attention_bias=True)
+    config.fill_defaults(attention_bias=True)
     return glm4(config)
 
 
 @model_type("ernie4_5", "Ernie4_5")
 def ernie4_5(config: Config) -> Settings:
     """Describe dense ERNIE 4.5."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=103424,
         hidden_size=1024,
         intermediate_size=3072,
@@ -107,7 +108,7 @@ def ernie4_5(config: Config) -> Settings:
 @model_type("seed_oss")
 def seed_oss(config: Config) -> Settings:
     """Describe Seed-OSS."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=155136,
         intermediate_size=27648,
         num_hidden_layers=64,
@@ -123,7 +124,7 @@ def seed_oss(config: Config) -> Settings:
 @model_type("smollm3", "SmolLM3")
 def smollm3(config: Config) -> Settings:
     """Describe SmolLM 3, of which one block in four knows no places."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=128256,
         hidden_size=2048,
         num_hidden_layers=36,
@@ -132,8 +133,8 @@ def smollm3(config: Config) -> Settings:
         num_key_value_heads=4,
         tie_word_embeddings=True,
     )
-    config.check_ignored("no_rope_layer_interval", 4)
-    config.check_ignored("no_rope_layers", [])
+    config.check_ignored_type("no_rope_layer_interval", 4)
+    config.check_ignored_type("no_rope_layers", [])
     config.require("use_sliding_window", only=False)
     config.remark("all blocks are counted as turned by place, as not all of them are")
     return llama(config)
@@ -142,7 +143,7 @@ def smollm3(config: Config) -> Settings:
 @model_type("arcee")
 def arcee(config: Config) -> Settings:
     """Describe AFM: Llama whose feed-forward part squares a ReLU and has no gate."""
-    config.set_defaults(
+    config.fill_defaults(
         hidden_size=2560, intermediate_size=18432, max_position_embeddings=4096, hidden_act="relu2"
     )
     return llama(config) | {"gated": False}
@@ -151,7 +152,7 @@ def arcee(config: Config) -> Settings:
 @model_type("apertus")
 def apertus(config: Config) -> Settings:
     """Describe Apertus: xIELU without a gate, normed queries and keys."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=131072,
         intermediate_size=14336,
         max_position_embeddings=65536,
@@ -163,14 +164,14 @@ def apertus(config: Config) -> Settings:
 @model_type("hunyuan_v1_dense", "HunYuanDenseV1")
 def hunyuan_v1_dense(config: Config) -> Settings:
     """Describe dense Hunyuan."""
-    config.set_defaults(vocab_size=290943)
+    config.fill_defaults(vocab_size=290943)
     return llama(config) | {"ffn_bias": False, "qk_norm": "head"}
 
 
 @model_type("cohere")
 def cohere(config: Config) -> Settings:
     """Describe Command R: parallel parts with one norm."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=256000,
         hidden_size=8192,
         intermediate_size=22528,
@@ -191,6 +192,7 @@ def cohere2(config: Config) -> Settings:
     """Describe Command A: one block in four sees all."""
     config.require("sliding_window_pattern", only=4)
     window = config.get("sliding_window", 4096)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     settings = cohere(config) | {"window": window, "windows": "wwwa"}
     if window:
         config.remark(ROTARY_REMARK)
@@ -200,11 +202,12 @@ def cohere2(config: Config) -> Settings:
 @model_type("exaone4")
 def exaone4(config: Config) -> Settings:
     """Describe EXAONE 4: norms on the outputs, one block in four sees all."""
-    config.set_defaults(vocab_size=102400, intermediate_size=16384, num_key_value_heads=32)
+    config.fill_defaults(vocab_size=102400, intermediate_size=16384, num_key_value_heads=32)
     config.require("sliding_window_pattern", only="LLLG")
     window = config.get("sliding_window", 4096)
     if window:
         config.remark(ROTARY_REMARK)
+    # "w": a block sees a window, "a": all tokens; the letters repeat
     return decoder(config) | {
         "norms": "output",
         "qk_norm": "head",
@@ -217,7 +220,7 @@ def exaone4(config: Config) -> Settings:
 def falcon(config: Config) -> Settings:
     """Describe Falcon 1 and 2, of either design of its blocks."""
     config.rename(n_layer="num_hidden_layers", n_head="num_attention_heads", n_embed="hidden_size")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=65024, hidden_size=4544, num_attention_heads=71, tie_word_embeddings=True
     )
     is_newer = config.get("new_decoder_architecture", False)
@@ -248,7 +251,7 @@ def falcon(config: Config) -> Settings:
 @model_type("helium")
 def helium(config: Config) -> Settings:
     """Describe Helium."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=48000,
         hidden_size=2560,
         intermediate_size=7040,
@@ -264,7 +267,7 @@ def helium(config: Config) -> Settings:
 @model_type("nemotron")
 def nemotron(config: Config) -> Settings:
     """Describe Nemotron 4 and Minitron: a squared ReLU without a gate."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=256000,
         hidden_size=6144,
         intermediate_size=24576,
@@ -279,6 +282,6 @@ def nemotron(config: Config) -> Settings:
 @model_type("olmo")
 def olmo(config: Config) -> Settings:
     """Describe OLMo 1: layer norms without weights."""
-    config.set_defaults(vocab_size=50304, intermediate_size=11008)
+    config.fill_defaults(vocab_size=50304, intermediate_size=11008)
     config.require("clip_qkv", only=0.0)
     return {**decoder(config), **attention_biases(config), "norm": "plain_layer"}

@@ -23,8 +23,9 @@ PLACE_SCORES = ("c2p", "p2c")  # of content with places, of places with content
 @model_type("mpnet", "MPNet", ENCODER_HEADS)
 def mpnet(config: Config) -> Settings:
     """Describe MPNet: scores with relative positions beside learned positions, no segments."""
-    config.set_defaults(vocab_size=30527, type_vocab_size=0)
+    config.fill_defaults(vocab_size=30527, type_vocab_size=0)
     settings = encoder(config)
+    # rows 0 and 1 of the table of positions stand before the first token's: padding_idx is 1
     return settings | {
         "length": settings["max_length"] - 2,
         "first_position": 2,
@@ -38,7 +39,7 @@ def mpnet(config: Config) -> Settings:
 @model_type("deberta-v2", "DebertaV2", ENCODER_HEADS)
 def deberta_v2(config: Config) -> Settings:
     """Describe DeBERTa v2 and v3: scores of content with places, and of places with content."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=128100,
         hidden_size=1536,
         num_hidden_layers=24,
@@ -51,7 +52,7 @@ def deberta_v2(config: Config) -> Settings:
     for field in ("embedding_size", "pooler_hidden_size"):
         config.require(field, only=width)
     config.require("attention_head_size", only=width // settings["heads"])
-    config.check_ignored("legacy", True)
+    config.check_ignored_type("legacy", True)
     adds_positions = config.get("position_biased_input", True)
     places = _read_place_scores(config) if config.get("relative_attention", False) else None
     has_pooled_classes = config.head in ("classes", "choices")
@@ -111,7 +112,7 @@ def nomic_bert(config: Config) -> Settings:
     """Describe Nomic Embed: BERT with rotary positions, a gated part and no biases."""
     config.rename(n_embd="hidden_size", n_inner="intermediate_size", n_layer="num_hidden_layers")
     config.rename(n_head="num_attention_heads", n_positions="max_position_embeddings")
-    config.set_defaults(vocab_size=30528, max_position_embeddings=2048, hidden_act="silu")
+    config.fill_defaults(vocab_size=30528, max_position_embeddings=2048, hidden_act="silu")
     settings = encoder(config)
     return settings | {
         "length": min(settings["max_length"], 512),
@@ -125,8 +126,8 @@ def nomic_bert(config: Config) -> Settings:
 @model_type("modernbert", "ModernBert", ("Model", "ForMaskedLM"))
 def modernbert(config: Config) -> Settings:
     """Describe ModernBERT: two blocks in three see a window, the first one has no norm before."""
-    config.rename(hidden_activation="hidden_act", wins=True)
-    config.set_defaults(
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=50368,
         intermediate_size=1152,
         num_hidden_layers=22,
@@ -141,6 +142,7 @@ def modernbert(config: Config) -> Settings:
     window = config.get("local_attention", 128) // 2 + 1  # half of it on either side
     designs = []
     for layer in range(layers):
+        # a stated list of layers wins over the period
         is_global = window_letters[layer] == "a" if kinds else layer % global_period == 0
         block_changes: dict[str, Value] = {"window": 0 if is_global else window}
         if layer == 0:
@@ -174,7 +176,7 @@ def modernbert(config: Config) -> Settings:
 )
 def mt5(config: Config) -> Settings:
     """Describe mT5: T5 1.1 with words of many languages."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu"
     )
     return t5(config)
@@ -186,7 +188,7 @@ def mt5(config: Config) -> Settings:
 def marian(config: Config) -> Settings:
     """Describe Marian: BART with fixed positions, and no norm of embeddings."""
     config.remark("its positions, which are fixed, are counted as trained")
-    config.set_defaults(vocab_size=58101)
+    config.fill_defaults(vocab_size=58101)
     config.require("share_encoder_decoder_embeddings", only=True)
     config.require("decoder_vocab_size", only=config.get("vocab_size", 58101))
     settings = encoder_decoder(config)

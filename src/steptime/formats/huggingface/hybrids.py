@@ -52,7 +52,7 @@ def find_last_layer(kinds: Sequence[object], kind: object) -> int | None:
 @model_type("mimo_v2_flash", "MiMoV2Flash")
 def mimo_v2_flash(config: Config) -> Settings:
     """Describe MiMo-V2-Flash: blocks with a window have sinks and more heads of keys."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=152576,
         hidden_size=4096,
         intermediate_size=16384,
@@ -81,10 +81,10 @@ def mimo_v2_flash(config: Config) -> Settings:
         "sinks": config.get("add_swa_attention_sink_bias", True),
     }
     config.require("add_full_attention_sink_bias", only=False)
-    config.check_ignored("sliding_window_size", 128)
-    config.check_ignored("attention_chunk_size", 128)
-    config.check_ignored("attention_bias", False)
-    config.check_ignored("n_shared_experts", 0)
+    config.check_ignored_type("sliding_window_size", 128)
+    config.check_ignored_type("attention_chunk_size", 128)
+    config.check_ignored_type("attention_bias", False)
+    config.check_ignored_type("n_shared_experts", 0)
     designs = []
     for is_windowed, has_experts in zip(window_flags, expert_flags, strict=True):
         block_changes: dict[str, Value] = {}
@@ -116,7 +116,7 @@ def step3p5(config: Config) -> Settings:
         num_attention_groups="num_key_value_heads",
         share_expert_dims="share_expert_dim",
     )
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=128815,
         hidden_size=4096,
         intermediate_size=11264,
@@ -134,8 +134,8 @@ def step3p5(config: Config) -> Settings:
     dense_count = config.get("first_k_dense_replace", 3)
     window = config.get("sliding_window", 512)
     windowed_heads = config.get("num_sliding_attention_heads", settings["heads"])
-    config.check_ignored("n_shared_experts", 1)
-    config.check_ignored("use_moe_router_bias", True)
+    config.check_ignored_type("n_shared_experts", 1)
+    config.check_ignored_type("use_moe_router_bias", True)
     designs = []
     for layer in range(layers):
         block_changes: dict[str, Value] = {}
@@ -162,10 +162,11 @@ def nemotron_nas(config: Config) -> Settings:
     A `block_configs` entry says the heads in a group and the width of each block.
     """
     blocks = config.get_tables("block_configs")
-    config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
+    config.fill_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
-    config.check_ignored("attention_bias", False)
-    config.check_ignored("mlp_bias", False)
+    config.check_ignored_type("attention_bias", False)
+    config.check_ignored_type("mlp_bias", False)
+    # an entry of `block_configs` says the heads in a group and the width of its block
     if not blocks:
         return settings
     if len(blocks) != settings["layers"]:
@@ -196,14 +197,14 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
 
 def _nested_block_config(config: Config, part: object) -> Config:
     """Return the fields of one part of an entry of `block_configs`, none for no table."""
-    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
+    return Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", head="")
 
 
 @model_type("gemma4_text", "Gemma4")
 def gemma4_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 4: blocks that see all have wider heads."""
-    config.rename(hidden_activation="hidden_act", wins=True)
-    config.set_defaults(
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=262144,
         hidden_size=2304,
         intermediate_size=9216,
@@ -224,7 +225,7 @@ def gemma4_text(config: Config) -> Settings:
         ]
     lacks_layer_types = config.table.get("layer_types") is None
     if kinds and lacks_layer_types:
-        kinds[-1] = FULL  # whatever the period says
+        kinds[-1] = FULL  # whatever the period says, as in transformers
     has_experts = config.get("enable_moe_block", False)
     return settings | {
         "norms": "both",
@@ -248,6 +249,7 @@ def _gemma4_designs(
     full_changes: dict[str, Value] = {
         "window": 0,
         "head_width": global_width,
+        # a quarter of the features of these heads is rotated
         "rotary_width": global_width // 4,
         "kv_heads": config.get("num_global_key_value_heads", 0) or settings["kv_heads"],
     }
@@ -257,6 +259,7 @@ def _gemma4_designs(
     designs = []
     for layer, kind in enumerate(kinds):
         is_full = kind == FULL
+        # the last blocks read the keys and values of the last earlier block of their kind
         shares_kv = layer >= kv_layer_count > 0
         block_changes: dict[str, Value] = {}
         if is_full:

@@ -30,7 +30,7 @@ def patch_encoder(config: Config) -> Settings:
 @model_type("vit", "ViT", IMAGE_HEADS, free_parameters=())
 def vit(config: Config) -> Settings:
     """Describe ViT."""
-    config.check_ignored("pooler_output_size", 0)
+    config.check_ignored_type("pooler_output_size", 0)
     return patch_encoder(config) | {
         "qkv_bias": config.get("qkv_bias", True),
         "head": config.head,
@@ -48,11 +48,11 @@ def vit(config: Config) -> Settings:
 )
 def dinov2(config: Config) -> Settings:
     """Describe DINOv2: ViT whose parts are scaled by learned numbers."""
-    config.set_defaults(patch_size=14)
+    config.fill_defaults(patch_size=14)
     config.require("use_swiglu_ffn", only=False)
     ratio = config.count("mlp_ratio", 4)
     settings = patch_encoder(config)
-    config.check_ignored("layerscale_value", 1.0)
+    config.check_ignored_type("layerscale_value", 1.0)
     return settings | {
         "ffn": ratio * settings["width"],
         "qkv_bias": config.get("qkv_bias", True),
@@ -118,7 +118,7 @@ def clip_text_model(config: Config) -> Settings:
 @model_type("clip_vision_model", "CLIPVision", ("Model", "ModelWithProjection"), free_parameters=())
 def clip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of CLIP."""
-    config.set_defaults(patch_size=32, hidden_act="quick_gelu")
+    config.fill_defaults(patch_size=32, hidden_act="quick_gelu")
     projection_width = config.get("projection_dim", 512)
     return patch_encoder(config) | {
         "patch_bias": False,
@@ -163,7 +163,7 @@ def siglip_text_model(config: Config) -> Settings:
 )
 def siglip_vision_model(config: Config) -> Settings:
     """Describe the tower of images of SigLIP, which a probe pools."""
-    config.set_defaults(hidden_act="gelu_pytorch_tanh")
+    config.fill_defaults(hidden_act="gelu_pytorch_tanh")
     is_pooled = config.get("vision_use_head", True)
     return patch_encoder(config) | {
         "class_tokens": 0,

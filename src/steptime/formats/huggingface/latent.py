@@ -9,7 +9,7 @@ def latent_attention(config: Config) -> Settings:
     """Describe attention whose keys and values come from a narrow vector (DeepSeek-V2)."""
     rotary_width = config.get("qk_rope_head_dim", 64)
     head_width = config.get("qk_nope_head_dim", 128) + rotary_width
-    config.check_ignored("head_dim", 0)
+    config.check_ignored_type("head_dim", 0)
     settings = decoder(config, head_width)
     return {
         **settings,
@@ -26,7 +26,7 @@ def latent_attention(config: Config) -> Settings:
 def deepseek_v3(config: Config) -> Settings:
     """Describe DeepSeek-V3 and R1: latent attention, experts in groups."""
     config.rename(num_local_experts="n_routed_experts")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=129280,
         hidden_size=7168,
         intermediate_size=18432,
@@ -37,6 +37,7 @@ def deepseek_v3(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 2048)
     return latent_attention(config) | {
         "experts": config.get("n_routed_experts", 256),
+        # null in place of a number means that there is no choice or no group
         "experts_per_token": config.get("num_experts_per_tok", 8) or 1,
         "expert_groups": config.get("n_group", 8) or 1,
         "groups_per_token": config.get("topk_group", 4) or 1,
@@ -50,7 +51,7 @@ def deepseek_v3(config: Config) -> Settings:
 def deepseek_v2(config: Config) -> Settings:
     """Describe DeepSeek-V2."""
     config.rename(num_experts="n_routed_experts")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=102400,
         hidden_size=4096,
         intermediate_size=11008,
@@ -77,7 +78,7 @@ def longcat_flash(config: Config) -> Settings:
         expert_ffn_hidden_size="moe_intermediate_size",
         moe_topk="num_experts_per_tok",
     )
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=131072,
         hidden_size=6144,
         intermediate_size=12288,
@@ -100,6 +101,7 @@ def longcat_flash(config: Config) -> Settings:
         "zero_experts": zero_experts,
         "expert_groups": 1,
         "groups_per_token": 1,
+        # the dense part of the block with the mixture counts as an expert of all tokens
         "shared_ffn": settings["ffn"],
         "dense_layers": 0,
         "expert_every": 2,
@@ -109,7 +111,7 @@ def longcat_flash(config: Config) -> Settings:
 @model_type("kimi_k2", "DeepseekV3")
 def kimi_k2(config: Config) -> Settings:
     """Describe Kimi K2: DeepSeek-V3 with more experts and fewer heads."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=163840,
         n_routed_experts=384,
         first_k_dense_replace=1,
@@ -122,7 +124,7 @@ def kimi_k2(config: Config) -> Settings:
 @model_type("glm4_moe_lite", "Glm4MoeLite")
 def glm4_moe_lite(config: Config) -> Settings:
     """Describe GLM 4.7 Flash."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=154880,
         hidden_size=2048,
         intermediate_size=10240,

@@ -36,8 +36,8 @@ def read_experts(config: Config, count_field: str, count: int, per_token: int) -
 @model_type("mixtral")
 def mixtral(config: Config) -> Settings:
     """Describe Mixtral: every block has experts, of the width of a dense part."""
-    config.rename(num_experts="num_local_experts", wins=True)
-    config.set_defaults(sliding_window=0)
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
+    config.fill_defaults(sliding_window=0)
     return mistral(config) | read_experts(config, "num_local_experts", count=8, per_token=2)
 
 
@@ -60,7 +60,7 @@ def read_shared_expert(config: Config, default: int) -> Settings:
 @model_type("qwen2_moe")
 def qwen2_moe(config: Config) -> Settings:
     """Describe Qwen 1.5 MoE and Qwen 2 57B-A14B."""
-    config.set_defaults(
+    config.fill_defaults(
         hidden_size=2048,
         intermediate_size=5632,
         num_hidden_layers=24,
@@ -78,7 +78,7 @@ def qwen2_moe(config: Config) -> Settings:
 def qwen3_moe(config: Config) -> Settings:
     """Describe the mixtures of Qwen 3."""
     config.rename(num_experts="num_local_experts")
-    config.set_defaults(
+    config.fill_defaults(
         hidden_size=2048,
         intermediate_size=6144,
         num_hidden_layers=24,
@@ -93,7 +93,7 @@ def qwen3_moe(config: Config) -> Settings:
 @model_type("qwen3_vl_moe_text", "Qwen3VLMoe")
 def qwen3_vl_moe_text(config: Config) -> Settings:
     """Describe the decoder of the mixtures of Qwen 3 VL."""
-    config.set_defaults(
+    config.fill_defaults(
         intermediate_size=5632,
         max_position_embeddings=128000,
         num_key_value_heads=16,
@@ -108,7 +108,7 @@ def qwen3_vl_moe_text(config: Config) -> Settings:
 @model_type("qwen3_5_text", "Qwen3_5")
 def qwen3_5_text(config: Config) -> Settings:
     """Describe the decoder of dense Qwen 3.5: three blocks in four keep a state (delta rule)."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=248320,
         intermediate_size=12288,
         num_attention_heads=16,
@@ -119,6 +119,7 @@ def qwen3_5_text(config: Config) -> Settings:
     period = config.get("full_attention_interval", 4)
     return qwen3(config) | {
         "attention_gate": True,
+        # "l": a block keeps a state, "a": it attends to all tokens; the letters repeat
         "windows": repeat_letter("l", period - 1, "a"),
         "linear_heads": config.get("linear_num_value_heads", 32),
         "linear_key_heads": config.get("linear_num_key_heads", 16),
@@ -131,7 +132,7 @@ def qwen3_5_text(config: Config) -> Settings:
 @model_type("qwen3_next", "Qwen3Next")
 def qwen3_next(config: Config) -> Settings:
     """Describe Qwen3-Next: as Qwen 3.5, with experts in every block."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=151936,
         hidden_size=2048,
         intermediate_size=5632,
@@ -146,7 +147,7 @@ def qwen3_next(config: Config) -> Settings:
 @model_type("qwen3_5_moe_text", "Qwen3_5Moe")
 def qwen3_5_moe_text(config: Config) -> Settings:
     """Describe the decoder of the mixtures of Qwen 3.5."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=248320, num_hidden_layers=40, num_experts_per_tok=8, num_experts=256
     )
     return qwen3_next(config)
@@ -155,8 +156,8 @@ def qwen3_5_moe_text(config: Config) -> Settings:
 @model_type("gpt_oss")
 def gpt_oss(config: Config) -> Settings:
     """Describe gpt-oss: sinks, a window in every second block, biases everywhere."""
-    config.rename(num_experts="num_local_experts", wins=True)
-    config.set_defaults(
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=201088,
         hidden_size=2880,
         intermediate_size=2880,
@@ -175,6 +176,7 @@ def gpt_oss(config: Config) -> Settings:
             "sinks": True,
             "clamped": True,
             "window": config.get("sliding_window", 128),
+            # "w": a block sees a window, "a": all tokens; the letters repeat
             "windows": "wa",
             "bias": True,
             "router_bias": True,
@@ -186,7 +188,7 @@ def gpt_oss(config: Config) -> Settings:
 def glm4_moe(config: Config) -> Settings:
     """Describe GLM 4.5 to 4.7."""
     config.rename(num_local_experts="n_routed_experts")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=151552,
         intermediate_size=10944,
         num_hidden_layers=46,
@@ -213,14 +215,14 @@ def glm4_moe(config: Config) -> Settings:
 @model_type("glm4v_moe_text", "Glm4vMoe")
 def glm4v_moe_text(config: Config) -> Settings:
     """Describe the decoder of GLM 4.5V."""
-    config.set_defaults(vocab_size=151424, attention_bias=True)
+    config.fill_defaults(vocab_size=151424, attention_bias=True)
     return glm4_moe(config)
 
 
 @model_type("dots1")
 def dots1(config: Config) -> Settings:
     """Describe dots.llm1."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=152064,
         hidden_size=4608,
         num_hidden_layers=62,
@@ -246,7 +248,7 @@ def dots1(config: Config) -> Settings:
 @model_type("minimax_m2", "MiniMaxM2")
 def minimax_m2(config: Config) -> Settings:
     """Describe MiniMax M2 to M2.7: all queries and keys are normed at once."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=200064,
         hidden_size=3072,
         intermediate_size=1536,
@@ -270,7 +272,7 @@ def minimax_m2(config: Config) -> Settings:
 @model_type("hunyuan_v1_moe", "HunYuanMoEV1")
 def hunyuan_v1_moe(config: Config) -> Settings:
     """Describe the mixtures of Hunyuan, with an expert of all tokens."""
-    config.set_defaults(vocab_size=290943, intermediate_size=11008, head_dim=128)
+    config.fill_defaults(vocab_size=290943, intermediate_size=11008, head_dim=128)
     settings = {**decoder(config), **attention_biases(config)}
     return settings | {
         "qk_norm": "head",
@@ -284,7 +286,7 @@ def hunyuan_v1_moe(config: Config) -> Settings:
 def ernie4_5_moe(config: Config) -> Settings:
     """Describe the mixtures of ERNIE 4.5."""
     config.rename(num_experts="moe_num_experts", num_experts_per_tok="moe_k")
-    config.set_defaults(
+    config.fill_defaults(
         hidden_size=2560,
         intermediate_size=12288,
         num_hidden_layers=28,
@@ -310,7 +312,7 @@ def ernie4_5_moe(config: Config) -> Settings:
 def olmoe(config: Config) -> Settings:
     """Describe OLMoE."""
     config.rename(num_local_experts="num_experts")
-    config.set_defaults(
+    config.fill_defaults(
         hidden_size=2048,
         intermediate_size=2048,
         num_hidden_layers=16,
@@ -326,7 +328,7 @@ def olmoe(config: Config) -> Settings:
 def phimoe(config: Config) -> Settings:
     """Describe Phi 3.5 MoE."""
     config.rename(num_experts="num_local_experts")
-    config.set_defaults(vocab_size=32064, intermediate_size=6400, sliding_window=0)
+    config.fill_defaults(vocab_size=32064, intermediate_size=6400, sliding_window=0)
     settings = {**mistral(config), **attention_biases(config)}
     settings |= read_experts(config, "num_local_experts", count=16, per_token=2)
     return settings | {"norm": "layer", "head_bias": config.get("lm_head_bias", False)}
@@ -358,7 +360,7 @@ def describe_expert_layers(config: Config, expert_layers: Sequence[object], coun
 def llama4_text(config: Config) -> Settings:
     """Describe the decoder of Llama 4: one expert a token beside one of all tokens."""
     config.rename(no_rope_layers="chunked_at")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=202048,
         hidden_size=5120,
         intermediate_size=8192,
@@ -377,7 +379,8 @@ def llama4_text(config: Config) -> Settings:
         )
     if config.get("use_qk_norm", True):
         config.remark("norms of queries and keys, which have no weights, are not counted")
-    # `no_rope_layers` is 1 where a block turns by place: such a block attends in chunks
+    # `no_rope_layers` is 1 where a block rotates by place: such a block attends in chunks ("w"),
+    # the others attend to all tokens ("a")
     chunk_flags = config.get("chunked_at", [])
     window_letters = "".join("w" if is_chunked else "a" for is_chunked in chunk_flags)
     expert_layers = config.get("moe_layers", [])

@@ -45,6 +45,7 @@ def weights_format(table: Mapping[str, Any]) -> str:
     config = table.get(FIELD)
     if not isinstance(config, Mapping):
         return ""
+    # AWQ, GPTQ and bitsandbytes state bits, NVFP4 and FP8 a word, compressed-tensors groups
     methods = (str(config.get(key, "")) for key in ("quant_method", "quant_algo", "format"))
     method_text = " ".join(methods).lower()
     for word, format_of_word in FORMAT_BY_WORD.items():
@@ -85,6 +86,7 @@ def find_quantised_part(table: Mapping[str, Any]) -> str:
     layer_count = stated_layers if type(stated_layers) is int and stated_layers > 0 else 1
     if not _is_left_unquantised(config, _sample_modules("attention", layer_count)):
         return STORED_ALL
+    # most projections of most blocks decide
     leaves_dense_unquantised = _is_left_unquantised(config, _sample_modules("dense", layer_count))
     return STORED_EXPERTS if leaves_dense_unquantised else STORED_MLP
 
@@ -107,6 +109,7 @@ def _is_left_unquantised(config: Mapping[str, Any], spellings: Sequence[Sequence
     ]
     if any(_matched_share(unquantised_patterns, modules) > HALF for modules in spellings):
         return True
+    # where a file lists what it quantises, all else is left
     targets = _list_target_modules(config)
     if not targets:
         return False

@@ -22,7 +22,7 @@ from steptime.formats.huggingface.config import Config, Settings, Table, check_v
 from steptime.formats.huggingface.quantised import find_quantised_part, weights_format
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
-from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
+from steptime.formats.huggingface.types import UNREAD_TYPES, ModelType, all_types, types
 from steptime.formats.huggingface.vision import add_images
 from steptime.network.families.family import Family, Parameter
 from steptime.network.ops.builder import Builder
@@ -51,7 +51,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
     """
     name = table[TYPE_FIELD]
     for kind in list_model_types(table):
-        if reason := UNLIKE.get(kind):
+        if reason := UNREAD_TYPES.get(kind):
             text = f"{place}: {TYPE_FIELD} {shorten(kind)} is not read natively: it has {reason}"
             raise InputError(f"{text}; {LIBRARY_HINT}")
     network_type = types().get(name) if isinstance(name, str) else None
@@ -59,7 +59,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
         holds_decoder = isinstance(name, str) and has_nested_decoder(table)
         if not holds_decoder:
             raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
-        return _describe_words(table, None, place)
+        return _describe_words(table, network_type=None, place=place)
     if network_type.decoder_type:
         return _describe_words(table, network_type, place)
     if network_type.tower_types:
@@ -132,6 +132,7 @@ def _nested_table(table: Mapping[str, Any], tower: str, type_name: str, place: s
         stated_type = nested_table.get(TYPE_FIELD, type_name)
         if stated_type != type_name:
             raise unknown(TYPE_FIELD, stated_type, [type_name], f"{place}: {name}")
+        # fields of the later table win
         tower_table |= nested_table
     return tower_table
 
@@ -147,7 +148,8 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
         tower_table = _nested_table(table, tower, type_name, place)
         tower_type = all_types()[type_name]
         tower_place = f"{place}: {tower}_config"
-        config = Config(tower_table, tower_place, head if tower == "text" else "none")
+        tower_head = head if tower == "text" else "none"  # the tower of words ends the network
+        config = Config(tower_table, tower_place, tower_head)
         settings = finish_settings(config, tower_type.describe(config))
         towers[tower] = resolve_settings(base, settings, tower_place)
         outer_table |= {
@@ -168,6 +170,7 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
         return output
 
     def check(values: Mapping[str, Any]) -> str | None:
+        # networks that compare two towers put no tokens of images among the words
         image_tokens = join_settings.get("mm_tokens_per_image", 1)
         leaves_words = 1 <= image_tokens < max(values["length"], 2)
         if not leaves_words or not is_square(image_tokens):
@@ -229,4 +232,4 @@ def count_labels(table: Mapping[str, Any], network_type: ModelType, place: str) 
     count = table.get("num_labels")
     if count is None:
         return network_type.default_label_count
-    return int(check_value(count, 2, f"{place}: num_labels"))
+    return int(check_value(count, default=2, place=f"{place}: num_labels"))

@@ -31,10 +31,10 @@ def _read_mamba(config: Config) -> Mamba:
 @model_type("mamba", "Mamba", ("ForCausalLM", "Model"))
 def mamba(config: Config) -> Settings:
     """Describe Mamba: every block is a state alone."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=50280,
         hidden_size=768,
-        num_attention_heads=1,
+        num_attention_heads=1,  # there is no attention, and its sizes are checked all the same
         max_position_embeddings=0,
         tie_word_embeddings=True,
     )
@@ -52,7 +52,7 @@ def mamba(config: Config) -> Settings:
 @model_type("falcon_mamba", "FalconMamba", ("ForCausalLM", "Model"))
 def falcon_mamba(config: Config) -> Settings:
     """Describe Falcon Mamba: Mamba whose keys, queries and step sizes are normed."""
-    config.check_ignored("mixer_rms_eps", 1e-6)
+    config.check_ignored_type("mixer_rms_eps", 1e-6)
     settings = mamba(config)
     mixer = replace(settings["designs"][0].mixer, norm="plain_rms")
     return settings | {
@@ -63,7 +63,7 @@ def falcon_mamba(config: Config) -> Settings:
 @model_type("jamba", "Jamba", ("ForCausalLM", "Model", "ForSequenceClassification"))
 def jamba(config: Config) -> Settings:
     """Describe Jamba: attention in one block of eight, experts in every second block."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=65536,
         intermediate_size=14336,
         num_key_value_heads=8,
@@ -92,7 +92,7 @@ def jamba(config: Config) -> Settings:
         has_experts = is_mixture and layer % expert_period == expert_offset
         has_attention = layer % attention_period == attention_offset
         block_changes = () if has_experts else freeze_changes(experts=0)
-        designs.append(BlockDesign(block_changes, None if has_attention else mixer))
+        designs.append(BlockDesign(block_changes, mixer=None if has_attention else mixer))
     return settings | {
         "positions": "none",
         "experts": experts if is_mixture else 0,

@@ -47,6 +47,7 @@ def finish_settings(config: Config, settings: Settings) -> Settings:
     activation = resolve_activation(hyperparameters["activation"], is_gated, config.place)
     hyperparameters["activation"] = f"clamped_{activation}" if is_clamped else activation
     layer_types = config.table.get("layer_types")
+    # a family that reads `layer_types` has windows; one with designs has put them there already
     family_has_windows = "layer_types" in config.read_fields and "designs" not in hyperparameters
     if layer_types and family_has_windows:
         hyperparameters["windows"] = window_letters_of(layer_types, config.place)

@@ -17,7 +17,9 @@ SOUND_HEADS = ("ForCTC", "Model", "ForSequenceClassification")
 def _read_positive_numbers(config: Config, name: str, default: list[int]) -> tuple[int, ...]:
     """Return a list of whole numbers of at least 1."""
     place = f"{config.place}: {name}"
-    numbers = tuple(check_value(value, 1, place) for value in config.get(name, default))
+    numbers = tuple(
+        check_value(value, default=1, place=place) for value in config.get(name, default)
+    )
     if not numbers or 0 in numbers:
         raise config.error(name, "must be numbers of at least 1")
     return numbers
@@ -42,7 +44,7 @@ def _read_waveform(config: Config) -> Waveform:
         strides=strides,
         norm=norm,
         bias=config.get("conv_bias", False),
-        activation=resolve_activation(activation, False, config.place),
+        activation=resolve_activation(activation, is_gated=False, place=config.place),
         place_kernel=config.count("num_conv_pos_embeddings", 128),
         place_groups=config.count("num_conv_pos_embedding_groups", 16),
         has_norm=config.get("feat_proj_layer_norm", True),

@@ -52,7 +52,7 @@ def deepseek_v32(config: Config) -> Settings:
 @model_type("glm_moe_dsa", "GlmMoeDsa")
 def glm_moe_dsa(config: Config) -> Settings:
     """Describe GLM 5 to 5.3; of 5.2 and 5.3 most blocks take over an earlier choice of tokens."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=154880,
         hidden_size=6144,
         intermediate_size=12288,
@@ -66,8 +66,8 @@ def glm_moe_dsa(config: Config) -> Settings:
         topk_group=1,
         index_n_heads=32,
     )
-    config.check_ignored("mlp_layer_types", [])
-    config.check_ignored("qk_head_dim", 256)
+    config.check_ignored_type("mlp_layer_types", [])
+    config.check_ignored_type("qk_head_dim", 256)
     return add_indexers(config, deepseek_v3(config))
 
 
@@ -122,7 +122,7 @@ def _read_dense_flags(config: Config, layers: int) -> list[bool]:
 @model_type("minimax_m3_vl_text", "MiniMaxM3VL")
 def minimax_m3(config: Config) -> Settings:
     """Describe MiniMax-M3: an indexer chooses blocks of tokens."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=200064,
         hidden_size=6144,
         intermediate_size=3072,
@@ -135,6 +135,7 @@ def minimax_m3(config: Config) -> Settings:
     )
     config.rename(num_experts="num_local_experts")
     if config.table.get("hidden_act") in ("swigluoai", "swiglu_oai"):
+        # the gate is a SiLU, whose clamp `clamped` below says
         config.replace("hidden_act", "silu")
     dense_width = config.get("dense_intermediate_size", 12288)
     shared_width = config.get("shared_intermediate_size", 3072)
@@ -146,11 +147,11 @@ def minimax_m3(config: Config) -> Settings:
         config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
     expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
-    config.check_ignored("n_shared_experts", 1)
+    config.check_ignored_type("n_shared_experts", 1)
     config.require("use_qk_norm", only=True)
     config.require("qk_norm_type", only="per_head")
     config.require("attention_output_gate", only=False)
-    config.check_ignored("use_gemma_norm", True)
+    config.check_ignored_type("use_gemma_norm", True)
     designs = [
         BlockDesign(
             freeze_changes(experts=0) if is_dense else (),
@@ -176,7 +177,7 @@ def minimax_m3(config: Config) -> Settings:
 def deepseek_v4(config: Config) -> Settings:
     """Describe DeepSeek-V4: attention to compressed tokens, and residual streams."""
     config.rename(num_local_experts="n_routed_experts")
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=129280,
         hidden_size=4096,
         num_hidden_layers=43,
@@ -187,10 +188,10 @@ def deepseek_v4(config: Config) -> Settings:
         moe_intermediate_size=2048,
     )
     settings = decoder(config)
-    config.check_ignored("attention_bias", False)
-    config.check_ignored("num_hash_layers", 3)
-    config.check_ignored("expert_dtype", "")
-    config.check_ignored("hc_sinkhorn_iters", 20)
+    config.check_ignored_type("attention_bias", False)
+    config.check_ignored_type("num_hash_layers", 3)
+    config.check_ignored_type("expert_dtype", "")
+    config.check_ignored_type("hc_sinkhorn_iters", 20)
     config.require("mlp_bias", only=False)
     streams = config.count("hc_mult", 4)
     expert_width = config.get("moe_intermediate_size", 2048)

@@ -64,7 +64,7 @@ def read_mamba2(config: Config) -> Mamba2:
 @model_type("nemotron_h", "NemotronH")
 def nemotron_h(config: Config) -> Settings:
     """Describe Nemotron-H and Nemotron 3: a block is Mamba-2, attention, dense, or experts."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=131072,
         num_attention_heads=32,
         num_key_value_heads=8,
@@ -73,9 +73,9 @@ def nemotron_h(config: Config) -> Settings:
         max_position_embeddings=4096,
     )
     config.rename(attention_head_dim="head_dim", mlp_hidden_act="hidden_act")
-    config.set_defaults(hidden_act="relu2")
+    config.fill_defaults(hidden_act="relu2")
     kinds = _list_nemotron_kinds(config)
-    config.set_defaults(num_hidden_layers=len(kinds))
+    config.fill_defaults(num_hidden_layers=len(kinds))
     layers = config.get("num_hidden_layers", len(kinds))
     if len(kinds) != layers:
         raise config.error("num_hidden_layers", f"{layers}, but the pattern has {len(kinds)}")
@@ -93,10 +93,10 @@ def nemotron_h(config: Config) -> Settings:
     expert_width = config.get("moe_intermediate_size", 7688)
     expert_input_width = config.get("moe_latent_size", 0)
     shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
-    _check_ignored_nemotron(config)
+    _check_ignored_types(config)
     without_experts = freeze_changes(experts=0)
     design_by_kind = {
-        "mamba": BlockDesign(without_experts, mixer, feeds=False),
+        "mamba": BlockDesign(without_experts, mixer=mixer, feeds=False),
         "attention": BlockDesign(without_experts, feeds=False),
         "mlp": BlockDesign(without_experts, mixes=False),
         "moe": BlockDesign(mixes=False, expert_width=expert_input_width),
@@ -121,16 +121,17 @@ def nemotron_h(config: Config) -> Settings:
     }
 
 
-def _check_ignored_nemotron(config: Config) -> None:
+def _check_ignored_types(config: Config) -> None:
     """Check the fields of Nemotron-H that change neither shapes nor work."""
-    config.check_ignored("n_shared_experts", 1)
-    config.check_ignored("mamba_proj_bias", False)
-    config.check_ignored("mamba_hidden_act", "silu")
-    config.check_ignored("expand", 2)
-    config.check_ignored("chunk_size", 128)
-    config.check_ignored("sliding_window", 0)
-    config.check_ignored("num_logits_to_keep", 1)
-    config.check_ignored("attention_bias", False)
+    # these change no cost
+    config.check_ignored_type("n_shared_experts", 1)
+    config.check_ignored_type("mamba_proj_bias", False)
+    config.check_ignored_type("mamba_hidden_act", "silu")
+    config.check_ignored_type("expand", 2)
+    config.check_ignored_type("chunk_size", 128)
+    config.check_ignored_type("sliding_window", 0)
+    config.check_ignored_type("num_logits_to_keep", 1)
+    config.check_ignored_type("attention_bias", False)
 
 
 def make_designs(
@@ -141,14 +142,14 @@ def make_designs(
     designs = []
     for mixer, is_dense in zip(mixers, dense_flags, strict=True):
         block_changes = freeze_changes(experts=0) if is_dense else ()
-        designs.append(BlockDesign(block_changes, mixer))
+        designs.append(BlockDesign(block_changes, mixer=mixer))
     return tuple(designs)
 
 
 @model_type("granitemoehybrid", "GraniteMoeHybrid")
 def granitemoehybrid(config: Config) -> Settings:
     """Describe Granite 4: Mamba-2 in most blocks, experts beside a part for all tokens."""
-    config.set_defaults(intermediate_size=11008)
+    config.fill_defaults(intermediate_size=11008)
     settings = {**decoder(config), **attention_biases(config)}
     layers = settings["layers"]
     mixer = read_mamba2(config)
@@ -163,6 +164,7 @@ def granitemoehybrid(config: Config) -> Settings:
     mixers = [mixer if kind in ("mamba", "linear_attention") else None for kind in kinds]
     return settings | {
         "positions": "rotary" if is_rotary else "none",
+        # without experts the part for all tokens is the only one
         "ffn": settings["ffn"] if experts else shared_width,
         "expert_ffn": settings["ffn"],
         "experts": experts,
@@ -175,7 +177,7 @@ def granitemoehybrid(config: Config) -> Settings:
 @model_type("bamba")
 def bamba(config: Config) -> Settings:
     """Describe Bamba: Mamba-2 but for the blocks that `attn_layer_indices` names."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=128000,
         intermediate_size=14336,
         num_key_value_heads=8,
@@ -192,7 +194,7 @@ def bamba(config: Config) -> Settings:
 @model_type("falcon_h1", "FalconH1")
 def falcon_h1(config: Config) -> Settings:
     """Describe Falcon-H1: attention and Mamba-2 read one input, and their outputs are added."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=128000,
         intermediate_size=14336,
         num_key_value_heads=8,
@@ -203,7 +205,7 @@ def falcon_h1(config: Config) -> Settings:
     mixer = read_mamba2(config)
     if stated_inner_width:
         mixer = replace(mixer, head_width=stated_inner_width // mixer.heads)
-    config.check_ignored("projectors_bias", False)
+    config.check_ignored_type("projectors_bias", False)
     is_normed = config.get("mamba_rms_norm", False)
     design = BlockDesign(parallel=replace(mixer, is_normed=is_normed))
     return settings | {
@@ -215,7 +217,7 @@ def falcon_h1(config: Config) -> Settings:
 @model_type("mamba2", "Mamba2")
 def mamba2(config: Config) -> Settings:
     """Describe Mamba-2: every block is a state alone."""
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=32768, num_hidden_layers=64, num_attention_heads=1, max_position_embeddings=0
     )
     settings = decoder(config)
@@ -228,11 +230,12 @@ def mamba2(config: Config) -> Settings:
         bias=config.get("use_bias", False),
         convolution_bias=config.get("use_conv_bias", True),
     )
-    config.check_ignored("expand", 2)
-    config.check_ignored("chunk_size", 256)
+    config.check_ignored_type("expand", 2)
+    config.check_ignored_type("chunk_size", 256)
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
+        # no block has attention, whose sizes are checked all the same
         "heads": mixer.heads,
         "kv_heads": mixer.groups,
         "head_width": mixer.head_width,
@@ -258,8 +261,12 @@ def _list_convolution_mixers(config: Config, layers: int) -> list[Mixer | None]:
 @model_type("lfm2")
 def lfm2(config: Config) -> Settings:
     """Describe LFM2: short convolutions between gates, attention in some blocks."""
-    config.rename(tie_embedding="tie_word_embeddings", block_ff_dim="intermediate_size", wins=True)
-    config.set_defaults(
+    config.rename(
+        tie_embedding="tie_word_embeddings",
+        block_ff_dim="intermediate_size",
+        file_spelling_wins=True,
+    )
+    config.fill_defaults(
         vocab_size=65536,
         hidden_size=2560,
         intermediate_size=12288,
@@ -282,8 +289,8 @@ def lfm2(config: Config) -> Settings:
 @model_type("lfm2_moe")
 def lfm2_moe(config: Config) -> Settings:
     """Describe the mixtures of LFM2."""
-    config.rename(tie_embedding="tie_word_embeddings", wins=True)
-    config.set_defaults(
+    config.rename(tie_embedding="tie_word_embeddings", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=65536,
         hidden_size=2048,
         intermediate_size=7168,
@@ -296,7 +303,7 @@ def lfm2_moe(config: Config) -> Settings:
     dense_count = config.get("num_dense_layers", 2)
     dense_flags = [layer < dense_count for layer in range(layers)]
     mixers = _list_convolution_mixers(config, layers)
-    config.check_ignored("use_expert_bias", True)
+    config.check_ignored_type("use_expert_bias", True)
     return settings | {
         "qk_norm": "head",
         "experts": config.get("num_experts", 32),
@@ -315,7 +322,7 @@ def kimi_linear(config: Config) -> Settings:
         num_shared_experts="n_shared_experts",
         model_max_length="max_position_embeddings",
     )
-    config.set_defaults(
+    config.fill_defaults(
         vocab_size=163840,
         hidden_size=2304,
         intermediate_size=9216,

@@ -22,8 +22,8 @@ SPARSITY = 0.95  # share of a gate's numbers that are zero
 @model_type("gemma3n_text", "Gemma3n")
 def gemma3n_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3n: AltUp, Laurel, and embeddings of each block's own."""
-    config.rename(hidden_activation="hidden_act", wins=True)
-    config.set_defaults(
+    config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
+    config.fill_defaults(
         vocab_size=262400,
         hidden_size=2048,
         num_hidden_layers=35,
@@ -53,7 +53,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     """
     stated_widths: object = config.table.get("intermediate_size")
     if not isinstance(stated_widths, list):
-        config.set_defaults(intermediate_size=16384)
+        config.fill_defaults(intermediate_size=16384)
         return []
     layers = config.get("num_hidden_layers", 0)
     widths = [width for width in stated_widths if isinstance(width, int) and width > 0]
@@ -61,6 +61,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     if has_wrong_width or len(widths) != layers:
         text = f"has {len(widths)} values, not one for each of {layers} layers"
         raise config.error("intermediate_size", text)
+    # one width stands for the network, from which blocks of other widths differ
     config.replace("intermediate_size", widths[0])
     return widths
 
@@ -86,11 +87,12 @@ def _describe_blocks(
         laurel_rank=config.count("laurel_rank", 64),
         scales_output=config.get("altup_correct_scale", True),
     )
-    config.check_ignored("altup_coef_clip", 120.0)
+    config.check_ignored_type("altup_coef_clip", 120.0)
     token_width = config.count("hidden_size_per_layer_input", 256)
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
     for layer, kind in enumerate(kinds):
+        # the last blocks read the keys and values of the last earlier block of their kind
         shares_kv = layer >= kv_layer_count > 0
         block_changes: dict[str, Value] = {}
         if ffn_widths:

@@ -21,6 +21,7 @@ def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> s
             x = vector(b, x, {**tower, "projection": values["projection_dim"]})
             vectors.append(unit_length(b, x))
     scale = b.op("pointwise", b.weight("scale/w", ()), name="scale", function="exp")
+    # each text with each image of the batch
     logits = b.op("linear", *vectors, name="alike")
     return classify(b, b.op("pointwise", logits, scale, name="logits", function="mul"))
 
@@ -35,7 +36,7 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
     with b.scope("vision"):
         x, _ = body(b, vision, batch)
         if values["vision_use_head"]:
-            pool_by_attention(b, x, vision)  # which nothing reads
+            pool_by_attention(b, x, vision)  # its weights are parameters; nothing reads the result
         width = vision["width"]
         map_shape = (batch, patches_of_side, patches_of_side, width)
         x = b.op("reshape", x, name="map", shape=map_shape)
@@ -51,6 +52,7 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
         x = norm(b, x, "rms", "soft_norm")
         image = linear(b, x, text["width"], "projection", bias=False)
 
+    # the image takes the places of the first words
     def join(words: str) -> str:
         behind_image: Attributes = {"axis": 1, "start": image_tokens, "stop": text["length"]}
         text_tokens = b.op("slice", words, name="words", **behind_image)
@@ -70,6 +72,7 @@ def siglip(b: Builder, towers: Towers, _: Mapping[str, Any], batch: int) -> str:
         x, _table = body(b, towers["vision"], batch)
         image = unit_length(b, pool_by_attention(b, x, towers["vision"]))
     scale = b.op("pointwise", b.weight("scale/w", (1,)), name="scale", function="exp")
+    # each text with each image of the batch
     similarities = b.op("linear", text, image, name="alike")
     scaled = b.op("pointwise", similarities, scale, name="scaled", function="mul")
     bias = b.weight("bias/w", (1,))

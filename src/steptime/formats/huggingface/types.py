@@ -53,7 +53,7 @@ DECODER_HEADS = (
     "ForQuestionAnswering",
 )
 _LIGHTNING = "attention to a state that fades by a fixed rate, in blocks (lightning attention)"
-UNLIKE = {  # types that something decides which no op here has
+UNREAD_TYPES = {  # types that something decides which no op here has
     "minimax": _LIGHTNING,
     "minimax_m1": _LIGHTNING,
     "minimax_text_01": _LIGHTNING,

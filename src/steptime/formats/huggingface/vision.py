@@ -22,9 +22,11 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
     width = config.count("hidden_size", 1152)
     heads = config.count("num_heads", 16)
     depth = config.count("depth", 27)
+    # pairs of features of a head are rotated by row, and others by column: four parts
     if width % (4 * heads):
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads of 4 parts")
     head_width = width // heads
+    # the tower is no file of its own: it states each hyperparameter that its blocks read
     biases = dict.fromkeys(("bias", "qkv_bias", "key_bias", "out_bias", "ffn_bias"), True)
     absent_sizes = dict.fromkeys(("experts", "window", "latent_q", "latent_kv", "block_groups"), 0)
     absent_parts = ("attention_gate", "sinks", "relative_scores", "layer_scale")
@@ -48,6 +50,7 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         **absent_sizes,
         **dict.fromkeys(absent_parts, False),
         "qk_norm": "none",
+        # of a window of 0: every block sees all
         "windows": "w",
     }
     for tap in taps:
@@ -104,7 +107,7 @@ def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place:
     tower_table = table[FIELD]
     if not isinstance(tower_table, dict):
         raise InputError(f"{tower_place}: must be a table, not {shorten(tower_table)}")
-    prefix = TOWERS[outer_type](Config(tower_table, tower_place, "none"))
+    prefix = TOWERS[outer_type](Config(tower_table, tower_place, head="none"))
     width = family.settings["width"]
 
     def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:

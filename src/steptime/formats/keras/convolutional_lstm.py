@@ -63,16 +63,19 @@ def add_convolutional_lstm(
     steps = list(range(step_count))
     if layer.read_flag("go_backwards"):
         steps.reverse()
+    # None: the first step starts from zeros
     states_so_far: _States | None = None
     outputs: list[str] = []
     for number, step in enumerate(steps):
-        image = elements.select(layer.b, images, 1, step, f"{layer.name}/input{number}")
+        image = elements.select(
+            layer.b, images, axis=1, index=step, name=f"{layer.name}/input{number}"
+        )
         step_name = f"{layer.name}/step{number}"
         states_so_far = _add_step(layer, image, states_so_far, cell, step_name)
         outputs.append(states_so_far.hidden)
     if not layer.read_flag("return_sequences"):
         return layer.from_image(outputs[-1])
-    sequence = elements.stack(layer.b, outputs, 1, f"{layer.name}/outputs")
+    sequence = elements.stack(layer.b, outputs, axis=1, name=f"{layer.name}/outputs")
     return KerasTensor(_restore_layout(layer, sequence))
 
 
@@ -83,6 +86,7 @@ def _read_sequence(layer: KerasLayer, x: KerasTensor, axis_count: int) -> str:
     require(rank == axis_count + 3, f"a convolutional LSTM of {list(layer.shape(x))}")
     if not layer.has_channels_last:
         return y
+    # [batch, steps, ..., channels] -> [batch, steps, channels, ...]
     order = (0, 1, rank - 1, *range(2, rank - 1))
     return elements.transpose(layer.b, y, order, f"{layer.name}/channels_first")
 
@@ -124,6 +128,7 @@ def _add_step(
     )
     gate_sizes = [cell.filters] * GATE_COUNT
     if states is None:
+        # zeros of the shape of a state; Keras convolves them, too
         gate = elements.split(b, from_input, gate_sizes, 1, f"{name}/shape")[0]
         zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
         states = _States(zeros, zeros)

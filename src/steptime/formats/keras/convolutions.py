@@ -161,7 +161,8 @@ def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Wind
     for size, kernel, stride, dilation, output_padding in zip(
         sizes, window.kernel, window.stride, window.dilation, output_paddings, strict=True
     ):
-        kernel_span = reach(1, kernel, 1, dilation)
+        # the rules of Keras' compute_conv_transpose_output_shape
+        kernel_span = reach(1, kernel, stride=1, dilation=dilation)  # of one window
         if has_output_padding:
             padding = 2 * (kernel_span // 2) if keeps_size else 0
             output_size = (size - 1) * stride + kernel_span - padding + output_padding
@@ -220,6 +221,7 @@ def add_padding(
     are_sizes = all(type(size) is int and size >= 0 for size in sizes)
     if len(sizes) != 2 * axis_count or not are_sizes:
         raise layer.error(f"{key} is pairs of whole numbers, not {setting}")
+    # a sign of -1 crops
     image_pads = [sign * size for size in sizes]
     pads = (*NO_PADS, *NO_PADS, *image_pads)  # neither the batch nor the channels get any
     return layer.from_image(elements.pad(layer.b, image, pads, layer.name))

@@ -234,6 +234,7 @@ class KerasLayer:
         tensors = [x for x in operands if isinstance(x, KerasTensor)]
         distinct_ranks = {len(self.b.shape(x.name)) for x in tensors}
         has_channels_first = any(x.is_channels_first for x in tensors)
+        # tensors of other ranks broadcast along axes in Keras' order
         channels_first = has_channels_first and len(distinct_ranks) == 1
         convert = self.to_channels_first if channels_first else self.to_channels_last
         aligned = [convert(x) if isinstance(x, KerasTensor) else x for x in operands]
@@ -299,7 +300,7 @@ class KerasLayer:
         if activation_name == LINEAR:
             return x
         if activation_name in SOFTMAX_ACTIVATIONS:
-            return self.apply_softmax(x, -1, name, log=activation_name == "log_softmax")
+            return self.apply_softmax(x, axis=-1, name=name, log=activation_name == "log_softmax")
         row = ACTIVATIONS[activation_name]
         y = elements.pointwise(
             self.b,
@@ -325,6 +326,7 @@ class KerasLayer:
         name = word.lower() if isinstance(word, str) else word
         has_limit = isinstance(config, dict) and config.get("max_value") is not None
         if name == "relu" and has_limit:
+            # a limit of any height costs as much
             return "relu6"
         if name not in ACTIVATION_NAMES:
             raise unknown("activation", word, ACTIVATION_NAMES, self.layer_place)

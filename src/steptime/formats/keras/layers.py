@@ -200,6 +200,7 @@ def add_dot(layer: KerasLayer, x: KerasTensor, y: KerasTensor) -> KerasTensor:
     columns_last = layer.apply(elements.transpose, columns.matrix, (0, 2, 1), suffix="/transpose")
     products = layer.apply(lowering.matmul, rows.matrix, columns_last)
     batch = layer.shape(x)[0]
+    # the product of two vectors is an axis of one number in Keras
     sizes_of_example = (*rows.row_sizes, *columns.row_sizes) or (1,)
     output_shape = (batch, *sizes_of_example)
     return layer.apply(elements.reshape, products, output_shape, suffix="/shape")
@@ -251,6 +252,7 @@ def add_masking(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     is_present = layer.apply(elements.reduce, "any", differs, [-1], suffix="/present", keep=True)
     dtype = layer.b.tensors[y.name].dtype
     factor = layer.apply(elements.cast, is_present, dtype, suffix="/factor")
+    # layers behind it compute masked steps all the same: only this product is counted
     return layer.apply_elementwise("mul", y, factor.name)
 
 
@@ -282,6 +284,7 @@ def add_repetition(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 
 def add_dropout(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append dropout of the share `rate` in training."""
+    # `StochasticDepth` of keras.applications states a `drop_path_rate`
     rate = layer.read_number("rate", layer.read_number("drop_path_rate"))
     return KerasTensor(elements.dropout(layer.b, x.name, rate, layer.name), x.is_channels_first)
 

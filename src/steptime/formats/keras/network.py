@@ -168,6 +168,7 @@ class KerasNetwork:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
             sizes.append(size)
         is_integer = str(table["config"].get("dtype")).startswith(("int", "uint"))
+        # ids in three axes are no image
         is_image = len(sizes) == IMAGE_RANK and not is_integer
         if is_image:
             height, width, channels = sizes
@@ -199,11 +200,13 @@ class KerasNetwork:
                 self._find_layer_table(tables, reference.layer)
         for key in self._order_calls(references):
             name, number = key
-            is_network_input = TensorReference(name, number, 0) in tensors
+            # the inputs are bound already
+            is_network_input = TensorReference(name, number, output=0) in tensors
             if key not in calls or is_network_input:
                 continue
             has_all_inputs = all(reference in tensors for reference in references[key])
-            if not has_all_inputs:  # it reads an output that no call makes
+            # it reads an output that no call makes: `_find_outputs` refuses what depends on it
+            if not has_all_inputs:
                 continue
             arguments = _fill_arguments(calls[key], tensors)
             outputs = self._add_call(tables[name], f"{path}{name}", arguments, depth)
@@ -234,7 +237,7 @@ class KerasNetwork:
                 tensor = self._add_input(table, f"{path}{name}", shape)
             else:
                 raise InputError(f"{self.place}: input {shorten(name)} has no shape")
-            tensors[TensorReference(name, reference.node, 0)] = tensor
+            tensors[TensorReference(name, reference.node, output=0)] = tensor
         return tensors
 
     def _find_layer_table(self, tables: Mapping[str, LayerTable], name: str) -> LayerTable:
@@ -252,6 +255,7 @@ class KerasNetwork:
         try:
             return [*TopologicalSorter(predecessors).static_order()]
         except CycleError as error:
+            # the second argument of a `CycleError` is the cycle
             names = " and ".join(shorten(name) for name, _ in error.args[1][:2])
             raise InputError(f"{self.place}: {names} wait for each other") from None
 

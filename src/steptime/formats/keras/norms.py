@@ -77,7 +77,7 @@ def add_group_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append group norm; with `groups` of -1 each channel is a group."""
     y, channels_first = _move_norm_axis(layer, x)
     width = layer.b.shape(y)[1]
-    groups = width if layer.config.get("groups") == -1 else layer.read_int("groups", 32)
+    groups = width if layer.config.get("groups") == -1 else layer.read_int("groups", default=32)
     gamma = layer.add_optional_weight("scale", "gamma", width)
     beta = layer.add_optional_weight("center", "beta", width)
     y = lowering.group_norm(layer.b, y, groups, layer.name, gamma, beta)
@@ -115,6 +115,7 @@ def add_normalization(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     if not has_constants:
         layer.add_weight("count", is_trained=False, dtype="int64")
     centred = layer.apply_elementwise("sub", y, mean, suffix="/centre")
+    # the root of the variance is computed once before all steps: only the division counts
     return layer.apply_elementwise("div", centred, variance)
 
 

@@ -34,7 +34,7 @@ def identity(source: Source) -> bytes:
 
 def read(source: Source, allow_unknown: bool) -> Family:
     """Read the network of a file; sizes that it leaves open become hyperparameters."""
-    place = shorten(source.name)[1:-1]
+    place = shorten(source.name)[1:-1]  # without quotes
     table = parse_json_file(identity(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")

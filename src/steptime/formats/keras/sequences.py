@@ -55,6 +55,7 @@ def _run_cell(
     y = layer.to_channels_last(x)
     units = layer.read_int("units")
     require(len(layer.b.shape(y)) == 3, f"a recurrent layer of {list(layer.shape(x))}")
+    # the ops have these activations alone; a hard sigmoid counts as a sigmoid
     layer.read_choice("activation", "tanh", ("tanh",))
     layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
     state_shape = (layer.b.shape(y)[0], units)
@@ -66,12 +67,13 @@ def _run_cell(
     if is_reversed:
         y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
     first_states = [
-        elements.unsqueeze(layer.b, state.name, 0, f"{layer.name}/first_state") for state in states
+        elements.unsqueeze(layer.b, state.name, axis=0, name=f"{layer.name}/first_state")
+        for state in states
     ]
     steps, _ = sequence_lowering.recurrent(
         layer.b, y, cell, [weights], layer.name, states=first_states
     )
-    last = elements.select(layer.b, steps, 1, -1, f"{layer.name}/last")
+    last = elements.select(layer.b, steps, axis=1, index=-1, name=f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
 
 
@@ -130,6 +132,7 @@ def _collect_states(
 def _select_outputs(layer: KerasLayer, output: _RecurrentOutput, cell: str) -> list[KerasTensor]:
     """Return all steps or the last one, and behind it the last states with `return_state`."""
     y = output.steps if layer.read_flag("return_sequences") else output.last
+    # the last output stands for each state, also for an LSTM's cell state, which is as large
     state_count = STATE_COUNTS[cell] if layer.read_flag("return_state") else 0
     return [KerasTensor(y), *[KerasTensor(output.last)] * state_count]
 
@@ -145,7 +148,7 @@ def add_rnn(
         raise layer.error("states of stacked cells")
     cells = [CELL_CLASSES[str(table.get("class_name"))] for table in tables]
     first_states = _collect_states(layer, cells[0], states, initial_state)
-    output = _RecurrentOutput("", "")
+    output = _RecurrentOutput(steps="", last="")  # of no cell yet
     for number, (table, cell) in enumerate(zip(tables, cells, strict=True)):
         cell_layer = layer.wrapped_layer(f"cell{number}" if is_stacked else "cell", table)
         reverses_steps = is_reversed and number == 0  # later cells read the reversed steps
@@ -191,6 +194,7 @@ def add_bidirectional(
     forward = layer.wrapped_layer("forward", forward_table)
     backward = layer.wrapped_layer("backward", backward_table)
     first_states = _collect_states(layer, cell, states, initial_state, directions=2)
+    # the first half of the states is the forward layer's
     middle = len(first_states) // 2
     y, *last_states = _run_direction(forward, x, cell, first_states[:middle])
     y_back, *last_states_back = _run_direction(
@@ -207,7 +211,7 @@ def _merge_directions(
         return [forward, backward]
     merge_mode = layer.read_choice("merge_mode", "concat", MERGE_MODES)
     if merge_mode == "concat":
-        return [layer.apply(elements.concat, [forward.name, backward.name], -1)]
+        return [layer.apply(elements.concat, [forward.name, backward.name], axis=-1)]
     if merge_mode == "ave":
         return [add_average(layer, forward, backward)]
     return [add_merge(MERGE_FUNCTIONS[merge_mode], layer, forward, backward)]
@@ -223,6 +227,7 @@ def _run_direction(
     """Append one direction of a bidirectional layer, with its steps in the order of the input."""
     output = _run_cell(layer, x, cell, is_backward, first_states)
     y, *last_states = _select_outputs(layer, output, cell)
+    # a backward layer makes the last step first: its steps are put in order
     if not is_backward or not layer.read_flag("return_sequences"):
         return [y, *last_states]
     flipped = elements.op(layer.b, "flip", output.steps, name=f"{layer.name}/flip_back", axes=(1,))
@@ -367,7 +372,7 @@ def add_additive_attention(
         scale = layer.add_weight("scale", width)
         terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
     scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
-    weights = elements.softmax(b, scores, -1, f"{name}/softmax")
+    weights = elements.softmax(b, scores, axis=-1, name=f"{name}/softmax")
     weights = elements.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
     return layer.apply(lowering.matmul, weights, inputs.value)
 

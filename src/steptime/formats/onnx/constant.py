@@ -62,6 +62,7 @@ class FileConstant:
         """Return the constant with `size` rows along an axis, which repeat its own in turn."""
         repeated_values = None
         if self.values is not None:
+            # "wrap" begins again behind the last value
             repeated_values = self.values.take(range(size), axis, mode="wrap")
         shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
         step = ViewStep("repeat", (axis,), self.shape)

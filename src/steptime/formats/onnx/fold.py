@@ -93,14 +93,15 @@ def infer_outputs(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> l
         if value is None:
             continue
         dtype, shape = spec_of(value)
+        # floats of any width have the run's own type, which does not matter for shapes
         stated_dtype = "float32" if "float" in dtype else dtype
         onnx_dtype = TYPES.get(stated_dtype, TYPES[FALLBACK_DTYPE])
         type_by_input[name] = onnx.helper.make_tensor_type_proto(onnx_dtype, shape)
         if isinstance(value, FileConstant) and value.values is not None:
             numbers_by_input[name] = onnx.numpy_helper.from_array(value.values, name)
     try:
-        schema = onnx.defs.get_schema(node.op, node.opset, "")
-        opsets = [onnx.helper.make_opsetid("", node.opset)]
+        schema = onnx.defs.get_schema(node.op, node.opset, domain="")
+        opsets = [onnx.helper.make_opsetid(domain="", version=node.opset)]
         type_by_output = infer_node_outputs(
             schema, node.proto, type_by_input, numbers_by_input, opset_imports=opsets
         )
@@ -136,6 +137,7 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
     unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
     output_arrays = arrays or unknown_arrays
     is_derived = node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants)
+    # floats that are worked out of integers are positions: a table, which is not trained
     reads_integers = any(constant.shape and not constant.is_float for constant in constants)
     computes_with_positions = reads_integers and node.op in _POINTWISE_OPS
     folded: list[FileConstant] = []
@@ -156,6 +158,7 @@ def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecO
     if node.op not in _COMPUTABLE_OPS or not have_values:
         return False
     input_sizes = [math.prod(constant.shape) for constant in constants]
+    # inputs that broadcast make at most as many elements
     broadcast_bound = math.prod(input_sizes)
     may_grow = node.op in _GROWING_OPS
     if not may_grow and broadcast_bound <= MAX_VALUES:
@@ -175,6 +178,7 @@ def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[An
     from onnx.reference.ops import load_op  # a tenth of a second, and few files need it
 
     arrays = [value.values if isinstance(value, FileConstant) else None for value in values]
+    # the fields that an op of the reference reads of its runtime
     settings: dict[str, object] = {
         "log": lambda *_: None,
         "verbose": 0,
@@ -183,7 +187,7 @@ def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[An
     }
     try:
         with np.errstate(all="ignore"):
-            op = load_op("", node.op, node.opset)(node.proto, settings)
+            op = load_op(domain="", op_type=node.op, version=node.opset)(node.proto, settings)
             return [np.asarray(array) for array in op.run(*arrays)]
     except (TypeError, NotImplementedError):
         return []

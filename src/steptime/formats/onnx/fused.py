@@ -41,9 +41,11 @@ def _lower_skip_norm(
     shifts = optional[:shift_count]
     sum_biases = optional[shift_count:]
     total = walk.pointwise("add", x, skip)
+    # a bias of the sum is the last input
     if sum_biases and sum_biases[-1] is not None:
         total = walk.pointwise("add", total, sum_biases[-1])
     normalised: Value = norm(walk, total, w, *shifts)  # type: ignore[assignment]  # one output
+    # the outputs between are statistics for training, which no node reads
     return [normalised, None, None, total]
 
 
@@ -106,6 +108,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
             values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
     is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
     mask = optional_input(input_places.mask)
+    # a mask is part of the op and costs nothing; a learnt bias of the scores is read
     learnt_bias = ""
     if mask is not None:
         head_count = walk.shape(queries)[1]
@@ -114,6 +117,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
         sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
     )
     result = walk.lower(join_heads, y) if lacks_head_axis else y
+    # then those of all tokens so far, for a cache
     return [result, keys, values]
 
 
@@ -167,6 +171,7 @@ def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) ->
     has_head_axis = len(walk.shape(x)) == 4
     by_head = _with_head_axis(walk, x, heads)
     head_width = walk.shape(by_head)[-1]
+    # a row of the table is half as wide as what is rotated
     rotated_width = min(2 * table_shape[-1], head_width)
     rotated = apply_rotary(walk.b, by_head, rotated_width, walk.name)
     return rotated if has_head_axis else walk.lower(join_heads, rotated)
@@ -174,9 +179,11 @@ def _rotate(walk: OnnxWalk, x: Value, heads: int, table_shape: Sequence[int]) ->
 
 def _lower_rotary(walk: OnnxWalk, x: Value, *tables: Value) -> Value:
     """Lower RotaryEmbedding; ONNX Runtime's has the positions before the tables."""
+    # inputs are cosines and sines, in ONNX Runtime's operator behind the positions
     has_positions_first = walk.node.op.startswith("com.")
     table = tables[1] if has_positions_first else tables[0]
     table_shape = walk.shape(table)
+    # a row of the table is half as wide as what is rotated
     rotated_width = 2 * table_shape[-1]
     width = walk.shape(x)[-1]
     heads = walk.attr("num_heads", 0) or width // max(1, rotated_width)
@@ -189,6 +196,7 @@ def _lower_quantised_linear(walk: OnnxWalk, x: Value, w: Value, *scales: Value) 
         raise ShapeError("a packed weight that is computed")
     scales_and_zero_points = scales[:2]
     _record_quantised(walk, w, f"int{walk.attr('bits', 4)}", *scales_and_zero_points)
+    # the file's tensor is of bytes; N and K are the sizes of the weight that they hold
     unpacked_shape = (walk.attr("N", 0), walk.attr("K", 0))
     return walk.lower(lowering.linear, x, FileConstant(w.name, unpacked_shape, "float32"))
 
@@ -230,6 +238,7 @@ def _lower_recurrent(
                 _take_direction(walk, bias, direction, (rows,), STATE_HALF),
             ]
         weights_by_direction.append(weights)
+    # below, the last state stands for the cell state of an LSTM as well, which is as large
     is_batch_first = bool(walk.attr("layout", 0))
     y, state = walk.lower(
         sequence_lowering.recurrent,
@@ -267,6 +276,7 @@ def _take_direction(
 
     A bias has two halves: 0 is that of the input, 1 that of the state.
     """
+    # of stored weights each direction becomes a weight of its own
     if isinstance(stacked, FileConstant):
         suffix = ""
         if half is not None:
@@ -294,6 +304,7 @@ def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
     In training the gradient passes straight through, except for numbers beyond the limits.
     """
     if isinstance(x, FileConstant):
+        # a weight counts in few bits where it is dequantised
         return [x, None, None]
     scaled = walk.lower(elements.pointwise, "mul", x, ANY_SCALE)
     scale = walk.constant(ANY_SCALE, "float32")

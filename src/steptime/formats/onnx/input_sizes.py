@@ -91,6 +91,7 @@ def read_input_sizes(model: Model) -> InputSizes:
             has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
             is_first_axis = axis == 0
             starts_with_batch = is_first_axis and size == batch
+            # an open size without a name is the batch on the first axis alone
             is_open_batch = size in batch_names and (is_first_axis or has_name)
             if starts_with_batch or is_open_batch:
                 shape.append(BATCH)
@@ -121,6 +122,7 @@ def _find_batch(inputs: Sequence[OnnxInput]) -> int | str:
     first_size, *further_sizes = shapes[0]
     if isinstance(first_size, str):
         return first_size
+    # a size with the name of a batch, on whatever axis, wins over a first size that is a number
     size_names = [size for size in further_sizes if isinstance(size, str)]
     batch_names = [name for name in size_names if _BATCH_NAME.match(name)]
     return batch_names[0] if batch_names else first_size

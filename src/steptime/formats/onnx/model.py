@@ -90,7 +90,7 @@ class Model:
     """
 
     def __init__(self, source: Source) -> None:
-        self.file_label = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]  # without quotes
         self._node_count = 0
         weightless = WeightlessCopy(source)
         try:
@@ -271,9 +271,10 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
     ONNX has a fixed function for some operators; for others it makes one for the node's types.
     """
     try:
-        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, domain="")
     except onnx.defs.SchemaError:
         return None
+    # some operators have a fixed function, for others ONNX makes one for the node's types
     if schema.has_function:
         function: FunctionProto = schema.function_body
         return function
@@ -287,7 +288,7 @@ def _find_definition(node: OnnxNode, specs: Sequence[Spec | None]) -> FunctionPr
 
 def _list_default_attributes(node: OnnxNode) -> list[AttributeProto]:
     """Return the attributes of an operator that have a default."""
-    attributes = onnx.defs.get_schema(node.op, node.opset, "").attributes.values()
+    attributes = onnx.defs.get_schema(node.op, node.opset, domain="").attributes.values()
     defaults = [attribute.default_value for attribute in attributes]
     return [default for default in defaults if default.name]
 

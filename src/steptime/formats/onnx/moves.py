@@ -21,6 +21,7 @@ OPEN_SIZE = -1  # in the shape of a Reshape: what is left of the elements
 
 def _lower_reshape(walk: OnnxWalk, x: Value, *_: Value) -> Value:
     """Lower Reshape; before opset 5 its shape is an attribute, of which one size may be -1."""
+    # an input states the shape since opset 5, an attribute before
     if "shape" not in walk.node.attrs:
         return walk.reshape_as_in_file(x, walk.output_shape)
     old_shape = walk.shape(x)
@@ -55,6 +56,7 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
 def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     """Lower Slice; before opset 10 its limits are attributes."""
     padded_limits = (*limits, None, None, None, None)  # inputs at the end may be left out
+    # limits are inputs since opset 10, and attributes of these names before
     starts = walk.read_integers(padded_limits[0], "starts")
     ends = walk.read_integers(padded_limits[1], "ends")
     axes = walk.read_integers(padded_limits[2], "axes")
@@ -78,6 +80,7 @@ def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
 def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     """Lower Gather: a view, one part, or a look-up."""
     axis = walk.axis(x)
+    # taking all elements in order is a view
     if isinstance(indices, FileConstant) and _takes_all_in_order(walk, x, indices):
         return walk.reshape_as_in_file(x, lambda: indices.shape)
     single_index = walk.read_number(indices)
@@ -104,6 +107,7 @@ def _takes_all_in_order(walk: OnnxWalk, x: Value, indices: FileConstant) -> bool
     index_count = math.prod(indices.shape)
     if index_count != size_in_file:
         return False
+    # as many indices as elements are taken to be all of them, as of torch's `as_strided`
     if indices.values is None:
         return True
     return indices.values.ravel().tolist() == list(range(size_in_file))
@@ -118,6 +122,7 @@ def _lower_gather_nd(walk: OnnxWalk, x: Value, indices: Value) -> Value:
     fits = batch_axis_count + indexed_axis_count <= len(shape)
     require(fits, f"indices {list(indices_shape)} of {list(shape)}")
     require(batch_axis_count == 0, "batch_dims of GatherND other than 0")
+    # one index stands for each row of indices; which one it is costs nothing
     ids_name = free_name(walk.b, f"{walk.name}/rows")
     ids = walk.b.buffer(ids_name, tuple(ids_shape), "int64")
     merged_size = math.prod(shape[:indexed_axis_count])
@@ -130,6 +135,7 @@ def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     input_shape = walk.shape(x)
     stated_shape = walk.read_integers(shape) or ()
     file_output = walk.file_shape(walk.node.outputs[0])
+    # a file that works the shape out of its batch has another one than with its own batch
     follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
     target_shape = stated_shape
     states_all_axes = len(stated_shape) >= len(input_shape)
@@ -146,6 +152,7 @@ def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     file_times = walk.read_integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
     stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
+    # a file that works the times out of its batch has other ones than with its own batch
     follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
     new_shape = walk.expanded_batch_shape(shape, stated_shape, follows_batch)
     axes = zip(shape, file_times, new_shape, strict=True)
@@ -161,6 +168,7 @@ def _lower_pad(
 ) -> Value:
     """Lower Pad; its sizes are those before all axes, then those after, or old attributes."""
     rank = len(walk.shape(x))
+    # `pads` were an attribute in older opsets, in the first one under the name `paddings`
     sizes = walk.read_integers(pads, "pads") or walk.read_integers(None, "paddings") or ()
     padded_axes = [axis_of(i, rank) for i in (walk.read_integers(axes) or range(rank))]
     axis_count = len(padded_axes)

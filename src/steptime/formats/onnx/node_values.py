@@ -37,6 +37,7 @@ class NodeValues(BatchWalk):
 
     def __init__(self, file_walk: "NodeValues | None") -> None:
         self.file_walk = file_walk
+        # "" names an input that a node leaves out
         self.value_by_name: dict[str, Value] = {"": None}
         self.node = OnnxNode(
             name="", op="", inputs=(), outputs=(), attrs={}, opset=0, proto=NodeProto()
@@ -92,6 +93,7 @@ class NodeValues(BatchWalk):
 
         Sizes that are inputs today were attributes in older opsets.
         """
+        # sizes that are inputs today were attributes in older opsets
         is_stated_by_attribute = value is None
         if is_stated_by_attribute:
             stated = self.node.attrs.get(attribute)
@@ -140,6 +142,7 @@ class NodeValues(BatchWalk):
         steps_before_repeat: list[ViewStep] = []
         shape = constant.shape
         for step in constant.view_steps:
+            # repeated rows are no part of the weight
             if step.kind == "repeat":
                 shape = step.shape_before
                 break
@@ -155,6 +158,7 @@ class NodeValues(BatchWalk):
     def _view_root(self, root: RootTensor, steps: Sequence[ViewStep]) -> str:
         """Return the tensor of a constant: its root's views undone, then those of `steps` made."""
         tensor = root.tensor
+        # back to the tensor as the file stores it, then along the given steps
         for step in reversed(root.view_steps):
             inverse_argument = step.shape_before
             if step.kind == "transpose":

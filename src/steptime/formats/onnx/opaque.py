@@ -46,6 +46,7 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
         InputError: if no shape of an output is known; --allow-unknown passes its input on.
     """
     input_specs = [None if value is None else walk.spec(value) for value in values]
+    # ONNX defines some operators by others
     definition = walk.model.expand_operator(walk.node, input_specs)
     if definition is not None:
         walk.lower_graph(definition)
@@ -83,6 +84,7 @@ def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None
     for output_index, name in enumerate(walk.node.outputs):
         spec = inferred[output_index] if output_index < len(inferred) else None
         if not _has_shape(spec):
+            # of operators that are not ONNX's the file may state the shapes
             spec = walk.stated_spec(name) if is_custom else None
         is_read = name != ""
         if is_read and not _has_shape(spec):
@@ -115,6 +117,7 @@ def append_opaque(
     """
     constants = [value for value in values if isinstance(value, FileConstant)]
     require(all(constant.dtype != "text" for constant in constants), "reads text")
+    # the few numbers that a file holds, such as scales, are settings of the op, not trained
     inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
     output_indices = [index for index, name in enumerate(walk.node.outputs) if name]

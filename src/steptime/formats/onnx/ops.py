@@ -36,6 +36,7 @@ def _lower_pointwise(function: str, walk: OnnxWalk, *values: Value) -> Value:
     Before opset 7 the attribute `axis` says with which axis of the first the second is aligned.
     """
     operands: list[Value] = [value for value in values if value is not None]
+    # before opset 7 `axis` is that of the first operand with which the second begins
     states_axis = walk.attr("broadcast", 0) and "axis" in walk.node.attrs
     if len(operands) == 2 and states_axis:
         first, second = operands
@@ -76,6 +77,7 @@ def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> 
 
 def _lower_clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
     """Lower Clip; before opset 11 its limits are attributes, and each may be left out."""
+    # limits are inputs since opset 11, and attributes before; each may be left out
     low_limit = walk.node.attrs.get("min") if low is None else walk.read_number(low)
     high_limit = walk.node.attrs.get("max") if high is None else walk.read_number(high)
     limits: dict[str, float] = {}
@@ -124,10 +126,12 @@ def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     is_log = walk.node.op == "LogSoftmax"
     shape = walk.shape(x)
     is_over_single_axis = walk.node.opset >= FIRST_OPSET_OF_SINGLE_AXIS
+    # the default of `axis` changed, too
     axis = walk.axis(x, -1 if is_over_single_axis else 1)
     is_last_axis = axis == len(shape) - 1
     if is_over_single_axis or is_last_axis:
         return walk.lower(elements.softmax, x, axis, log=is_log)
+    # the axes from `axis` on are one
     row_count = math.prod(shape[:axis])
     row_size = math.prod(shape[axis:])
     rows = walk.reshape(x, (row_count, row_size))
@@ -161,6 +165,7 @@ def _lower_resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
     is_image_or_sequence = len(shape) in (3, 4)
     if resizes_channels or not is_image_or_sequence:
         pixels_read = PIXELS_READ_BY_MODE[mode] ** (len(shape) - 2)
+        # a multiply-add for each pixel; the nearest one is copied
         flop_per_element = 2.0 * pixels_read if pixels_read > 1 else 0.0
         return append_stated(walk, x, flop_per_element=flop_per_element)
     transformation = walk.attr("coordinate_transformation_mode", "half_pixel")
@@ -275,6 +280,7 @@ def _lower_spectrum(
 
     ONNX does not state an algorithm. A complex signal has two parts in its last axis.
     """
+    # ONNX states no algorithm: it counts as a product with a table of waves
     is_complex = walk.shape(x)[2:] == (2,)
     part_count = 2 if is_complex else 1  # real and imaginary part
     stride, *_ = walk.read_integers(step) or (1,)

@@ -28,6 +28,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
     file = _OnnxFile(source, allow_unknown)
     sizes = file.sizes
+    # a size or number of 0 is not given
     parameters = {
         **{name: Parameter(0, "a size of an input", minimum=1) for name in sizes.free_parameters},
         **{
@@ -133,6 +134,7 @@ class _OnnxFile:
             dtype = graph_input.dtype
             is_number = name in self.sizes.number_inputs
             stated_number = hyperparameters[hyperparameter_name(name)] if is_number else 0
+            # a number that the user gives is a constant, else it is an input of the graph
             if stated_number:
                 array = np.asarray(stated_number, dtype)
                 constant = FileConstant(graph_input.name, (), dtype, array, derived=True)

@@ -118,7 +118,10 @@ class OnnxWalk(NodeValues):
         results = self._lower_node(node)
         self.value_by_name.update(zip(node.outputs, results, strict=False))
         for name in node.outputs[len(results) :]:
+            # an output that no function makes, such as a mask of dropout, is taken to be like the
+            # first
             self.value_by_name.setdefault(name, results[0])
+        # an output without a name may have been set above
         self.value_by_name[""] = None
         self.repeat_constants(node.outputs)
         self._record_output_names(node)
@@ -147,6 +150,7 @@ class OnnxWalk(NodeValues):
         """
         values = [self.value_by_name[name] for name in node.inputs]
         if node.op in ROW_TAKING_OPS and values:
+            # rows of a small table of floats are still those of a weight, which is trained
             values[0] = as_weight(values[0])
         self.input_values = values
         lower_operator = self.handler_by_operator.get(node.op)
@@ -159,6 +163,8 @@ class OnnxWalk(NodeValues):
         try:
             return _as_list(lower_operator(self, *values))
         except ShapeError:
+            # what no function can lower is counted by the bytes that it moves, where that is
+            # allowed
             specs = self._find_specs_for_bytes(node)
             if specs is None:
                 raise
@@ -182,11 +188,13 @@ class OnnxWalk(NodeValues):
             return False
         constants = [value for value in self.input_values if isinstance(value, FileConstant)]
         reads_weight = any(constant.is_weight for constant in constants)
+        # moves of weights cost the step that makes them
         moves_weight = reads_weight and node.op in WEIGHT_MOVING_OPS
         return not moves_weight
 
     def _find_specs_for_bytes(self, node: OnnxNode) -> list[Spec] | None:
         """Return the outputs of a refused node that may count by its bytes, None if it may not."""
+        # the fault may be of the batch, which the search for batch axes mends
         has_other_batch = self.batches.differ and self.batches.is_fixed
         if has_other_batch or may_hold_products(node.op):
             return None
@@ -244,6 +252,7 @@ class OnnxWalk(NodeValues):
         stated = self.model.find_stated_input(name) if name else None
         if stated is None:
             return None
+        # a named size is known if an input has it, too
         sizes = [
             self.size_by_name.get(size) if isinstance(size, str) else size for size in stated.sizes
         ]
@@ -302,6 +311,7 @@ class OnnxWalk(NodeValues):
         for value in values:
             number = self.read_number(value)
             has_axes = bool(self.shape(value))
+            # a bias of one element stays a tensor, as a product can add it
             may_be_bias = adds_to_product and has_axes
             if number is None or may_be_bias:
                 operands.append(self.tensor(value))
@@ -309,6 +319,7 @@ class OnnxWalk(NodeValues):
                 operands.append(number)
         has_tensor = any(isinstance(operand, str) for operand in operands)
         if not has_tensor:
+            # an op has at least one tensor
             operands[0] = self.tensor(values[0])
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
         return self.recognise_pattern(result)
@@ -318,6 +329,7 @@ class OnnxWalk(NodeValues):
         file_shape = self.file_shape(self.node.inputs[0])
         input_has_grown = file_shape is not None and file_shape != tuple(shape)
         output = self.node.outputs[0]
+        # an Expand that changes no size does not tell which axis is the batch
         is_unchanged_expand = self.node.op == "Expand" and shape == self.file_shape(output)
         has_grown = input_has_grown or is_unchanged_expand
         return self.batches.expanded_shape(output, shape, stated_shape, has_grown, follows_batch)
@@ -330,6 +342,7 @@ class OnnxWalk(NodeValues):
         file_input_shape = self.file_shape(self.node.inputs[0])
         file_view_shape = self.file_shape(self.node.outputs[0])
         input_shape = self.shape(x)
+        # the view of the file, grown with the batch, else the shape by the node's own rule
         view_shape = None
         if file_input_shape is not None and file_view_shape is not None:
             view_shape = infer_view_shape(
@@ -366,6 +379,7 @@ def _list_file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
     for node in nodes:
         graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
         names_read = [*node.inputs]
+        # a node with graphs reads what their nodes read
         for graph in graphs:
             names_read += graph.outputs
             for inner_node in _list_file_nodes(graph.nodes):

@@ -51,11 +51,13 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
             continue
         readers = _find_weight_readers(readers_by_tensor, walk.root_by_constant[name].tensor)
         is_narrow = dtype in _NARROW_DTYPES
+        # no step can train a weight of few bits
         if is_narrow and not b.training and _is_read_by_products(readers):
             stored_count += 1
             _store_tensors(b, readers.views, dtype, place_by_op)
             buffers = [_find_scale_buffer(b, scale, buffer_by_scale) for scale in scales]
             _add_scales(b, readers.ops, buffers, place_by_op)
+        # float32: the file holds the wide numbers, and quantises them by ops of its own
         elif is_narrow or dtype == "float32":
             full_width_count += 1
     return _describe_counts(b, stored_count, full_width_count)
@@ -90,6 +92,7 @@ def _store_tensors(
     for tensor in tensors:
         b.tensors[tensor] = b.tensors[tensor]._replace(dtype=dtype)
         producer = b.made_by.get(tensor)
+        # kernels widen the weight inside the product: the cast is not made
         if producer and producer.kind == "cast":
             view = replace(producer, kind="reshape", attrs={"shape": b.shape(tensor)})
             b.ops[place_by_op[producer.name]] = view

@@ -247,6 +247,7 @@ class WeightlessCopy:
             self._check_location(tensor, name)
         elif raw_sizes and element_bytes:
             needed_bytes = math.ceil(element_count * element_bytes)
+            # of several fields of raw data the last one counts
             if raw_sizes[-1] != needed_bytes:
                 raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shape_text}")
         elif element_bytes:

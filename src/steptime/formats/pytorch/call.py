@@ -147,6 +147,7 @@ class Call:
             self["self"]
         )
         is_expand = self.node.op != "repeat"
+        # an expand that changes no size does not tell which axis is the batch
         is_unchanged_expand = is_expand and shape == tuple(file_shape)
         has_grown = input_has_grown or is_unchanged_expand
         output = self.node.outputs[0]

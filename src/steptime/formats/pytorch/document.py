@@ -54,6 +54,7 @@ def read_program(
     checkpoints = export_facts.get("checkpoints", ()) if export_facts else ()
     for names, to_end in checkpoints:
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
+    # inputs and buffers have no gradient either, but are no weights
     program.frozen_weights &= program.weight_paths.keys()
     if ties is None:
         program.tie_doubt = _describe_tie_doubt(program)
@@ -102,6 +103,7 @@ def read_ties(source: Source) -> dict[str, str] | None:
     weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]
     for path, weight in weights.items():
         meta = weight["tensor_meta"]
+        # all weights of the meta device share one storage, tied or not
         lacks_storage = meta["device"]["type"] == "meta"
         if lacks_storage:
             return None
@@ -142,6 +144,7 @@ def _describe_tie_doubt(program: Program) -> str:
     doubtful_paths: list[str] = []
     for name, path in program.weight_paths.items():
         is_unread = name not in tensors_read
+        # a weight that nothing reads may be a second name of one of its shape
         may_be_second_name = program.specs[name] in specs_of_read_weights
         if is_unread and may_be_second_name:
             doubtful_paths.append(path)

@@ -45,7 +45,7 @@ def _lower_attention(call: Call) -> str:
     )
     mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
     if mask_chooses_keys and call.walk.depends_on_floats(mask):
-        # an indexer: what computes it stays
+        # `attach` keeps the ops that compute the mask, as an indexer does; the mask costs nothing
         y = call.lower(elements.op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")
@@ -84,6 +84,7 @@ def _lower_cross_entropy(call: Call) -> Result:
     is_plain_mean = reduction == MEAN_REDUCTION and not is_smoothed and not is_weighted
     target_is_classes = not is_float(call.b, target)
     if is_plain_mean and target_is_classes and has_batch:
+        # the kind reads classes on the last axis, torch on the second
         order = [0, *range(2, rank), 1]
         classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
         return call.lower(elements.op, "cross_entropy", classes_last, target)
@@ -119,6 +120,7 @@ def _lower_native_norm(call: Call) -> Result:
     else:
         y = call.lower(lowering.batch_norm, x, **norm_weights(call, BATCH_NORM_WEIGHTS))
     _, *statistics_names = call.node.outputs
+    # the op's gradient reads the statistics itself: as outputs they are constants without a cost
     statistics = [
         ProgramConstant(call.walk.file_shape(name), "float32", f"{call.name}/statistics{i}")
         for i, name in enumerate(statistics_names)
@@ -150,6 +152,7 @@ def _lower_pairwise_distances(call: Call) -> Result:
     product = call.lower(lowering.matmul, first, second_transposed, suffix="/product")
     first_squares = _sum_squares(call, first, "/squares0")
     second_squares = _swap_last_axes(call, _sum_squares(call, second, "/squares1"), "/row")
+    # |a - b|^2 = a^2 - 2 a b + b^2, the factor 2 not counted
     difference = call.lower(elements.pointwise, "sub", first_squares, product, suffix="/difference")
     squares = call.lower(elements.pointwise, "add", difference, second_squares, suffix="/sum")
     return call.lower(elements.pointwise, "sqrt", squares)

@@ -118,6 +118,7 @@ def _lower_pool(kind: PoolKind, axis_count: int, call: Call) -> Result:
     is_dilated = set(as_list(call.argument("dilation", 1))) != {1}
     require(not is_dilated, "pooling with a dilation")
     kernel = _sizes_by_axis(call["kernel_size"], axis_count)
+    # the second output, if the op has one, are the places of the maxima
     y = call.lower(
         lowering.pool,
         call.tensor(),
@@ -148,6 +149,7 @@ def _lower_embedding(call: Call) -> Result:
     If something else reads the table, too, torch adds a dense gradient to it.
     """
     asks_for_sparse = bool(call.argument("sparse")) and call.b.training
+    # torch adds a sparse gradient to a dense one of another reader as a dense one
     is_sparse = asks_for_sparse and _is_read_by_sparse_lookups_alone(call)
     if asks_for_sparse and not is_sparse:
         reason = (

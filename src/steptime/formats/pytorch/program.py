@@ -216,6 +216,7 @@ class Program:
         ]
         first_inner_node = len(self.nodes)
         sets_gradients = "set_grad" in wrapper
+        # the first argument of `set_grad` says whether its graph has gradients
         is_detached = sets_gradients and not _read_argument(inputs[0]["arg"], prefix)
         self._add_inner_graph(inputs[graph_place], operands, prefix, outputs, depth, is_detached)
         if "checkpoint" in wrapper:
@@ -316,12 +317,14 @@ def _read_argument(argument: Mapping[str, Any], prefix: str) -> Any:
     """Return a number, a text, a `TensorRef`, a `NumberRef`, a list of such, or None."""
     ((kind, value),) = argument.items()  # an object of one key
     if kind in _REFUSED_KINDS:
+        # named without its "as_"
         raise ValueError(f"an argument of kind {kind[3:]}")
     if kind in _KINDS_OF_PLAIN_VALUES:
         return value
     if kind == "as_float":  # infinities and NaN are texts
         return float(value)
     if kind == "as_complex":
+        # numbers do not change the cost
         return float(value["real"])
     if isinstance(value, list):
         singular_kind = kind[:-1]  # `as_tensors` holds elements of the kind `as_tensor`

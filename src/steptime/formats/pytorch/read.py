@@ -79,7 +79,7 @@ class ProgramFile:
     def __init__(self, source: Source) -> None:
         """Read the program; raises `InputError` for a file that holds none."""
         self.source = source
-        self.file_label = shorten(source.name)[1:-1]
+        self.file_label = shorten(source.name)[1:-1]  # without quotes
         try:
             facts = read_export_facts(source)
             self.depends_on_batch = bool(facts.get("unrolled"))
@@ -89,6 +89,7 @@ class ProgramFile:
             self.name_by_symbol = _name_open_sizes(self.program, self.batch_symbol)
             self.value_symbols = find_value_symbols(self.program)
         except InputError as error:
+            # an error of opening the file names it already
             names_file = str(error).startswith("model ")
             message = str(error) if names_file else f"{self.file_label}: {error}"
             raise InputError(message) from None
@@ -143,6 +144,7 @@ class ProgramFile:
             return build_graph(trial_builder, batches)
 
         has_open_batch = bool(self.batch_symbol)
+        # with an open batch the file's shapes are those of the new batch
         batches = Batches(batch if has_open_batch else self.file_batch, batch)
         memo_key = (b.precision, b.training, tuple(sorted(parameters.items())))
         try:
@@ -176,6 +178,7 @@ class ProgramFile:
         """
         for symbol in self.value_symbols:
             stated_size = parameters[symbol]
+            # 0: not stated
             if stated_size:
                 value_by_symbol[symbol] = stated_size
         counted_sizes = estimate_value_sizes(self.program, value_by_symbol)
@@ -190,6 +193,7 @@ class ProgramFile:
         """Raise `InputError` for a size outside of the range that the file was exported for."""
         for symbol, value in value_by_symbol.items():
             lowest, highest = self.program.symbol_limits.get(symbol, NO_LIMITS)
+            # torch states a minimum of 2 for any open size, which excludes no 1
             is_too_small = value < lowest and lowest > SMALLEST_CHECKED
             is_too_large = highest is not None and value > highest
             if is_too_small or is_too_large:
@@ -228,6 +232,7 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     main_output = find_main_output(b, float_outputs or outputs)
     if walk.batches.differ:
         _check_output_batch(walk, main_output)
+    # without a loss the first of them becomes the output
     ends = find_trained_outputs(b, float_outputs) if b.training else [main_output, *outputs]
     loss = add_loss(b, ends)
     b.remarks += describe_weights(b, loss)
@@ -259,7 +264,7 @@ def _find_batch(program: Program) -> ExportedBatch:
     if first_symbols:
         batch_symbol = first_symbols[0]
     elif len(open_symbols) == 1:
-        batch_symbol = open_symbols[0]
+        batch_symbol = open_symbols[0]  # the batch need not be the first axis
     else:
         batch_symbol = ""
     if batch_symbol:

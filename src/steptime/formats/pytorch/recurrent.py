@@ -33,6 +33,7 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
         batch_first=bool(call.argument("batch_first")),
     )
     if not is_projected:
+        # an LSTM's cell state is as large as its hidden one, which stands for both
         return [y, state, state]
     hidden_width = state_widths[0]
     cell_width = state_widths[-1]

@@ -150,6 +150,7 @@ def _count_choices(
     if node.op == "one_hot":
         class_count = node.args.get("num_classes", -1)
         return class_count if isinstance(class_count, int) and class_count > 0 else 1
+    # a mask of the tokens whose chosen index is one expert's is true for an even share of them
     operands = [node.args.get("self"), node.args.get("other")] if node.op == "eq" else []
     for operand in operands:
         chooser = _find_maker(maker_by_tensor, operand)

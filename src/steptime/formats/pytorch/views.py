@@ -34,6 +34,7 @@ def _lower_cast(call: Call) -> Result:
     is_cast_to_float = not is_float(call.b, x)
     if output_dtype or is_cast_to_float:
         return call.lower(elements.cast, x, output_dtype or workload_dtype)
+    # the workload decides the type of floats, except where the network goes back from float32
     network_switches_types = call.b.tensors[x].dtype == WIDE and workload_dtype in LOW_DTYPES
     return call.lower(elements.cast, x, workload_dtype) if network_switches_types else x
 
@@ -61,6 +62,7 @@ def _lower_squeeze(call: Call) -> Result:
     shape = call.b.shape(x)
     rank = len(shape)
     stated_axes = call.argument("dim")
+    # without stated axes torch drops all of size 1 at the batch that is built
     if stated_axes is None:
         squeezed_axes = set(range(rank))
         file_shape = shape

@@ -85,6 +85,7 @@ class Walk(BatchWalk):
         self._buffer_by_constant: dict[tuple[str, Shape, str], str] = {}
         self._view_call_by_tensor: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
+        # where all weights have 16 bits, float32 tensors are the network's own choice, and stay so
         computes_in_16_bits = self.b.precision.compute in LOW_DTYPES
         self._switches_types = computes_in_16_bits and self.program.has_low_weights()
 
@@ -163,6 +164,7 @@ class Walk(BatchWalk):
             try:
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
+                # shortened, without the quotes
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
                 raise self.make_batch_error(
                     self._describe_node(node), fault, [*node.input_names]
@@ -207,6 +209,7 @@ class Walk(BatchWalk):
     def _build_node(self, call: Call) -> None:
         """Append the ops of a node and note what its outputs are."""
         node = call.node
+        # a later write to this view changes the tensor that it is of
         if node.op in self.base_rebuilders:
             self._view_call_by_tensor[node.outputs[0]] = call
         inputs = [self.value_by_name[name] for name in node.input_names]
@@ -222,6 +225,7 @@ class Walk(BatchWalk):
             if value is not None:
                 self.value_by_name[name] = value
                 self._check_shape(name, value)
+        # the name of an op that writes its input ends with "_": `torch.ops.aten.add_.Tensor`
         target_without_overload = node.target.rpartition(".")[0]
         is_in_place = target_without_overload.endswith("_")
         operand = node.args.get("self", node.args.get("input"))
@@ -262,6 +266,8 @@ class Walk(BatchWalk):
             return file_shape
         pairs = zip(node.input_names, inputs, strict=True)
         input_has_grown = any(self.shape(value) != self.file_shape(name) for name, value in pairs)
+        # a constant grows with its inputs, or if its node states sizes that begin with the file's
+        # batch
         if input_has_grown:
             first_size, *other_sizes = file_shape
             grown_size, remainder = divmod(
@@ -282,6 +288,8 @@ class Walk(BatchWalk):
         reads_constants_alone = all(isinstance(value, ProgramConstant) for value in inputs)
         if reads_constants_alone:
             return True
+        # masks and positions that follow from integer inputs cost next to nothing, without a
+        # gradient
         spec = self.program.specs.get(node.outputs[0])
         makes_integers = spec is not None and not spec.is_floating
         is_view = node.op in self.view_handlers
@@ -304,6 +312,7 @@ class Walk(BatchWalk):
             try:
                 return lower_op(call)
             except ShapeError:
+                # the fault may be of the batch, which the search for batch axes mends
                 if self.batches.differ:
                     raise
                 if is_priced(node.op):

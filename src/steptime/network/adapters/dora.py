@@ -25,7 +25,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     (output,) = op.outputs
     y = editor.tensors[output]
     base = output
-    if editor.tuning.dropout:  # of what LoRA reads, too
+    if editor.tuning.dropout:  # (share - 1) scales the frozen product of LoRA's dropped input
         base = _append_base_product(editor, op)
     low_rank = add_low_rank(editor, op, is_merged=True)
     per_row = TensorSpec((y.shape[-1],), y.dtype)  # a number for each row of the matrix
@@ -45,6 +45,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     base_change = append("base", "mul", (base, change), y)
     rank_change = append("low_rank", "mul", (low_rank, share), y)
     both_changes = append("both", "add", (base_change, rank_change), y)
+    # later ops of the network read the sum in place of the product's result
     editor.results[output] = append("sum", "add", (output, both_changes), y)
 
 

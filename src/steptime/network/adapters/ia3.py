@@ -20,6 +20,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     if splits_merged_product:
         editor.ops.append(op)
         _scale_parts(editor, op)
+    # a product that makes queries, keys and values together is scaled behind its split
     elif is_scaled_in_parts or not editor.is_target(op):
         editor.ops.append(op)
     elif is_attention_name(op.name):
@@ -35,6 +36,7 @@ def _scale_parts(editor: GraphEditor, op: Op) -> None:
     names = product_names(editor.tuning.on)
     for part, result in zip(MERGED_PRODUCTS, op.outputs, strict=False):
         if part in names:
+            # later ops of the network read the scaled part
             editor.results[result] = _append_scaling(editor, op, result, part)
 
 

@@ -14,6 +14,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     if editor.is_target(op):
         result = add_low_rank(editor, op)
         total = editor.tensors[op.outputs[0]]
+        # later ops of the network read the sum in place of the product's result
         editor.results[op.outputs[0]] = editor.append_op(
             f"{op.name}/lora_sum", "add", (op.outputs[0], result), total
         )
@@ -39,7 +40,9 @@ def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str
     up = editor.add_weight(f"{op.name}/lora_b", (columns, rank), op, x.dtype)
     small = TensorSpec((*leading_sizes, rank * part_count), x.dtype)
     result = editor.append_op(f"{op.name}/lora_down", "linear", (source, down), small)
-    if part_count > 1:  # each part reads `rank` columns of its own
+    # Each part multiplies `rank` columns of its own; one product on the first `rank` columns, with
+    # the results of all parts, costs as much.
+    if part_count > 1:
         part = TensorSpec((*leading_sizes, rank), x.dtype)
         first_columns: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}
         result = editor.append_op(f"{op.name}/lora_own", "slice", (result,), part, first_columns)

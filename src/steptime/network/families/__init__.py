@@ -46,6 +46,7 @@ def find_network_name(text: str) -> str:
         raise InputError(f"unknown model {shorten(text)}; {YOUR_NETWORK_HINT}")
     plain_names = {_plain(name): name for name in (*SHORT, *ZOO, *FAMILIES)}
     name = plain_names.get(_plain(text))
+    # `SHORT` maps further names of a network to its own
     if name:  # the large table of language models is not read
         return SHORT.get(name, name)
     all_names = {_plain(name): name for name in language.rows()} | plain_names
@@ -80,6 +81,7 @@ def family(name: str, context: str = "") -> Family:
     Raises:
         InputError: for an unknown name.
     """
+    # "" marks the rows of the table of language models, which `language` builds
     is_built_in = bool((FAMILIES | ZOO).get(name))
     if not is_built_in:
         if name in language.rows():

@@ -21,6 +21,7 @@ BLOCKS: Mapping[str, Layers] = {  # convolutions of a width and stride: channels
 def read_blocks(text: str) -> Value:
     """Return blocks a group: one number for all four groups, or four such as `3-4-6-3`."""
     counts = [int(part) for part in text.split("-")]
+    # equal groups are written as one number, the form of the default
     return counts[0] if len({*counts}) == 1 else "-".join(map(str, counts))
 
 

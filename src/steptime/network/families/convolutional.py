@@ -64,6 +64,7 @@ def __getattr__(name: str) -> Family:
 
 def _block(b: Builder, x: str, line: str) -> str:
     """Append a line of layers, in the scope before its colon if there is one."""
+    # The line is `scope: chain` or `scope: chain | chain`; "+" behind the scope adds the input.
     name, _, layers = line.rpartition(": ")
     if not name:
         return _chain(b, x, layers)
@@ -83,6 +84,7 @@ def _block(b: Builder, x: str, line: str) -> str:
 def _chain(b: Builder, x: str, layers: str) -> str:
     """Append layers one after the other; those joined by `&` have one input."""
     for stage in layers.split(", "):
+        # of `a & b` both layers read x, and their results are joined
         ends = [_layer(b, x, layer) for layer in stage.split(" & ")]
         x = ends[0] if len(ends) == 1 else b.op("concat", *ends, name="concat", axis=1)
     return x
@@ -90,6 +92,7 @@ def _chain(b: Builder, x: str, layers: str) -> str:
 
 def _layer(b: Builder, x: str, text: str) -> str:
     """Append one layer, such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, pad."""
+    # such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, padding
     layer: Any = _LAYER.fullmatch(text)
     name, kind, width = layer["name"], layer["kind"], layer["width"]
     if kind in _OTHER_KINDS:
@@ -100,9 +103,11 @@ def _layer(b: Builder, x: str, text: str) -> str:
     padding: Padding = "same" if " same" in text else int(layer["padding"] or 0)
     _, input_channels, input_height, _ = b.shape(x)
     if kind in _POOLS:
-        kernel = input_height if width == "all" else int(width)  # the "width" of a pool
+        # of a pool the width is the side of its window, and "all" pools the whole image
+        kernel = input_height if width == "all" else int(width)
         ceil = {"ceil": True} if layer["ceil"] else {}
         return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
+    # of a convolution "all" means a depthwise one
     is_depthwise = width == "all"
     channels = input_channels if is_depthwise else int(width)
     has_norm, activation = _CONVOLUTIONS[kind]
@@ -138,8 +143,10 @@ def _excite(b: Builder, x: str, name: str, width: float) -> str:
     """Return channels times a learned share of each, by their means (Hu, Shen, Sun 2017)."""
     with b.scope(name):
         y = b.op("reduce", x, name="pooled", function="mean", axes=(2, 3), keep=True)
-        y = b.op("silu", conv2d(b, y, int(width), 1, "down", bias=True), name="silu")
-        y = b.op("sigmoid", conv2d(b, y, b.shape(x)[1], 1, "up", bias=True), name="sigmoid")
+        y = b.op("silu", conv2d(b, y, int(width), kernel=1, name="down", bias=True), name="silu")
+        y = b.op(
+            "sigmoid", conv2d(b, y, b.shape(x)[1], kernel=1, name="up", bias=True), name="sigmoid"
+        )
         return b.op("pointwise", x, y, name="gated", function="mul")
 
 

@@ -71,5 +71,6 @@ def densenet_cifar(b: Builder, _: Mapping[str, Any], batch: int) -> str:
 
 def _dropped_convolution(b: Builder, x: str, n: int, channels: int, kernel: int) -> str:
     x = _norm_relu(b, x, f"BatchNorm{n}", f"ReLU{n}")
+    # Convolution1 is the stem, so that convolution n + 1 follows norm n; p = 0.2 is the paper's.
     x = conv2d(b, x, channels, kernel, f"Convolution{n + 1}", padding=kernel // 2)
-    return dropout(b, x, 0.2, f"Dropout{n}")
+    return dropout(b, x, p=0.2, name=f"Dropout{n}")

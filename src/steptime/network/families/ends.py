@@ -82,6 +82,7 @@ def _embed_patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     x = conv2d(b, x, width, patch_side, "patches", stride=patch_side, bias=p["patch_bias"])
     patch_count = (p["image"] // patch_side) ** 2
     if p["mask_token"]:
+        # a parameter that no op reads: only pretraining hides patches behind it
         b.weight("mask/w", (1, width))
     x = b.op("reshape", x, name="patches/flat", shape=(batch, width, patch_count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
@@ -93,6 +94,7 @@ def _embed_patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
             class_vectors = b.op("broadcast", class_vectors, name="class", shape=shape)
         x = b.op("concat", class_vectors, x, name="with_class", axis=1)
     x = _add_positions(b, x, p, patch_count + class_tokens)
+    # "": there is no table of words that the head could share
     return finish_stem(b, x, p), ""
 
 
@@ -119,6 +121,7 @@ def _embed_sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     x = b.op("reshape", x, name="flat", shape=(batch, width, p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
     x = _add_positions(b, x, p, p["length"])
+    # "": there is no table of words that the head could share
     return finish_stem(b, x, p), ""
 
 
@@ -149,10 +152,12 @@ def _append_masked_head(b: Builder, x: str, p: Parameters, table: str) -> str:
     with b.scope("masked"):
         x = linear(b, x, p["embedding_width"], "dense", p["masked_dense_bias"])
         activation = str(p["activation"])
+        # this layer is a plain one, also where the feed-forward parts of the blocks are gated
         ungated = GATED.get(activation, activation)
         x = activated(b, x, ungated)
         x = norm(b, x, p["norm"], "norm")
-    for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
+    # Without tied weights `transformers` stores further biases, which no op reads.
+    for i in range(1, p["masked_biases"]):
         b.weight(f"masked/b{i}", (p["vocabulary"],))
     return _append_words_head(b, x, {**p, "head_bias": True}, table)
 
@@ -171,7 +176,7 @@ def _select_token(b: Builder, x: str, index: int, name: str) -> str:
 
 def _pool_first_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the first token, after a layer where it is pooled."""
-    x = _select_token(b, x, 0, "pooler/first")
+    x = _select_token(b, x, index=0, name="pooler/first")
     if not p["pooler"]:
         return x
     return b.op("tanh", linear(b, x, p["width"], "pooler"), name="pooler/tanh")
@@ -179,7 +184,9 @@ def _pool_first_token(b: Builder, x: str, p: Parameters) -> str:
 
 def vector(b: Builder, x: str, p: Parameters) -> str:
     """Return the token that stands for all of `x`, a decoder's last one, normed and projected."""
-    x = _select_token(b, x, 0 if p["kind"] == "encoder" else -1, "one")
+    index = 0 if p["kind"] == "encoder" else -1  # of the class token, or of a decoder's last
+    x = _select_token(b, x, index, "one")
+    # without a norm behind the blocks the chosen token alone is normed
     x = x if p["final_norm"] else norm(b, x, p["norm"], "post_norm")
     return linear(b, x, p["projection"], "projection", bias=False) if p["projection"] else x
 
@@ -189,13 +196,14 @@ def _append_classes_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     if p["kind"] == "encoder":
         return _append_tokens_head(b, _pool_first_token(b, x, p), p, _)
     x = linear(b, x, p["classes"], "classifier", p["class_bias"])
-    return classify(b, _select_token(b, x, -1, "last"))
+    return classify(b, _select_token(b, x, index=-1, name="last"))
 
 
 def _append_tokens_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     for i in range(1, p["class_layers"]):
         x = linear(b, x, p["width"], f"classifier_in{i}")
         x = activated(b, x, p["class_activation"])
+    # `x [n, l, width]`: classes of each token, whose classifier always has a bias
     bias = p["class_bias"] or len(b.shape(x)) == 3
     return classify(b, linear(b, x, p["classes"], "classifier", bias))
 
@@ -211,12 +219,14 @@ def _append_classes_with_mean_head(b: Builder, x: str, p: Parameters, _: str) ->
     """Return the loss of classes by the first token beside the mean of the others (DINOv2)."""
     patches = b.op("slice", x, name="patches_only", axis=1, start=1, stop=b.shape(x)[1])
     mean = b.op("reduce", patches, name="pooled", function="mean", axes=(1,), keep=False)
-    features = b.op("concat", _select_token(b, x, 0, "first"), mean, name="first_and_mean", axis=1)
+    class_token = _select_token(b, x, index=0, name="first")
+    features = b.op("concat", class_token, mean, name="first_and_mean", axis=1)
     return classify(b, linear(b, features, p["classes"], "classifier"))
 
 
 def _append_teacher_heads(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
+    # tokens 0 and 1 are the class token and the teacher's
     logits = [
         linear(b, _select_token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
         for i in (0, 1)
@@ -227,6 +237,7 @@ def _append_teacher_heads(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 def _append_pixels_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return patches as they were; a learned token stood for those that were hidden."""
+    # a parameter that no op of this graph reads
     b.weight("mask/w", (1, 1, p["width"]))
     x = b.op("slice", x, name="seen", axis=1, start=p["class_tokens"], stop=b.shape(x)[1])
     return mean_loss(b, linear(b, x, p["patch"] ** 2 * p["channels"], "pixels"))
@@ -251,7 +262,7 @@ def _append_last_head(b: Builder, x: str, p: Parameters, _: str) -> str:
 
 def last_token(b: Builder, x: str, p: Parameters) -> str:
     """Return the last token of `x [n, l, width]` after a linear layer."""
-    return linear(b, _select_token(b, x, -1, "last"), p["projection"], "last_head")
+    return linear(b, _select_token(b, x, index=-1, name="last"), p["projection"], "last_head")
 
 
 def _append_probe_head(b: Builder, x: str, p: Parameters, _: str) -> str:
@@ -269,7 +280,7 @@ def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
         z = norm(b, y, "layer", "norm")
         z = feed_forward(b, z, p["ffn"], p["activation"], bias=True, name="ffn")
         pooled = b.op("add", y, z, name="add")
-        return _select_token(b, pooled, 0, "pooled")
+        return _select_token(b, pooled, index=0, name="pooled")
 
 
 HEADS: Mapping[str, Callable[[Builder, str, Parameters, str], str]] = {

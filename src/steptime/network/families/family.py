@@ -94,6 +94,7 @@ def read_parameters(
     """
     parameters = {}
     for name, row in packaged("families.toml")[family].items():
+        # a frozen `Parameter` holds tuples, where TOML has lists
         fields: Any = {
             key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
         }
@@ -203,6 +204,7 @@ def _read_value(
         if text not in parameter.choices:
             raise unknown(name, value, parameter.choices, place)
         return text
+    # the type of the default is the type of the hyperparameter
     if isinstance(default, bool):
         return parse_truth(text, f"{label}:")
     if not isinstance(default, float):

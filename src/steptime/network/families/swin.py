@@ -28,6 +28,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     x = _cut_patches(b, p, batch)
     depths = parse_numbers(p["depths"])
     stage_heads = parse_numbers(p["heads"])
+    # heads of further stages are left out, as the defaults have more than a short `depths`
     for i, (depth, heads) in enumerate(zip(depths, stage_heads, strict=False)):
         width = p["width"] * 2**i
         with b.scope(f"stage{i + 1}"):
@@ -88,15 +89,18 @@ def _build_stage(b: Builder, x: str, p: Mapping[str, Any], stage: _Stage) -> str
 
 def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted: bool) -> str:
     """Return attention within windows of `x [n, side, side, width]`, and feed-forward."""
+    # images of one window have none beside it to exchange places with
     window = p["window"]
     has_several_windows = side > window
     shift = window // 2 if is_shifted and has_several_windows else 0
     padded_side = ceil(side / window) * window
+    # sides are rolled back by the complement: all of a padded side is no shift
     shift_back = padded_side - shift if shift else 0
 
     def attend(y: str) -> str:
         padding = padded_side - side
         if padding:
+            # pads are (before, after) of each axis
             y = b.op("pad", y, name="padded", pads=(0, 0, 0, padding, 0, padding, 0, 0))
         y = _roll_sides(b, y, shift, "shift")
         y = _cut_windows(b, y, window)
@@ -109,7 +113,7 @@ def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted
         return y
 
     def feed(y: str) -> str:
-        return feed_forward(b, y, p["ffn"], p["activation"], True, "ffn")
+        return feed_forward(b, y, p["ffn"], p["activation"], bias=True, name="ffn")
 
     return block(b, x, p, [attend, feed])
 
@@ -162,6 +166,7 @@ def _merge_places(b: Builder, x: str) -> str:
     """Return two by two places of `x [n, h, w, c]` as one of twice the width."""
     n, side, _, width = b.shape(x)
     if side % 2:
+        # pads are (before, after) of each axis
         x = b.op("pad", x, name="merge/padded", pads=(0, 0, 0, 1, 0, 1, 0, 0))
     half_side = ceil(side / 2)
     x = b.op("reshape", x, name="merge/cut", shape=(n, half_side, 2, half_side, 2, width))

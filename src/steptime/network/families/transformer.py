@@ -78,23 +78,29 @@ def blocks(
     relative = ""
     if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
+    # the first block's design says what is made once for all blocks
     first_design = design_of(block_parameters(p, 0))
     if first_design.places:
         relative = first_design.places.table(b, p["width"], f"{name}_places")
     embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
+    # some designs run several residual streams, which become one again behind the last block
     x = _expanded(b, x, first_design)
     for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)
         design = design_of(block_p)
+        # the letters repeat over the blocks: "w" sees a window, "l" has linear attention, others
+        # see all
         window_letter = p["windows"][i % len(p["windows"])]
         sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
         window = block_p["window"] if sees_window else 0
         sight = Sight(causal, window, _angles(b, block_p, length), relative)
         sight = _with_shared_keys(b, sight, block_p, name)
+        # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
         if has_linear_attention:
+            # a state takes the place of attention, the first part
             parts[0] = lambda x: delta_net(b, x, p, "attention")
         with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:
@@ -102,6 +108,7 @@ def blocks(
             embed_block = partial(
                 _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
             )
+            # embeddings of the block's own, where the design has such
             x = _block_of_design(b, x, block_p, parts, embed_block)
             if design.added_input:
                 x = design.added_input.build(b, x, embeddings, p["norm"])
@@ -115,6 +122,7 @@ def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
     """
     layers = p["layers"]
     groups = p["block_groups"] or layers
+    # group g begins with block ceil(g * layers / groups)
     group = i * groups // layers
     first_block = ceil(group * layers / groups)
     return "" if i == first_block else f"{name}{first_block + 1}"
@@ -170,6 +178,7 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: Bloc
     with b.scope("embedding_of_blocks"):
         rows = b.rank_words(design.token_rows or p["vocabulary"])
         table = b.weight("w", (rows, total_width))
+        # "tokens" is the input that the stem of words reads
         y = b.sum_over_ranks(b.op("embedding", "tokens", table, name="embedding"), "sum")
         z = linear(b, x, total_width, "projection", bias=False)
         z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
@@ -199,6 +208,7 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
         return ""
     width = p["rotary_width"]
     table_shape = (length, width)
+    # blocks may rotate two widths; the first table has the plain name
     usual_name, name_of_width = "angles", f"angles_{width}"
     paths = [b.full_path(name) for name in (usual_name, name_of_width)]
     tables = [path for path in paths if path in b.tensors]
@@ -228,6 +238,7 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
     parts = [_attends(b, p, sight) for sight in sights]
     if parallel is None:
         return parts
+    # the parallel mixer reads what attention to the tokens themselves reads; both are added
     attends = parts[0]
     return [
         lambda x: b.op(
@@ -238,6 +249,7 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
 
 
 def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
+    # a design with scores of places put its table of distances into `sight.relative`
     places = design_of(p).places
     if places:
         return lambda x: places.attention(b, x, p, "attention", sight.relative)
@@ -246,6 +258,7 @@ def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
 
 def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
+    # `dense_at` are the numbers of dense blocks, such as "0-3"
     is_dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
     is_turn_of_experts = (i + 1) % p["expert_every"] == 0
     if p["experts"] and is_turn_of_experts and not is_dense:
@@ -270,6 +283,7 @@ def _decoded(
         "max_length": p["target_rows"],
         "length": p["target_length"],
     }
+    # the encoder's sizes of heads belong to its number of heads
     if heads != p["heads"]:
         decoder_p["kv_heads"] = heads
         decoder_p["head_width"] = p["width"] // heads

@@ -90,6 +90,7 @@ def _head_faults(p: Parameters) -> Iterator[str]:
 def _position_faults(p: Parameters) -> Iterator[str]:
     rotary_width, head_width = p["rotary_width"], p["head_width"]
     if p["positions"] == "rotary":
+        # only the first fault is reported: the plainer message comes first
         is_odd = bool(rotary_width % 2)
         if is_odd and rotary_width == head_width:
             yield f"rotary positions need an even head width, not {rotary_width}"
@@ -111,6 +112,7 @@ def _decoder_faults(p: Parameters) -> Iterator[str]:
         return
     heads = p["decoder_heads"]
     width = p["width"]
+    # a decoder with heads of its own cuts the width into them; the encoder's may have any width
     divides_width = heads == p["heads"] or width % heads == 0
     if not _is_encoder(p) or not divides_width:
         yield f"a decoder of {heads} heads reads an encoder of width {width}"

@@ -40,7 +40,7 @@ class AltUp:
     def collapse(self, b: Builder, x: str) -> str:
         """Return the mean of the first stream and of products of the others."""
         with b.scope("streams_out"):
-            total = _stream(b, x, self.count, 0, "first")
+            total = _stream(b, x, self.count, number=0, name="first")
             target = _magnitude(b, total, "target")
             for i in range(1, self.count):
                 stream = _stream(b, x, self.count, i, f"stream{i}")
@@ -66,11 +66,12 @@ class AltUp:
             b.weight("router/w", (self.count, p["width"])),
         ]
         predicted = self._predict(b, x, router)
-        first = _stream(b, predicted, self.count, 0, "active")
+        first = _stream(b, predicted, self.count, number=0, name="active")
         normed = norm(b, first, kind, "norm1")
         laurel = self._laurel(b, normed, kind)
         attended = norm(b, attends(normed), kind, "output_norm1")
         y = b.op("add", b.op("add", attended, first, name="add1"), laurel, name="add_laurel")
+        # the mean magnitude of two residual sums
         y = _scale(b, y, 1 / math.sqrt(2), "joined")
         fed = norm(b, feeds(norm(b, y, kind, "norm2")), kind, "output_norm2")
         y = b.op("add", fed, y, name="add2")
@@ -104,7 +105,8 @@ class AltUp:
         n, length, total_width = b.shape(x)
         width = total_width // self.count
         with b.scope("predict"):
-            first = _stream(b, x, self.count, 0, "first")
+            first = _stream(b, x, self.count, number=0, name="first")
+            # a number of each stream for each token, as the paper's router makes them
             modalities = self._route(b, first, router, "router")
             mixing = linear(b, modalities, self.count**2, "coefficients", bias=False)
             shape = (n, length, self.count, self.count)
@@ -134,7 +136,7 @@ class AltUp:
     def _add_tokens(self, b: Builder, x: str, add_tokens: Part) -> str:
         """Return streams with the block's own embeddings, gated by the first, added to the rest."""
         width = b.shape(x)[-1] // self.count
-        first = _stream(b, x, self.count, 0, "corrected")
+        first = _stream(b, x, self.count, number=0, name="corrected")
         gating = first
         if self.scales_output:
             scale = b.weight("output_scale/w", (width,))

@@ -49,9 +49,9 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if indexer:  # attention reads the tokens that the indexer selects, as many as a window
             _score_tokens(b, x, qkv.query_input, indexer, sight.angles)
             window = indexer.selected
-        extra = [sight.relative] if sight.relative else []
+        score_terms = [sight.relative] if sight.relative else []
         if p["sinks"]:
-            extra.append(b.weight("sinks", (heads,)))
+            score_terms.append(b.weight("sinks", (heads,)))
         # Context ranks see all keys: each has all tokens of some heads, or gathers the keys.
         exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
         if exchanges_heads:
@@ -61,15 +61,18 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
             heads = heads // b.plan.context
             kv_heads = max(1, kv_heads // b.plan.context)
             if p["sinks"]:
-                sinks = extra.pop()
-                extra.append(b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads))
+                # the sinks are the last term; a rank needs those of its heads
+                sinks = score_terms.pop()
+                score_terms.append(
+                    b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads)
+                )
         else:
             k = b.gather_context(k, "gather_k")
             v = b.gather_context(v, "gather_v")
         attributes: Attributes = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
         if window:
             attributes["window"] = window
-        z = b.op("attention", q, k, v, *extra, name="attention", **attributes)
+        z = b.op("attention", q, k, v, *score_terms, name="attention", **attributes)
         if exchanges_heads:
             z = b.exchange_heads_for_sequence(z, "join_y")
         if p["attention_gate"]:
@@ -100,6 +103,7 @@ def _queries_keys_values(
     if p["merged_qkv"] and not sight.memory:
         q, k, v = _split_merged(b, x, p, heads, kv_heads)
     else:
+        # with latent vectors the bias belongs to the products that make these
         has_bias = p["qkv_bias"] and not p["latent_kv"]
         q = linear(b, query_input, head_width * heads, "q", has_bias)
     q = _norm_queries_or_keys(b, q, p, heads, "q_norm")
@@ -154,6 +158,7 @@ def _score_tokens(b: Builder, x: str, query_input: str, indexer: Indexer, angles
     The scores are counted as attention with one key for all heads, and values of width 1, which
     stand for their weighted sum.
     """
+    # the choice of an earlier block holds, which scored the tokens
     if indexer.is_reused:
         return
     with b.scope("indexer"):
@@ -164,12 +169,16 @@ def _score_tokens(b: Builder, x: str, query_input: str, indexer: Indexer, angles
             k = norm(b, k, "rms", "k_norm")
         else:
             k = norm(b, k, "layer", "k_norm")
+        # an indexer rotates with attention's table, unless that is wider than its heads
         fits_angles = angles and b.shape(angles)[-1] <= indexer.width
         if fits_angles:
             q = b.op("rotary", q, angles, name="rotary_q", head_width=indexer.width)
             k = b.op("rotary", k, angles, name="rotary_k", head_width=indexer.width)
         if indexer.has_weights:
+            # no op reads the weights of heads: the attention below counts the weighted sum of
+            # scores
             linear(b, x, indexer.heads, "weights", bias=False)
+        # one feature of the keys stands for the values, whose content costs nothing
         v = b.op("slice", k, name="one", axis=-1, start=0, stop=INDEX_VALUES)
         attributes: Attributes = {"heads": indexer.heads, "kv_heads": 1, "causal": True}
         b.op("attention", q, k, v, name="scores", **attributes)

@@ -37,9 +37,12 @@ def residual_block(
             is_last = number == len(layers)
             name = f"conv{number}"
             y = conv_norm(b, y, channels, kernel, name, stride=stride, relu=not is_last)
+        # the shortcut is brought to the shape of the sum
         if project:
             total_stride = math.prod(stride for _, _, stride in layers)
-            x = conv_norm(b, x, channels, 1, "shortcut", stride=total_stride, relu=False)
+            x = conv_norm(
+                b, x, channels, kernel=1, name="shortcut", stride=total_stride, relu=False
+            )
         return b.op("relu", b.op("add", y, x, name="add"), name="relu")
 
 
@@ -68,6 +71,7 @@ def _xielu(b: Builder, x: str) -> str:
     rise = b.op("pointwise", b.weight("rise/w", (1,)), name="rise", function="softplus")
     fall = b.op("pointwise", b.weight("fall/w", (1,)), name="fall", function="softplus")
     fall = b.op("pointwise", fall, name="fall_from_half", function="add", scalar=0.5)
+    # rise x^2 + x / 2 where x > 0, else fall (exp(min(x, -1e-6)) - 1 - x) + x / 2
     above = b.op("mul", b.op("pointwise", x, rise, name="risen", function="mul"), x, name="above")
     low = b.op("pointwise", x, name="low", function="minimum", scalar=-1e-6)
     below = b.op("pointwise", low, name="expm1", function="expm1")
@@ -120,7 +124,9 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
         if p["shared_gate"]:
-            gate = b.op("sigmoid", linear(b, x, 1, "shared_gate", bias=False), name="sigmoid")
+            gate = b.op(
+                "sigmoid", linear(b, x, width=1, name="shared_gate", bias=False), name="sigmoid"
+            )
             shared = b.op("pointwise", shared, gate, name="gated", function="mul")
         return b.op("add", y, shared, name="add_shared")
 
@@ -147,11 +153,13 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
         tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
+    # a rank runs its own experts; zero experts, which pass a token on, cost nothing
     if choices > rank_experts:
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
     per_token = p["experts_per_token"]
     is_routed = ranks > 1
-    if is_routed:  # an own row for each of a token's experts, which go where these are
+    if is_routed:
+        # each token becomes a row for each of its experts, and the rows go to the ranks of these
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
         tokens = b.route_rows(tokens, "dispatch", copies=per_token)
     weights = [
@@ -178,6 +186,7 @@ def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
     with b.scope("choice"):
         scale = b.weight("scale/w", (p["width"],))
         read = b.op("pointwise", norm(b, x, "plain_rms", "norm"), scale, name="x", function="mul")
+        # a factor of each expert's output, whose product is not counted
         b.weight("expert_scale/w", (p["experts"],))
     routed = norm(b, x, kind, "experts_norm")
     with b.scope("experts"):

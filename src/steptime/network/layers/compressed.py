@@ -81,7 +81,10 @@ class CompressedAttention:
             with b.scope("indexer"):
                 index_keys = self._compress(b, x, indexer.width)
                 index_q = linear(b, reduced, indexer.heads * indexer.width, "q", bias=False)
+                # no op reads the weights of heads: the attention below counts the weighted sum of
+                # scores
                 linear(b, x, indexer.heads, "weights", bias=False)
+                # one feature of the keys stands for the values, whose content costs nothing
                 index_values = b.op(
                     "slice", index_keys, name="one", axis=-1, start=0, stop=INDEX_VALUES
                 )
@@ -90,6 +93,7 @@ class CompressedAttention:
                 b.op("attention", *index_inputs, name="scores", causal=False, **sizes)
             _, key_count, _ = b.shape(keys)
             selected = min(key_count, indexer.selected)
+            # any keys cost as much as the chosen ones
             keys = b.op("slice", keys, name="chosen", axis=1, start=0, stop=selected)
         return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
 
@@ -150,7 +154,7 @@ def expand_streams(b: Builder, x: str, count: int) -> str:
 def collapse_streams(b: Builder, x: str, count: int) -> str:
     """Return the weighed sum of residual streams, as one of `[n, l, width]`."""
     with b.scope("streams"):
-        shares = _coefficients(b, x, count, 1)
+        shares = _coefficients(b, x, count, scales=1)
         return _sum_of_streams(b, x, b.op("sigmoid", shares, name="shares"), count)
 
 
@@ -167,13 +171,14 @@ def through_streams(
         # Of each token: shares of the streams in the input, shares of the output in the streams,
         # and a matrix that mixes the old streams.
         sizes = (count, count, count * count)
-        coefficients = _coefficients(b, x, sum(sizes), len(sizes))
+        coefficients = _coefficients(b, x, sum(sizes), scales=len(sizes))
         input_shares, output_shares, mixing = b.append(
             b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
         )
         input_shares = b.op("sigmoid", input_shares, name="before")
         part_input = _sum_of_streams(b, x, input_shares, count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
+        # one softmax stands for the iterations that make the matrix doubly stochastic
         mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
         streams = b.op("reshape", x, name="old", shape=(n, length, count, width))
@@ -193,6 +198,7 @@ def through_streams(
 def _coefficients(b: Builder, x: str, width: int, scales: int) -> str:
     """Return the coefficients of a mix of streams: a scaled product of all of them."""
     y = linear(b, norm(b, x, "plain_rms", "norm"), width, "coefficients")
+    # one scale multiplies all coefficients, which costs as much as one for each of the kinds
     scale = b.op("slice", b.weight("scale/w", (scales,)), name="scale", axis=0, start=0, stop=1)
     return b.op("pointwise", y, scale, name="scaled", function="mul")
 

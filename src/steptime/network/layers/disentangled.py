@@ -73,6 +73,7 @@ class Disentangled:
         """Return the keys or queries of places of each head, `[heads, 2*span, d]`."""
         scope = part if self.shares_products else f"place_{part}"
         if self.shares_products:
+            # the weight and the bias of the products of content, which `attention` made
             w, bias = (f"{b.full_path(scope)}/{name}" for name in "wb")
             y = b.op("linear", table, w, name=f"place_{part}/linear")
             y = b.op("bias", y, bias, name=f"place_{part}/bias", axis=-1)

@@ -18,6 +18,8 @@ def causal_convolution(b: Builder, x: str, kernel: int, *, bias: bool = False) -
     n, channels, length = b.shape(x)
     x = b.op("reshape", x, name="channels/image", shape=(n, channels, length, 1))
     w = b.weight("convolution/w", (channels, 1, kernel, 1))
+    # padding is (top, bottom, left, right): before the first token alone, so that none sees the
+    # next
     attributes: Attributes = {
         "stride": (1, 1),
         "groups": channels,
@@ -140,8 +142,11 @@ class Mamba2:
             mixed = b.op("silu", mixed, name="silu")
             mixed = to_tokens(b, mixed)
             values, k, q = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+            # the step size of a token sets its share of the state and the decay of the tokens
+            # before
             share = b.op("pointwise", step, name="softplus", function="softplus")
             decay = decay_of(b, share, heads)
+            # the rule "sum" adds keys times values to the state, without the correction of "delta"
             attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
             y = b.op("delta_rule", q, k, values, decay, share, name="state", **attributes)
             y = b.op("add", y, self._passed(b, values, heads), name="add_passed")
@@ -265,6 +270,8 @@ class Mamba:
             mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
             step, k, q = self._steps_keys_queries(b, mixed)
             step = linear(b, step, inner, "step")
+            # the step size of a token is its share of the state and, times the rates, the state's
+            # decay
             share = b.op("pointwise", step, name="softplus", function="softplus")
             rates = b.weight("rate/w", (inner, self.state))
             rates = b.op("pointwise", rates, name="rate_exp", function="exp")

@@ -10,6 +10,7 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
     `unbiased_layer` has a weight and no bias.
     """
     vector_shape = (b.shape(x)[-1],)
+    # the ops read all vectors: buffers of ones or zeros where a norm has no weight or bias
     add_weight = b.buffer if kind.startswith("plain_") else b.weight
     add_bias = b.weight if kind == "layer" else b.buffer
     with b.scope(name):

@@ -83,11 +83,12 @@ class Waveform:
         for number, (channels, kernel, stride) in enumerate(layers, 1):
             with b.scope(f"sound{number}"):
                 x = _convolve(b, x, channels, (kernel, stride), bias=self.bias)
-                x = activated(b, self._normed(b, x, number == 1), self.activation)
+                x = activated(b, self._normed(b, x, is_first=number == 1), self.activation)
         x = _to_frames(b, x)
         x = norm(b, x, "layer", "frames_norm") if self.has_norm else x
         x = linear(b, x, p["width"], "frames_in")
         if self.has_mask:
+            # a parameter that no op reads: no frame is masked
             b.weight("mask/w", (p["width"],))
         with b.scope("places"):
             return b.op("add", x, self._places(b, x), name="add")
@@ -98,6 +99,7 @@ class Waveform:
             n, channels, _, length = b.shape(x)
             x = b.op("transpose", frames, name="channels", order=(0, 2, 1))
             return b.op("reshape", x, name="image", shape=(n, channels, 1, length))
+        # `group` norms each channel over time, behind the first convolution alone
         if not is_first:
             return x
         channels = b.shape(x)[1]
@@ -109,6 +111,7 @@ class Waveform:
         n, length, width = b.shape(x)
         kernel, groups = self.place_kernel, self.place_groups
         shape = (width, width // groups, 1, kernel)
+        # weight norm: w = size * direction / |direction|
         direction = b.weight("direction/w", shape)
         size = b.weight("size/w", (1, 1, 1, kernel))
         square = b.op("mul", direction, direction, name="square")
@@ -123,6 +126,7 @@ class Waveform:
         w = b.op("pointwise", direction, scale, name="w", function="mul")
         x = b.op("transpose", x, name="channels", order=(0, 2, 1))
         x = b.op("reshape", x, name="image", shape=(n, width, 1, length))
+        # sides are top, bottom, left, right
         sides = (0, 0, kernel // 2, (kernel - 1) // 2)
         attributes: Attributes = {
             "stride": (1, 1),

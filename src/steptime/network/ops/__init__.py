@@ -54,6 +54,7 @@ def resolve_alias(
 
     Of an image of 4 x 5, `upsample2d` by (2, 3) is `resize2d` to (8, 15).
     """
+    # the one kind that has another name in older files
     if kind != "upsample2d":
         return kind, attrs
     height, width = shapes[0][2:4]

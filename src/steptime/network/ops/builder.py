@@ -110,11 +110,13 @@ class Builder:
         if not rule or not self.precision.mixed:
             return inputs
         types = {"low": self.precision.compute, "wide": self.precision.weights}
+        # under any further rule the inputs take the type of the first
         dtype = types.get(rule) or self.tensors[inputs[0]].dtype
         castable_types = (self.precision.compute, self.precision.weights)
         cast_inputs = []
         for i, name in enumerate(inputs):
             if self.tensors[name].dtype in castable_types:
+                # the cast of the first input has no number
                 cast_inputs.append(self._cast(name, dtype, f"{path}/cast{i or ''}"))
             else:
                 cast_inputs.append(name)
@@ -223,6 +225,7 @@ class Builder:
         ranks = self.plan.tensor
         if ranks == 1:
             return x
+        # ranks that share the sequence need only their part of the sum
         if self.plan.sequence:
             return self.op("reduce_scatter", x, name=name, ranks=ranks, axis=1)
         return self.op("all_reduce", x, name=name, ranks=ranks)
@@ -245,6 +248,7 @@ class Builder:
         shares_evenly = heads % ranks == 0 or ranks % heads == 0
         if not shares_evenly:
             raise ShapeError(f"{heads} heads of a rank do not divide into context {ranks}")
+        # ranks without a head of their own get a copy
         if heads < ranks:
             copies = ranks // heads
             single_copies = (n, length, heads, 1, width // heads)

@@ -48,6 +48,7 @@ def all_gather_outputs(
     for i, shard in enumerate(x):
         place = normalize_axis(shard, axis)
         shard_length = shard.shape[place]
+        # the shard of the last rank need not be full
         full_length = lengths[i] if lengths else ranks * shard_length
         is_rank_share = shard_length == ceil(full_length / ranks)
         require(is_rank_share, f"{full_length} is not shared by {ranks} as {show(shard)}")
@@ -80,6 +81,7 @@ def all_to_all_outputs(
     Each row goes to `copies` of the ranks; `merged` rows come back as their sum.
     """
     _check_group(ranks, stride)
+    # rows that go to several ranks are copied, and come back as their sum
     parts = ranks * merged
     split_axis = normalize_axis(x, split)
     join_axis = normalize_axis(x, join)

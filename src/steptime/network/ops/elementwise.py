@@ -302,6 +302,7 @@ def pointwise_outputs(
     operand_count = len(specs) + (1 if scalar_is_operand else 0)
     has_operands = bool(specs) and operand_count == arity
     require(has_operands, f"{function} takes {arity} operands, not {operand_count}")
+    # a place below 0 counts from the last operand
     has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
     require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
     limit_names = {"low", "high"} if function == "clamp" else set()
@@ -319,6 +320,7 @@ def pointwise_outputs(
 def _operands(b: Backward) -> list[str | None]:
     names: list[str | None] = list(b.op.inputs)
     arity = len(function_of(b.attrs["function"]).gradients)
+    # the scalar is an operand without a tensor
     if len(names) < arity:
         names.insert(b.attrs.get("scalar_place", -1) % arity, None)
     return names
@@ -332,6 +334,7 @@ def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
         if operands[place] is None:  # a number
             continue
+        # inputs are the operands that are tensors, each with an entry in `grads`
         input_index = len(grads)
         if rule is None or not b.needs[input_index]:
             grads.append(None)

@@ -217,6 +217,8 @@ def _can_join(
     mergeable_kinds = stack.joins.get(op.kind, ())
     if first_op.kind in mergeable_kinds:
         return _is_absorbed(op, group, read_counts, stack)
+    # beside kinds of ops `stack.joins` names all products as `matrix`, all other kernels as
+    # `vector`
     unit = "matrix" if first_row.products else "vector"
     if unit not in stack.fuses or first_row.storage == "view":
         return False
@@ -267,6 +269,7 @@ def _find_unmoved_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[st
     # Inputs of the group are read once, its own results never.
     first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
     spared_reads = reads - first_reads
+    # a result that nothing reads is written all the same
     spared_writes = Counter(
         name for name in outputs - views if read_counts[name] and not outside_reads[name]
     )
@@ -285,11 +288,13 @@ def _run_alone(
         return OpRun(flop=0, traffic_bytes=0, kernels=0, products=products, serial=serial_steps)
     flop, traffic_bytes = cost_of(kind, specs, attrs, output_specs)
     executed_flop = flop * execution.flop * _unmasked_share(specs, dict(attrs), execution)
+    # stated passes over the first input stand for all traffic
     if execution.passes:
         passes_bytes = _to_integer(execution.passes * specs[0].size_bytes)
         return OpRun(
             _to_integer(executed_flop), passes_bytes, execution.kernels, products, serial_steps
         )
+    # `cost_of` has counted one read of each input
     for reads, spec in zip(execution.reads, specs, strict=False):
         traffic_bytes += (reads - 1) * spec.size_bytes
     step_inputs = [
@@ -357,6 +362,7 @@ def merge_biases(graph: Graph) -> Iterator[tuple[Op, Op]]:
     for op in graph.ops:
         product = products.get(op.name)
         if product is not None:
+            # the product runs where its bias stands, and makes the bias's result
             yield op, replace(product, inputs=(*product.inputs, op.inputs[1]))
         elif op.name not in merged_names:
             yield op, op

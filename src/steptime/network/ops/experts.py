@@ -47,6 +47,7 @@ def experts_outputs(
         f"experts of {show(x, logits, up, down)}",
     )
     count, rows, width = up.shape
+    # a gated activation multiplies two halves of the first product
     inner = rows // 2 if activation in GATED else rows
     has_logits = logits.shape[-1] == count and 1 <= per_token <= count
     has_matrices = x.shape[-1] == width and down.shape == (count, width, inner) and inner >= 1
@@ -71,6 +72,7 @@ def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[_Lo
     """
     token_count = math.prod(x.shape[:-1])
     tokens_per_expert, fuller_experts = divmod(token_count * per_token, expert_count)
+    # 7 tokens over 3 experts: 1 expert has 3 tokens and 2 experts have 2
     spread = []
     if fuller_experts:
         spread.append(_LoadedExperts(fuller_experts, tokens_per_expert + 1))

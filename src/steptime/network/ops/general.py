@@ -65,6 +65,7 @@ def reduce_outputs(
 def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
     """Spread dY over what was reduced; an extreme's goes to where it was, in equal shares."""
     function = b.attrs["function"]
+    # indices and truth values have no gradient
     if REDUCTIONS[function]:
         return (None,)
     reads = (b.op.inputs[0], b.output) if function in _READS_BOTH else ()
@@ -117,6 +118,8 @@ def pad_outputs(
         fits = has_inner_axes and pads_inner_axes_alone and min(pads) >= 0
         require(fits, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
         for size, before, after in zip(x.shape, pads_before, pads_after, strict=True):
+            # an edge may be repeated any number of times, a reflected or circular axis not be
+            # passed
             max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
             fits = max(before, after) <= max_pads[mode]
             require(fits, f"{mode} padding {pads} of {show(x)}")

@@ -78,6 +78,7 @@ class GradientTape:
                 name += "_"
             summands = (self.grads[tensor], grad)
             shape = self.tensors[tensor].shape
+            # `sparse` gradients hold some rows of a table: these are joined, not added
             is_of_rows = any(self.tensors[part].shape != shape for part in summands)
             kind = "concat" if is_of_rows else "add"
             attrs: dict[str, Attr] = {"axis": 0} if is_of_rows else {}
@@ -125,7 +126,9 @@ class GradientTape:
         Appends these casts, and a view of the op's first input where the software keeps it alive
         until then.
         """
+        # the weight of a product is its second input
         casts = self.wide_casts.get(op.inputs[1]) if len(op.inputs) > 1 else None
+        # such as a prefix whose frozen part stands behind
         joins_frozen = op.kind == "concat" and op.inputs[-1] in self.frozen
         if casts is not None and "keeps" in self.habits:
             self._append_view(op, SAVED_INPUT)

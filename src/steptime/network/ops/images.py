@@ -100,6 +100,7 @@ def gradient(b: Backward) -> tuple[str | None, ...]:
     x, w = b.op.inputs
     x_spec, w_spec = b.specs
     needs_dx, needs_dw = b.needs
+    # only a transpose has an `output_size`: the size that its convolution would read
     attrs = b.attrs_without("output_size")
     axes = len(b.out.shape) - 2
     convolution = f"conv{axes}d"
@@ -146,6 +147,7 @@ def conv_transpose_outputs(
     _check_channels(x, w, groups)
     require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
     out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
+    # the convolution of the output must lead back to the input
     (convolved,) = conv_outputs(out, w, groups=groups, **attrs)
     require(
         convolved.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}"

@@ -80,6 +80,7 @@ def matmul_products(a: TensorSpec, b: TensorSpec, **settings: bool) -> Products:
     batch = math.prod(batch_sizes)
     is_transposed = settings.get("transpose_a", False)
     *_, k = _matrix(a, is_transposed, settings.get("fold", False))
+    # libraries view the left operand as one matrix of all rows where all share the right one
     batch_shares_right = len(b.shape) == 2
     if batch_shares_right and not is_transposed:
         return ((1, batch * m, n, k),)
@@ -116,6 +117,7 @@ def _right_gradient(b: Backward) -> str:
     right_shape = right_spec.shape
     out_shape = b.out.shape
     is_right_transposed = b.attrs.get("transpose_b")
+    # of C = A B^T the gradient is dC^T A, of C = A B it is A^T dC
     factors = (b.grad, left) if is_right_transposed else (left, b.grad)
     has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
     batch_shares_right = has_batch and len(right_shape) == 2

@@ -44,6 +44,7 @@ def group_norm_outputs(
     """
     require(len(x.shape) >= 2, f"group norm of {show(x)} with {show(weight, bias)}")
     _batch, channels, *_sizes = x.shape
+    # instance norm is group norm with a group for each channel
     require(not instance or groups == channels, f"instance norm of {groups} groups")
     fits = weight.shape == bias.shape == (channels,)
     require(fits, f"group norm of {show(x)} with {show(weight, bias)}")

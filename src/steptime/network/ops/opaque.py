@@ -87,6 +87,7 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def _attach_gradient(b: Backward) -> tuple[str | None, ...]:
     """Pass dY on to the output of the layer, and make a gradient of each state from it."""
+    # the first input passes through; the states enter the layer at its first step
     needs_output_grad, *state_needs = b.needs
     grads: list[str | None] = [b.grad if needs_output_grad else None]
     for i, needs_state_grad in enumerate(state_needs, start=1):

@@ -68,6 +68,7 @@ def find_update_kind(optimizer: str, weight: TensorSpec, reader_kind: str) -> st
         reader_kind: the kind of the first op that reads it.
     """
     other = optimizer_rows()[optimizer].other
+    # tables of embeddings are matrices by shape, but are updated as vectors are
     is_matrix = len(weight.shape) >= MATRIX_AXES and reader_kind != "embedding"
     return optimizer if is_matrix or not other else other
 
@@ -77,6 +78,7 @@ def make_states(optimizer: str, weight: TensorSpec) -> tuple[TensorSpec, ...]:
     row = optimizer_rows()[optimizer]
     if not row.is_factored:
         return (weight,) * row.states
+    # a vector has no rows and columns to sum over: its state is as large as it is
     if len(weight.shape) < MATRIX_AXES:
         return (weight,)
     *leading_sizes, rows, columns = weight.shape
@@ -92,6 +94,7 @@ def _orthogonal_products(iterations: int) -> Callable[..., Products]:
         *leading_sizes, rows, columns = weight.shape
         matrices = prod(leading_sizes)
         count = iterations * matrices
+        # X X^T is taken over the longer side: a tall matrix is transposed first
         short, long = sorted((rows, columns))
         gram = (count, short, short, long)
         square = (count, short, short, short)

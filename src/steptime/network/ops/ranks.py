@@ -27,6 +27,7 @@ def rank_graph(graph: Graph, ranks: int, bucket_bytes: float = BUCKET_BYTES) -> 
     rank = _Rank(graph, ranks)
     buckets = rank.buckets(bucket_bytes)
     rank.gather_before_use(buckets)
+    # gradients are made from the last bucket back
     for number, bucket in enumerate(reversed(buckets)):
         rank.scatter_gradients(bucket, number)
     return rank.graph()
@@ -61,6 +62,7 @@ class _Rank:
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
             weights_by_op.setdefault(update.of, []).append(weight)
+        # gradients are made from the last op back: buckets are filled in that order
         forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
         filled_bytes = 0.0
@@ -75,6 +77,7 @@ class _Rank:
     def scatter_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
         updates = [self.update_by_weight[weight] for weight in bucket]
+        # the last input of an update is the gradient
         grads = [update.inputs[-1] for update in updates]
         forward_ops = {update.of for update in updates}
         backward_indices = [
@@ -96,6 +99,8 @@ class _Rank:
         """Let the update of a weight's shard read the sum of its gradients."""
         op = self.update_by_weight[weight]
         shard = self.shard(weight)
+        # an update reads the weight, its states and last the gradient; the states are sharded as it
+        # is
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]
@@ -120,6 +125,7 @@ class _Rank:
 
     def gather_before_use(self, buckets: Sequence[Sequence[str]]) -> None:
         """Gather each bucket of weights while the one before is used, in both passes."""
+        # a single bucket stays gathered for both passes
         passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
         for part in passes:
             first_reads = self._first_reads(buckets, part)

@@ -58,6 +58,7 @@ def attention_outputs(
     head_width = width // heads
     has_keys = k.shape == (batch, key_count, head_width * kv_heads)
     has_values = value_batch_and_count == [batch, key_count] and value_width % kv_heads == 0
+    # a term of the scores, such as relative positions, or the score of a key without a value
     relative_shape, sink_shape = (heads, length, key_count), (heads,)
     has_extra = all(spec.shape in (relative_shape, sink_shape) for spec in extra)
     require(has_keys and has_values and has_extra, message)
@@ -92,6 +93,7 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
     """
     length, keys = q.shape[1], k.shape[1]
     if keys < length:
+        # with more queries than keys these do not stand at the end of them: no window applies
         return 1.0
 
     def sum_capped(count: int, cap: int) -> int:
@@ -100,6 +102,8 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
         return rising * (rising + 1) // 2 + (count - rising) * cap
 
     keys_before_queries = keys - length
+    # the query at place i sees min(i + 1, window) keys up to its own, and ahead min(keys, window -
+    # 1)
     scores_back = sum_capped(keys, window) - sum_capped(keys_before_queries, window)
     scores_ahead = 0 if causal else sum_capped(length - 1, window - 1)
     all_scores = length * keys
@@ -111,6 +115,7 @@ def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
     score_product, value_product = attention_products(*specs, **attrs)
     batch, length, key_count, width = score_product
     _, _, value_width, _ = value_product
+    # with scores S = Q K^T, P = softmax(S), Y = P V
     dv = (batch, key_count, value_width, length)
     dp = (batch, length, key_count, value_width)
     dq = (batch, length, width, key_count)
@@ -137,6 +142,7 @@ def rotary_outputs(
     require(has_heads, f"rotary of width {width} in heads of {head_width}")
     message = f"rotary of {show(x, table)}"
     require(len(table.shape) == 2, message)
+    # the table has cosines, then sines, of the features that are rotated
     rows, rotated = table.shape
     require(rows == length and rotated % 2 == 0, message)
     require(2 <= rotated <= head_width, message)
@@ -186,6 +192,7 @@ def recurrent_products(
 
 def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Products:
     """Return dX (if `of_data`), gradients of the state at each step, and those of the matrices."""
+    # inputs: x, w_ih, w_hh, b_ih, b_hh; output, saved tensor, dY; the projection if there is one
     forward = recurrent_products(*specs[:5], *specs[8:])
     data_grads: list[tuple[int, int, int, int]] = []
     weight_grads: list[tuple[int, int, int, int]] = []
@@ -193,6 +200,7 @@ def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Product
         data_grads.append((times, m, k, n))
         weight_grads.append((1, n, k, times * m))
     if not of_data:
+        # the first product reads x, whose gradient nothing needs
         data_grads.pop(0)
     return (*data_grads, *weight_grads)
 
@@ -210,6 +218,7 @@ def _recurrent_saved(gates: int, saved_sizes: int) -> Callable[..., Specs]:
     ) -> Specs:
         batch, length, _ = x.shape
         hidden_size = w_ih.shape[0] // gates
+        # the result of an LSTM's projection is saved, too
         projected_size = sum(w.shape[0] for w in w_hr)  # of none or one
         step_size = saved_sizes * hidden_size + projected_size
         return (TensorSpec((batch, length * step_size), x.dtype),)
@@ -222,6 +231,7 @@ def _recurrent_scratch_bytes(
 ) -> int:
     """Return the bytes that a layer makes and drops, `scratch_sizes` hidden sizes a step."""
     _batch, _length, features = x.shape
+    # the bytes of one feature over all steps of the batch, times the hidden size
     column_bytes = scratch_sizes * x.size_bytes // features
     return column_bytes * w_hh.shape[1]
 
@@ -271,6 +281,8 @@ def recurrent_kinds(
             serial=lambda x, *_: x.shape[1],
             scratch=partial(_recurrent_scratch_bytes, scratch_sizes),
         ),
+        # the gradient reads 5 inputs, output, saved values and the output's gradient, then a
+        # projection; it returns gradients of the inputs and of the projection
         f"{kind}_grad": matrix_kind(
             lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,

@@ -51,6 +51,7 @@ def delta_outputs(
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
     batch_and_length = q.shape[:2]
     key_width = q.shape[-1] // key_heads
+    # a token forgets a part of the state, the same for a head or different by feature
     decay_by_head = (*batch_and_length, heads)
     decay_by_feature = (*batch_and_length, key_width * heads)
     has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
@@ -119,6 +120,8 @@ def delta_products(
     if rule == "sum":  # heads of one key share the scores
         scores = (chunks.chunk_count * key_heads, tokens, tokens, key_width)
         return (scores, values, read_state, write_state)
+    # `delta` also multiplies keys by keys, corrects keys and values of a chunk by these products,
+    # and reads the state with keys as with queries
     scores = (head_chunks, tokens, tokens, key_width)
     keys = (head_chunks, tokens, key_width, tokens)
     return (scores, scores, keys, values, values, read_state, read_state, write_state)
@@ -128,6 +131,7 @@ def _read_bytes(*specs: TensorSpec, heads: int, key_heads: int, rule: str = "del
     """Return the bytes read: inputs, and the state before each chunk, which is written first."""
     chunks = _find_chunks(specs[0], specs[2], heads, key_heads, rule)
     state_size = heads * chunks.key_width * chunks.value_width
+    # the state is written behind each chunk and read before the next
     state_bytes = 2 * STATE_BYTES * chunks.chunk_count * state_size
     return sum(spec.size_bytes for spec in specs) + state_bytes
 

@@ -248,10 +248,12 @@ def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
         return {kind: row}
     gradient_kind = f"{kind}_grad"
     gradient_example = _make_gradient_example(kind, row, gradient_op)
+    # by default a gradient of each input where the op reads all inputs, else of the first
     outputs = gradient_op.outputs or _default_outputs(gradient_op)
     gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
     suffix = "grad" if gradient_count > 1 else "grad_input"
     gradient = emit_single_op(gradient_kind, gradient_op.reads, suffix, gradient_op.attrs)
+    # columns of the forward kind that hold for the gradient, too; others have their defaults
     shared_columns = ("work", "read") if row.products else ("pointwise", "row", "window")
     columns = {name: getattr(row, name) for name in shared_columns} | dict(gradient_op.columns)
     make_row = matrix_kind if row.products else OpKind
@@ -268,6 +270,7 @@ def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> E
     saved = row.saved(*specs, **attrs) if row.saved else ()
     operands = _find_operands(gradient_op.reads, specs, outputs, saved, outputs[0])
     forward_op = Op("", kind, (), (), attrs)
+    # rules of attributes read the specs and attributes alone
     backward = Backward(forward_op, specs, outputs[0], (), (), (), lambda *_: ())
     return Example(operands, gradient_op.attrs(backward))
 

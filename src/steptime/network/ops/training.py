@@ -58,6 +58,7 @@ def _append_passes(graph: Graph, tape: GradientTape, loss: str) -> str:
     """Append the forward and the backward pass; return the name of the loss's gradient."""
     sources = {*graph.weights}
     if "inside" in tape.habits:
+        # a layer before this network needs the gradient of its input
         sources.update(graph.inputs)
     differentiated = find_differentiated(graph.ops, graph.tensors, sources, loss)
     saved_names_by_op: dict[str, tuple[str, ...]] = {}
@@ -101,6 +102,7 @@ def _append_update(
     is_large = spec.size >= MIN_8BIT_ELEMENTS  # small weights keep wide states
     if has_8bit_states and specs and is_large:
         scales = [f"{weight}/{kind}{SCALES}"]
+        # each block of a state's elements shares a scale
         blocks = len(specs) * ceil(spec.size / STATE_BLOCK)
         tape.tensors[scales[0]] = TensorSpec((blocks,), "float32")
         specs = tuple(TensorSpec(state.shape, "int8") for state in specs)
@@ -140,6 +142,7 @@ def find_differentiated(
         reads_dependent = not depend_on_sources.isdisjoint(op.inputs)
         if reads_dependent and not _stops_gradient(op):
             depend_on_sources.update([name for name in op.outputs if tensors[name].is_floating])
+    # gradients exist where a path leads from a source to the loss
     lead_to_loss = {loss}
     for op in reversed(ops):
         makes_leading = not lead_to_loss.isdisjoint(op.outputs)
