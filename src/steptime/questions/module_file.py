@@ -43,8 +43,8 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     folder = item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
     # The hash of the content names the folder, and is known only after the export.
-    with tempfile.TemporaryDirectory(dir=folder) as own_folder:
-        export_path = Path(own_folder) / file_name
+    with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
+        export_path = Path(temporary_folder) / file_name
         export_to(export_path)
         hash_folder = folder / read_model(str(export_path)).sha256
         hash_folder.mkdir(exist_ok=True)

@@ -109,15 +109,14 @@ def _answer_step(
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
     worst_moment = step_model.worst_moment()
+    bytes_by_purpose = worst_moment.bytes_by_purpose
     parts: dict[str, int | None] = {
-        **worst_moment.bytes_by_purpose,
+        **bytes_by_purpose,
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    size_fields: Any = {
-        f"{name}_bytes": value for name, value in worst_moment.bytes_by_purpose.items()
-    }
+    size_fields: Any = {f"{name}_bytes": value for name, value in bytes_by_purpose.items()}
     commands = []
     if not prediction.fits:
         commands = list_fitting_commands(step_model, step, model, largest_fitting_batch or 0)
@@ -144,8 +143,7 @@ def _answer_step(
         parts={name: value for name, value in parts.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
         **size_fields,
-        # Facts of a launch command; this step was given by options.
-        understood=None,
+        understood=None,  # of a launch command; this step was given by options
         not_used=(),
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,
