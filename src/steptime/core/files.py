@@ -119,6 +119,7 @@ def read_lines(path: Path) -> list[JsonObject]:
     with suppress(FileNotFoundError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
+        # The process that wrote may have been killed in the middle of a line.
         with suppress(ValueError):
             tables.append(json.loads(line))
     return [table for table in tables if isinstance(table, dict)]

@@ -87,6 +87,7 @@ def _ask_worker(
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
     cell = workers.settled(trial.cell)
+    # Each of several runs is a process of its own.
     worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
     request = {
