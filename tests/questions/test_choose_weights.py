@@ -56,6 +56,14 @@ def test_a_million_tokens_cost_the_hours_that_they_take():
     assert next(iter(rows)) == "rtx-4090"
 
 
+def test_devices_of_unknown_cost_come_last_in_both_orders():
+    orders = [
+        [row.device for row in choose("q4_k_m", sort=sort).rows] for sort in ("cost", "-cost")
+    ]
+    assert all("m4-max-gpu" in order[-2:] for order in orders)
+    assert orders[0][0] == "rtx-4090"
+
+
 def test_devices_that_no_software_of_a_desk_runs_on_are_named():
     answer = steptime.choose("llama3_8b", ["rtx-4090", "tpu-v5e"], weights="q4_k_m")
     assert [row.device for row in answer.rows] == ["rtx-4090"]

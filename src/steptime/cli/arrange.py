@@ -58,6 +58,7 @@ def _map_names_to_sort_keys(table: Table) -> dict[str, str]:
     columns = (*table.columns, *table.csv_columns)
     first_row = next(iter(table.rows), None)
     first_column = columns[0]
+    # Each line of such a table is another property: there is no order to sort it by.
     is_table_of_facts = first_column.key == "name" and not first_column.label
     if first_row is None or is_table_of_facts:
         return {}
@@ -169,6 +170,7 @@ def _sort_rows(rows: Iterable[Row], key: str, is_descending: bool) -> Iterable[R
 def _make_sort_key(value: Any) -> tuple[bool, float, str]:
     """Return the sort key of a value: numbers and texts that begin with a number come first."""
     if isinstance(value, int | float):
+        # NaN comes last, as it compares with nothing.
         return isnan(value), value, ""
     text = str(value)
     leading_number = _LEADING_NUMBER.match(text)

@@ -215,7 +215,7 @@ def _make_cyclopts_parameter(
         completer=None if parameter.is_flag else make_completer(parameter),
         converter=None if parameter.is_flag else _read_token_texts,
         show_default=has_help and _format_default(parameter),
-        allow_leading_hyphen=parameter.name == "sort",
+        allow_leading_hyphen=parameter.name == "sort",  # `--sort -COLUMN` sorts downwards
         allow_repeating=parameter.is_repeatable,
         json_list=False,
     )
@@ -223,6 +223,7 @@ def _make_cyclopts_parameter(
         inspect.Parameter.POSITIONAL_ONLY if kind.is_argument else inspect.Parameter.KEYWORD_ONLY
     )
     is_required = parameter.default is REQUIRED
+    # None stands for an option that was not typed: the question has its own default.
     default = False if parameter.is_flag else None
     return inspect.Parameter(
         parameter.name,
@@ -275,7 +276,7 @@ def read_value(parameter: QuestionParameter, value: Any) -> Any:
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """After Ctrl-C, turn any exception into `InterruptError`; some libraries raise their own."""
-    is_interrupted = False
+    is_interrupted = False  # libraries drop a KeyboardInterrupt, or raise errors of their own
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_interrupted
@@ -336,7 +337,7 @@ def show(printout: Printout, form: str) -> None:
             if index > 0:
                 _print("\n")
             write_csv(table, sys.stdout)
-        _print("")
+        _print("")  # flushes the rows
     elif form != "text":
         _print("\n".join(PRINTERS[form](table) for table in printout.tables))
     else:

@@ -102,7 +102,9 @@ def build_app(words: Sequence[str] = ()) -> App:
     is_chart_or_analysis = kind in ANALYSES or kind in PLOTS
     are_all_kinds_listed = is_completion or (command == "analyse" and not is_chart_or_analysis)
     has_help = is_completion or any(word in HELP_FLAGS for word in words)
+    # cyclopts imports a command as an attribute of this module with this prefix (`__getattr__`).
     attribute_prefix = _HELP_COMMAND_PREFIX if has_help else _COMMAND_PREFIX
+    # Help and suggestions need all commands; a command that is typed right does without them.
     are_all_commands_listed = command not in COMMANDS
     return _build_app(are_all_commands_listed, are_all_kinds_listed, attribute_prefix)
 

@@ -66,6 +66,7 @@ def _find_unknown_option(error: CycloptsError, app: App) -> str:
         return word.partition("=")[0]
     tokens = error.unused_tokens or []
     if isinstance(error, UnknownCommandError):
+        # Which options are valid behind an unknown command cannot be told.
         tokens = tokens[:1]
     option_names = set(_list_option_names(app))
     hyphen_names: set[str] = set()  # of options whose values may begin with a hyphen
@@ -104,6 +105,7 @@ def _describe_unknown_command(word: str, app: App) -> str:
         names = help_names = kind_names()
     else:
         help_names = root_commands(command_names())
+        # Kinds of analysis are suggested although they stand behind `analyse`.
         names = [*command_names(), *(f"analyse {kind}" for kind in kind_names())]
     advice = f"known: {', '.join(help_names)}"
     return f"no such command {shorten(word)}{_suggest_name(word, names, advice)}"

@@ -45,6 +45,7 @@ def with_dimension(result: Any, operator: str, left: object, right: object) -> A
         dimension = right_dimension
     elif right_dimension and operator == "/":
         dimension = {"s": "/s", "/s": "s"}.get(right_dimension, "")
+    # A number without a unit cannot be added to seconds: the sum has no known unit.
     elif operator not in "*/":
         dimension = ""
     return SIValue(result, dimension) if dimension else result
@@ -122,7 +123,9 @@ def parse_amount(text: str) -> CellAmount | None:
     if duration_s is not None:
         return CellAmount(duration_s, "s")
     match = _AMOUNT.fullmatch(text)
-    return match and _convert_to_si(match[1], match[2] or "")
+    if match is None:
+        return None
+    return _convert_to_si(match[1], match[2] or "")
 
 
 def read_number(value: object, number_index: int | None = None) -> int | float:
@@ -173,7 +176,9 @@ def _convert_to_si(number: str, unit: str) -> CellAmount | None:
     if scale is None or len(number) > MAX_CHARACTERS:
         return None
     factor, dimension = scale
+    # The mathematical minus sign is typeset in tables of papers.
     number = number.replace("\u2212", "-")
+    # Counts stay whole; beyond 300 digits not even a float holds them.
     if factor == 1 and re.fullmatch(r"[-+]?\d{1,300}", number):
         return CellAmount(int(number), dimension)
     return CellAmount(float(number) * factor, dimension)
@@ -205,6 +210,7 @@ def _parse_duration_s(text: str) -> float | None:
     duration_match = _DURATION.fullmatch(text)
     if not duration_match:
         return None
+    # The slices below cut numbers that are too long to be times.
     numbers = [number or "0" for number in duration_match.groups()]
     unit_count = sum(number != "0" for number in numbers)
     if unit_count < 2:  # a single unit is an amount, not a duration
@@ -218,6 +224,7 @@ def localise(text: str, decimal: str, thousands: str) -> str:
 
     A text that is not as a whole a number, perhaps with a unit, stays as it is.
     """
+    # "1.234,5 ms" with the decimal mark "," and the thousands mark "." is "1234.5 ms".
     marks = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
     grouped_digits = rf"\d{{1,3}}(?:[{marks}]\d{{3}})+|" if marks else ""
     sign_and_integer = rf"([-+\u2212]?(?:{grouped_digits}\d*))"

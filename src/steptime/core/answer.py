@@ -193,7 +193,7 @@ def public_keys(struct_type: type[msgspec.Struct]) -> dict[str, str]:
 def _to_plain(value: Any) -> Any:
     """Return a field of an answer as plain values; only answers have private fields, not rows."""
     if isinstance(value, JsonRows):
-        return value
+        return value  # made of plain values already
     if isinstance(value, Answer):
         return document_of(value)
     if isinstance(value, LazySequence):
@@ -230,6 +230,7 @@ def answer_schema(hint: Any) -> JsonObject:
     schemas = [_struct_schema(struct_type) for struct_type in answer_kinds(hint)]
     if len(schemas) == 1:
         return dict(schemas[0])
+    # Structs that several answers share have one definition.
     definitions = ChainMap(*(schema["$defs"] for schema in schemas))
     schema_choices = [{key: schema[key] for key in schema if key != "$defs"} for schema in schemas]
     return {"anyOf": schema_choices, "$defs": dict(definitions)}
@@ -238,6 +239,7 @@ def answer_schema(hint: Any) -> JsonObject:
 def _struct_schema(struct_type: type[Answer]) -> Mapping[str, Any]:
     hints = get_type_hints(struct_type, include_extras=True)
     fields = [(name, hints[name]) for name in public_fields(struct_type)]
+    # A copy without private fields, which msgspec would describe as well.
     public = msgspec.defstruct(struct_type.__name__, fields, kw_only=True)
     _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
     schema: JsonObject = dict(components.pop(struct_type.__name__))
@@ -256,6 +258,7 @@ def _describe_schema(schema: JsonObject, struct_type: type[msgspec.Struct]) -> N
     schema["description"] = summary(struct_type.__doc__ or "")
     keys, texts = public_keys(struct_type), field_texts(struct_type)
     properties = schema.get("properties", {})
+    # A copy of the keys, since the loop deletes some.
     for key in [key for key in properties if key not in keys.values()]:
         del properties[key]
     for name, key in keys.items():

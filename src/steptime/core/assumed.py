@@ -40,6 +40,7 @@ def assumed_line(texts: Iterable[tuple[str, str | None]]) -> list[str]:
     Args:
         texts: a device and the text of what is assumed for it (`assumed_text`).
     """
+    # Inner dictionaries are sets in order: several rows may have one device.
     devices_by_text: dict[str, dict[str, None]] = {}
     for device, text in texts:
         devices_by_text.setdefault(text or "", {})[device] = None

@@ -87,6 +87,7 @@ def find_dtype(text: str) -> str:
 
 def check_measured_dtype(dtype: str) -> str:
     """Return a dtype that can be measured; raises `InputError` for products of lower operands."""
+    # The type of the operands of products, where it is lower than the one computed in.
     products = precision(dtype).products
     if products:
         nearest = "bfloat16-mixed" if precision(dtype).mixed else "bfloat16"

@@ -10,6 +10,7 @@ def ring_messages(processes: int) -> tuple[int, float]:
     least traffic that is possible (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce
     algorithms for clusters of workstations"). Four processes: 6 messages of a quarter.
     """
+    # n - 1 messages reduce the shares of 1 / n, n - 1 more gather them.
     message_count = 2 * (processes - 1)
     share_per_message = 1 / processes
     return message_count, share_per_message

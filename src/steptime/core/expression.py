@@ -222,5 +222,6 @@ def _apply(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     if isinstance(result, int) and result.bit_length() > _MAX_BITS:
         raise OverflowError("a number above 10^300")
     if isinstance(left, SIValue) or isinstance(right, SIValue):
+        # "?": an operator after which no unit is known.
         return with_dimension(result, _SIGNS.get(operation, "?"), left, right)
     return result

@@ -24,6 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Temporary files of commands that were killed are removed after `STALE_S`.
     """
     temporary_path = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    # Leftovers of processes that were killed while they wrote this file.
     for other_path in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}"):
         with suppress(OSError):
             is_stale = time() - other_path.stat().st_mtime > STALE_S
@@ -69,6 +70,7 @@ def write_atomically(
             else:
                 with temporary_path.open("w", encoding="utf-8", newline="") as file:
                     file.writelines([content] if isinstance(content, str) else content)
+    # ValueError: a NUL in the path.
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         kind = OutsideError if getattr(error, "errno", None) in FULL else InputError
@@ -117,6 +119,7 @@ def read_lines(path: Path) -> list[JsonObject]:
     with suppress(FileNotFoundError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for line in lines:
+        # The process that wrote may have been killed in the middle of a line.
         with suppress(ValueError):
             tables.append(json.loads(line))
     return [table for table in tables if isinstance(table, dict)]

@@ -118,6 +118,7 @@ def formula(text: str) -> Formula:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # A heading such as `2nd step` is no Python, but names a column.
         if _is_heading(text.strip()):
             name = column_name(text)
             return Formula(text, frozenset({name}), parser.read_name(name))
@@ -156,6 +157,7 @@ def fill_braces(
 
     def replace_braces(match: re.Match[str]) -> str:
         content = match[1].strip()  # a column's name or a formula
+        # A column is filled in as the file spells it; in formulas cells are numbers.
         if content in cells:
             return _integer_text(cells[content]) if has_integers else str(cells[content])
         try:

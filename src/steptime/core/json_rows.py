@@ -64,6 +64,7 @@ def _read_line_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
         if not content.strip():
             continue
         row = _parse_line(content)
+        # The text behind the last line end is "" unless the file ends within a line.
         lacks_newline = number == len(lines) and line != ""
         if isinstance(row, InputError) and lacks_newline:
             row = InputError(f"the file ends within the line: {row}")

@@ -49,6 +49,7 @@ def text_of(value: Any) -> Any:
     such as a `Device` stay.
     """
     if isinstance(value, list | tuple | range):
+        # A pair such as (8, "nvlink-4") is written 8:nvlink-4.
         items = [":".join(map(str, item)) if isinstance(item, tuple) else item for item in value]
         are_plain = all(isinstance(item, str | int | float | PathLike) for item in items)
         return ",".join(map(str, items)) if are_plain else value

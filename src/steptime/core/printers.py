@@ -45,6 +45,7 @@ def write_csv(table: Table, file: TextIO) -> None:
     """
     columns = table.csv_columns or table.columns
     keys = [key for column in columns for key in (column.key, *column.ends)]
+    # Such rows are lists of just these values, and need no dictionary each.
     if isinstance(table.rows, ValueRows) and keys == [*table.rows.keys]:
         rows = table.rows.make_values()
     else:

@@ -34,11 +34,13 @@ def about(target: str) -> str:
     function_start = source.find(f"\ndef {attribute}(")
     row_start = source.find(f"\n{attribute} = ")
     start = max(function_start, row_start)  # there is one of both, and `find` has -1 for the other
+    # Two blank lines end the definition; to parse the whole module takes longer.
     definition_text = source[start:].lstrip().partition("\n\n\n")[0]
     definition = ast.parse(definition_text).body[0]
     if isinstance(definition, ast.FunctionDef):
         text = ast.get_docstring(definition) or ""
     else:
+        # A row such as `Analysis("...")` is described by its first text.
         constants = (node for node in ast.walk(definition) if isinstance(node, ast.Constant))
         text = str(next(constants).value)
     return text.partition("\n")[0]

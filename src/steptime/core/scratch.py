@@ -66,6 +66,7 @@ def make(parent: Path, prefix: str) -> Path:
 def _remove_on_end(folder: Path) -> None:
     """Start a shell that removes a folder when this process has ended."""
     read_end, _ = os.pipe()
+    # `cat` reads until the pipe closes, which is when this process ends, also by a kill.
     os.posix_spawn(
         _SHELL,
         [_SHELL, "-c", _WAIT_AND_REMOVE, "sh", str(folder)],

@@ -134,6 +134,7 @@ def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]
     parameters: list[QuestionParameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            # `**options: Unpack[Keywords]` stands for a group of options.
             for keywords in get_args(hints[name]):
                 parameters += group_parameters(OptionGroup.group_by_keywords[keywords])
             continue

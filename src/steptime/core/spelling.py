@@ -149,6 +149,7 @@ def _is_similar_number(typed: str, digits: str) -> bool:
     has_equal_digits = sorted(typed) == sorted(digits)  # two of them may be swapped
     has_wrong_digit = len(typed) == len(digits) and not has_equal_digits
     has_wrong_begin = typed[0] != digits[0]
+    # 1080 and 1070 are two products, while 81 may be a slip for 80.
     is_product_number = len(typed) > 3
     is_different_product = has_wrong_digit and (has_wrong_begin or is_product_number)
     return _edits(typed, digits) <= 1 and not is_different_product
@@ -165,6 +166,7 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
     common_prefix = [*takewhile(lambda pair: pair[0] == pair[1], character_pairs)]
     has_other_characters = sorted(typed) != sorted(name)
     digit_difference = abs(typed_digits - name_digits)
+    # Of two names the smaller tuple is nearer: a longer common prefix counts as less.
     return _edits(typed, name), digit_difference, has_other_characters, -len(common_prefix)
 
 

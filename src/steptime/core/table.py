@@ -217,6 +217,7 @@ EXTRAPOLATED_FOOTNOTE = (
 def head_step_columns(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
     """Return the columns of step times, headed `at least` if all rows are lower bounds."""
     priced_rows = [row for row in rows if row["step_s"] is not None]
+    # A step without an upper end is a lower bound.
     if not priced_rows or any(row["high_s"] is not None for row in priced_rows):
         return [*heads]
     return [

@@ -59,6 +59,7 @@ def decode(content: bytes, is_complete: bool = True) -> str:
         is_little_endian = zeros_second > zeros_first
         return content.decode("utf-16-le" if is_little_endian else "utf-16-be", "replace")
     try:
+        # The beginning of a file may end within a character.
         return codecs.getincrementaldecoder("utf-8")().decode(content, is_complete)
     except UnicodeDecodeError:
         return content.decode("cp1252", "replace")
@@ -145,6 +146,7 @@ def values_by_name(
 ) -> JsonObject:
     """Return values by column under names for formulas, with `words` in the place of theirs."""
     row = {column_name(name): value for name, value in values.items()}
+    # Two columns have one name in formulas.
     if len(row) < len(cells):
         check_names_differ(cells, place)
     for column, meaning in words.items():

@@ -141,6 +141,7 @@ def _column_names(line: str, delimiter: str) -> tuple[str, ...]:
         cells = line.split(delimiter)
     names = [cell.strip() for cell in cells]
     if names:
+        # numpy writes headings behind a `#`.
         names[0] = re.sub(r"^#+\s*(?=\w)", "", names[0])
     return tuple(name or f"Unnamed: {column_index}" for column_index, name in enumerate(names))
 
@@ -209,6 +210,7 @@ def _distinct_columns(
     Raises `InputError` for a repeated name that the mapping mentions.
     """
     names = [column_name(column) for column in columns]
+    # None: it is not known which columns are used, so every name has to be clear.
     used_names = {name for name in names if mentioned is None or name in mentioned}
     used_columns = [column for column in columns if column_name(column) in used_names]
     check_names_differ(used_columns, source)

@@ -196,6 +196,7 @@ def _hide_columns(
     identifying = [column for column in columns if column.key in IDENTIFYING_KEYS & filled_keys]
     value_counts = _count_identifying_values(identifying, rows)
     hidden_columns: list[Column] = []
+    # Two columns are the least that says something: what a row is, and its answer.
     while len(columns) > 2:
         grid = _Grid(columns, make_cells(table, columns, table.max_rows))
         if _total_width(grid.widths) <= width:
@@ -224,6 +225,7 @@ def _spare_positions(
         i
         for i, column in enumerate(columns)
         if column.key not in value_counts
+        # The first column (i = 0) names the row.
         and (column.is_spare or (i and column.key not in filled_keys))
     ]
 
@@ -255,6 +257,7 @@ def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) ->
     def count_values(keys: Sequence[str]) -> int:
         return len({tuple(map(row.get, keys)) for row in rows})
 
+    # A spare column identifies rows only if it tells more of them apart.
     keys = [column.key for column in columns if not column.is_spare]
     for column in columns:
         if column.is_spare and count_values([*keys, column.key]) > count_values(keys):

@@ -79,6 +79,7 @@ def make_tuning(
     check_choice("offload", offload or "none", OFFLOADS)
     if offload in ("activations", "both"):
         raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
+    # Its name says 8 bits or paging; options offload the states, or update each weight early.
     states = [*STATES.get(optimizer or "", ())]
     if offload == "optimizer":
         states.append(StateMode.OFFLOADED)
@@ -104,6 +105,7 @@ def _read_weights(weights: str | None, phase: str) -> _WeightFields:
         return {}
     if weights == NO_WEIGHTS:
         return {"stored": NO_WEIGHTS}
+    # A server keeps all weights in few bits, a training those that its adapter freezes.
     stored = STORED_ALL if phase == "infer" else ""
     return {"weights": read_format(str(weights), phase), "stored": stored}
 
@@ -142,13 +144,17 @@ def state_weights(
     Raises:
         InputError: for a training of whole-number weights, which have no gradient.
     """
+    # The user asks for the weights as they were before the file quantised them.
     if tuning.stored == NO_WEIGHTS:
         return replace(tuning, stored="")
+    # The user's own format wins; one that is not priced changes nothing.
     has_other_format = tuning.weights and tuning.weights != stated
     if stated not in FEW_BITS or has_other_format:
         return tuning
+    # Weights that are only read stay as the file has them.
     if phase == "infer" or tuning.freezes:
         return replace(tuning, weights=stated, stored=stored)
+    # Libraries widen weights of such a file to train them.
     if stated in DEQUANTISED_FORMATS:
         return tuning
     nearest = f"nearest: {alternatives}, or --weights none, as before they were quantised"

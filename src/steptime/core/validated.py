@@ -33,6 +33,7 @@ def read_by(read: "Callable[[Any], Any]", kind: "Callable[[Any], Any]") -> Any:
         try:
             return read(value)
         except InputError as error:
+            # Without the name of an option before it, a message begins with its colon.
             raise ValueError(str(error).lstrip(": ")) from None
 
     return kind(check)

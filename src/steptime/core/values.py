@@ -154,6 +154,7 @@ def _check_bounds(
     forms: str = "",
 ) -> float:
     """Return a number that is above 0, or within bounds; raises `InputError` for another one."""
+    # NaN, of a text that is no number, fails both comparisons.
     is_large_enough = number > 0 if at_least is None else number >= at_least
     is_small_enough = number <= at_most
     if is_large_enough and is_small_enough:
@@ -316,6 +317,7 @@ def parse_counts(value: Batches, place: str) -> list[int]:
     for piece, next_piece in zip(pieces, next_pieces, strict=True):
         if piece == "...":
             last = parse_count(next_piece, place)
+            # Both ends of the series are pieces of the list themselves.
             numbers.extend(_continue_series(numbers, last, place))
         elif is_range(piece):
             numbers.extend(parse_range(piece, place))

@@ -24,6 +24,7 @@ def positions(
     steps_rounded_up = -(-max_start // stride)
     last_start = steps_rounded_up * stride
     begins_behind_map = last_start >= padding_before + size
+    # As PyTorch's `ceil_mode`: a window that would begin in the padding is left out.
     if begins_behind_map and not in_padding:
         return steps_rounded_up  # without the last window
     return steps_rounded_up + 1

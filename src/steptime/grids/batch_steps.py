@@ -1,4 +1,4 @@
-"""The step of one network at many batches: its memory, its remarks and its times on any device.
+"""The step of one network at many batches, by lines in the batch: its memory, remarks and times.
 
 Three batches tell what a network runs at any other where that lies on lines (`prediction.lines`).
 Where software pads the sides of products to multiples of 8, batches with equal remainders do. A
@@ -92,7 +92,8 @@ class BatchSteps:
             peak_bytes = max(living_bytes)
             peaks.append(peak_bytes)
             self._built_blocks.append(model.blocks(peak_bytes, batch))
-            if len(self.batches) <= MAX_LOWERED_BATCHES:  # while its graph is at hand
+            # Its kernels are cached while its graph is at hand.
+            if len(self.batches) <= MAX_LOWERED_BATCHES:
                 model.lowered(batch)
         return peaks
 
@@ -153,7 +154,8 @@ class BatchSteps:
     def needed_bytes(self, model: StepModel) -> list[int]:
         """Return the memory that a process needs of a model's device at each batch."""
         steps = self.under(model)
-        empty = model.process_memory.needs(0, 0)
+        # What a process needs beside its tensors and blocks.
+        empty = model.process_memory.needs(peak_bytes=0, blocks_bytes=0)
         process_bytes = np.array(steps.peak_bytes) + empty.total_bytes
         if empty.blocks_bytes is not None:
             process_bytes += np.rint(steps.blocks_bytes).astype(np.int64)
@@ -191,6 +193,7 @@ class BatchSteps:
         steps_of_models = [self.under(model) for model in models]
         if any(steps is not self for steps in steps_of_models):
             return _spans_by_steps(steps_of_models, models)
+        # New pages of a CPU and states on the host make times that do not grow linearly.
         can_interpolate = not any(map(_lies_on_no_line, models))
         if self.pieces and can_interpolate:
             spans_of_pieces = [steps.spans(models) for _, steps in self.pieces]
@@ -244,6 +247,7 @@ def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]
     indices_by_remainder: dict[int, list[int]] = {}
     for batch_index, batch in enumerate(batches):
         is_padded = batch >= NUMBERS_IN_PIECE
+        # Rows are padded to whole pieces, so that only batches with one remainder lie on a line.
         remainder = batch % NUMBERS_IN_PIECE if is_padded else _NOT_PADDED
         indices_by_remainder.setdefault(remainder, []).append(batch_index)
     pieces = []

@@ -70,6 +70,7 @@ def growth_for(op_count: int) -> int:
     6 (by 16) of 6,400, at least 3.
     """
     batch_count = max(MIN_TABLE_BATCHES, MAX_TABLE_OPS // max(1, op_count))
+    # The batches of a table lead from 1 to `MAX_BATCH`, a power of two, in equal factors.
     doublings = ceil((MAX_BATCH.bit_length() - 1) / (batch_count - 1))
     return int(2 ** max(1, doublings))
 

@@ -97,6 +97,7 @@ def predict_folder(
         for record in watched(list(steps_by_key.values()), "networks"):
             step_options = dict(options)
             if takes_stack:
+                # The stack that ran the step, unless the user names another.
                 step_options = {**stack_option(stack_of(record)), **options}
             for device in devices or _find_device(record, predicted):
                 try:
@@ -132,6 +133,7 @@ def _predict_step(
     """Predict the step of a record on a device: the step, then its ops."""
     workload = record.workload
     settings = record.method.options
+    # Records leave out settings that have their defaults.
     strategy = settings.get("strategy", "allreduce")
     does_overlap = settings.get("overlap", True)
     replica_count = workload.plan.data

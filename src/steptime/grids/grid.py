@@ -91,6 +91,7 @@ def grid(
         steps = BatchSteps(model, batches or (workload.batch_per_replica,))
         models_on_devices = [model.on(device) for device in devices]
         spans = _price_devices(steps, models_on_devices)
+        # Single devices that cannot run the step have cells with the reason.
         if all(isinstance(span, InputError) for span in spans):
             raise spans[-1]  # type: ignore[misc]  # the last refusal
         for model_on_device, span in zip(models_on_devices, spans, strict=True):
@@ -106,6 +107,7 @@ def _price_devices(steps: BatchSteps, models: Sequence[StepModel]) -> list[Span 
     try:
         return [*steps.spans(models)]
     except InputError as error:
+        # The error does not tell which device it is of: halve their list until it is alone.
         if len(models) == 1:
             return [error]
         middle = len(models) // 2

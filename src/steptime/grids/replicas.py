@@ -115,9 +115,9 @@ def data_parallel(
         if scheme not in communication_s:
             raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
         exposed_by_end = partial(exposed_s, model, sizes.batch, sizes.replicas, sync)
-        exposed_communication_s = exposed_by_end(end=0)
-        slow_link_s = exposed_by_end(end=-1)
-        fast_link_s = exposed_by_end(end=1)
+        exposed_communication_s = exposed_by_end(end=0)  # links as fast as stated
+        slow_link_s = exposed_by_end(end=-1)  # at the low end of their rates
+        fast_link_s = exposed_by_end(end=1)  # at the high end
         compute_s = times.forward_s + times.backward_s + times.update_s
         ends = widen_by_links(
             compute_s + exposed_communication_s,
@@ -143,7 +143,8 @@ def data_parallel(
             needed_bytes=needs.total_bytes,
         )
 
-    single_per_s = price_row(ReplicaSizes(1, examples, examples), None, "").examples_per_s
+    single_sizes = ReplicaSizes(replicas=1, global_batch=examples, batch=examples)
+    single_per_s = price_row(single_sizes, single_per_s=None, note="").examples_per_s
     shares = [batch_share(model, count, examples, scaling) for count in replicas]
     rows = []
     for count, (share, note) in zip(replicas, shares, strict=True):
@@ -161,22 +162,22 @@ def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     return [
         larger_count
         for (count, per_s), (larger_count, larger_per_s) in pairwise(sorted(throughputs))
-        if larger_per_s / per_s - 1 < PAYS * (larger_count / count - 1)
+        if larger_per_s / per_s - 1 < PAYS * (larger_count / count - 1)  # growths
     ]
 
 
 def batch_share(model: StepModel, replicas: int, examples: int, scaling: str) -> tuple[int, str]:
     """Return the largest batch of a replica, and a note on it ("" if none).
 
-    `examples` are those of each replica in weak scaling, of all in strong scaling.
-
-    Raises `InputError` for an unknown scaling, and for more replicas than there are examples where
-    the method says so (`Method.too_few`).
+    `examples` are those of each replica in weak scaling, of all in strong scaling. Raises
+    `InputError` for an unknown scaling, and for more replicas than examples where the method says
+    so (`Method.too_few`).
     """
     check_choice("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return examples, ""
-    share, note = -(-examples // replicas), ""
+    share = -(-examples // replicas)  # rounded up
+    note = ""
     if examples < replicas:
         note = model.method.too_few(replicas, examples)
     elif examples % replicas:
@@ -241,12 +242,12 @@ def scaling_row(
 
 def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync, end: int = 0) -> float:
     """Return the seconds for which a step of replicas waits for the exchange of gradients."""
-    exchange_of = partial(
-        model.collective_s, model.collective(sync.collective), replicas=replicas, end=end
-    )
+    collective = model.collective(sync.collective)
+    exchange_of = partial(model.collective_s, collective, replicas=replicas, end=end)
     exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
     if not sync.overlap:
         return exchange_time_s
+    # Buckets pay a latency each: the step waits at most for one exchange after the pass.
     return min(exchange_time_s, exposed_exchange_s(model, batch, exchange_of, sync.compression))
 
 
@@ -325,7 +326,7 @@ def predict_replicas(
     model = _model_of_rank(workload, cluster, strategy, overlap, method, options or {})
     head, *rows = records(model)
     communication_s = model.timeline().exposed_s
-    if exchange.collective and not exchange.shards:
+    if exchange.collective and not exchange.shards:  # exchanges of shards are ops of the graph
         sync = Sync(exchange.collective, overlap=model.overlap)
         communication_s = exposed_s(model, workload.batch_per_replica, workload.plan.data, sync)
     settings: dict[str, object] = {**head.method.options, "strategy": strategy}
@@ -336,9 +337,8 @@ def predict_replicas(
         notes += [
             f"{name}: no latency is known, so none is counted" for name in links_without_latency
         ]
-    record_of_replicas = replace(
-        head, quantities=_add_communication(head.quantities, communication_s), note="; ".join(notes)
-    )
+    quantities = _add_communication(head.quantities, communication_s)
+    record_of_replicas = replace(head, quantities=quantities, note="; ".join(notes))
     method_with_exchange = replace(head.method, options=settings)
     return [replace(record, method=method_with_exchange) for record in (record_of_replicas, *rows)]
 

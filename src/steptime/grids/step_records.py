@@ -63,7 +63,7 @@ def predict_records(
             workload = network.with_dtype(find_dtype(dtype)) if dtype else network
             # Any device will do: `_predict_devices` puts the model on those of the places.
             first_device, _ = places[0]
-            model = StepModel(workload, first_device, None, method, options, assumes=True)
+            model = StepModel(workload, first_device, method=method, options=options, assumes=True)
             devices = [device for device, place_dtype in places if place_dtype == dtype]
             yield from _predict_devices(BatchSteps(model, batches), devices, refusals)
 

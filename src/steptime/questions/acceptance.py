@@ -136,6 +136,7 @@ def _format_quantity(quantity: str, value: float | None) -> str | None:
     if unit == "s":
         return seconds(value)
     text: str = format_value(quantity, value)
+    # `format_value` knows only units that end the quantity's name, and falls back to this form.
     is_bare_number = text == f"{value:.6g}"
     has_unit = unit not in ("", "1")
     return si(value, unit) if is_bare_number and has_unit else text
@@ -158,6 +159,7 @@ def accept_records(
     Raises:
         InputError: for a file that holds no expectation or none that the records answer.
     """
+    # `predicted` is a word of the command line, unless a file has that name.
     if str(expected) == PREDICTED and not expected.exists():
         return accept_by_predictions(data, limit_share)
     if not expected.exists():
@@ -226,6 +228,7 @@ def _describe_failure(row: AcceptedStep) -> str:
     name = f"{row.host}: {row.name}" if row.host else row.name
     if row.verdict == NOT_MEASURED:
         return f"{name}: expected and not measured ({row.cause})"
+    # The run of the step failed, so it has no speed; `cause` is the reason of the failed record.
     if row.speed_share is None:
         return f"{name}: fail: {row.cause}"
     source = "the reference" if row.expected_from == REFERENCE else "the prediction"
@@ -255,6 +258,7 @@ def _list_notes(rows: Sequence[AcceptedStep]) -> list[str]:
             "nothing can be judged: no measured step has a reference or a prediction; "
             "steptime predict --in DIR predicts them"
         )
+    # False: the interval contains the limit; None: there is no interval.
     within_noise = [_name_step(row) for row in judged if row.is_clear is False]
     if within_noise:
         notes.append(
@@ -276,6 +280,7 @@ def _list_notes(rows: Sequence[AcceptedStep]) -> list[str]:
 
 def _describe_missing_hosts(rows: Sequence[AcceptedStep]) -> list[str]:
     """Return a line for each network that some nodes of its kind did not run."""
+    # Only nodes of one platform are expected to run the same networks.
     hosts_by_platform: dict[str, set[str]] = {}
     hosts_by_network: dict[tuple[str, str], set[str]] = {}  # those that measured it
     for row in rows:

@@ -95,7 +95,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
             table += f"<p>and {hidden_count} more rows in <code>.rows</code></p>\n"
         picture = ""
         if self.rows and self._analysis.chart:
-            with suppress(InputError):
+            with suppress(InputError):  # its rows may have nothing to draw
                 picture = vl_convert.vegalite_to_svg(json.dumps(self.chart()))
         return paragraphs + picture + table
 
@@ -141,7 +141,7 @@ def analyse(
     """
     if kind in registry.names(PLOTS, "plots"):
         for name in settings:
-            check_choice("setting", name, ["model"])
+            check_choice("setting", name, ["model"])  # the only setting of a picture
         return _draw_picture(kind, folders, out, mapping, str(settings.get("model", "")))
     request = _AnalysisRequest(kind, folders, out, fail_on, mapping, settings)
     return _answer_analysis(find_analysis(kind), request)
@@ -184,6 +184,7 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         return _draw_picture(kind, [folder], out, mapping, model)
 
     about = "Draw a picture of the records"
+    # A plot of another package is not in this table. Docstrings of ours: "Return a chart; more".
     if kind in PLOTS:
         about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
@@ -219,7 +220,7 @@ def _make_keyword_parameter(
 
 def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
     """Yield the folders, the settings, the picture's file and `--fail-on` of an analysis."""
-    if analysis.folders == 1:
+    if analysis.folders == 1:  # the largest number of folders that it takes
         yield _make_keyword_parameter("folders", kinds.RecordPath, REQUIRED, FOLDER_TEXT)
     elif analysis.min_folders:
         yield _make_keyword_parameter("folders", kinds.RecordPaths, REQUIRED, FOLDERS_TEXT)
@@ -246,7 +247,7 @@ def _annotate_setting(setting: Setting) -> Any:
     value_type: Any = Sequence[str] if setting.several else setting.kind
     is_number = setting.kind in (int, float)
     if is_number:
-        value_type = setting.kind | str
+        value_type = setting.kind | str  # as a command line has numbers
     annotation = Annotated[value_type, Kind(setting.metavar)]
     is_optional = setting.default is None
     return annotation | None if is_optional else annotation
@@ -288,9 +289,10 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
         check_path(picture_path)
     data = load_records(paths, _mapping_path(request.mapping), note)
     table = analysis.answer(data, **_read_settings(analysis, request.settings))
-    failure_note = data.failed if paths else ""
+    failure_note = data.failed if paths else ""  # without a path no records were read
     if picture_path is not None:
         _draw_table(analysis, table, failure_note, picture_path)
+    # A sentence about the rows of an empty table would hide that every record failed.
     has_only_failures = bool(failure_note) and not table.rows
     headline = [] if has_only_failures else list(analysis.says(table))
     if picture_path is not None:
@@ -310,6 +312,7 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
 
 def _type_rows(table: Table) -> Sequence[AnswerRow]:
     """Return the rows of a table as structs; those of an added analysis are made of its columns."""
+    # A tuple would hold every row of a large table in memory at once.
     if isinstance(table.structs, LazySequence):
         return table.structs
     if table.structs or not table.rows:
@@ -326,8 +329,8 @@ def _find_exit_code(table: Table, failing_fields: Sequence[str]) -> int:
     has_failed = any(table.summary[field] for field in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
-    verdict_fields = set(failing_fields) - {"vanished"}
-    needs_verdicts = bool(verdict_fields)
+    # That a step vanished is certain; slower and faster need records that can be judged.
+    needs_verdicts = bool(set(failing_fields) - {"vanished"})
     is_judged = table.summary.get("is_judged", True)
     return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 
@@ -357,7 +360,7 @@ def _read_setting(setting: Setting, value: Any) -> object:
         return value
     if setting.several:
         return setting_texts(value)
-    if setting.kind is int:
+    if setting.kind is int:  # a setting may be negative, numbers elsewhere may not
         return parse_count(text_of(value), option, at_least=-MAX_COUNT)
     if setting.kind is float:
         return parse_number(text_of(value), option, at_least=-MAX_COUNT)

@@ -32,6 +32,7 @@ def _remove_work(kernel: Kernel) -> Kernel:
     workless = kernel._replace(
         flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
     )
+    # A relu stands for one plain launch; an update keeps its kind, whose launches are several.
     if kernel.pass_ != "update":
         workless = workless._replace(kind="relu", unit="vector")
     return workless
@@ -150,9 +151,8 @@ def find_critical_path(
             bound: bound_s * passes_s / sum_of_bounds_s
             for bound, bound_s in seconds_by_bound.items()
         }
-    replicas_s = _exposed_exchange_s(
-        model, batch, replicas
-    )  # the timeline has the exchanges of ops
+    # The timeline has the collectives inside the network, not those of its replicas.
+    replicas_s = _exposed_exchange_s(model, batch, replicas)
     seconds_by_bound["communication"] = timeline.exposed_s + replicas_s
     input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds_by_bound["communication"])
     seconds_by_bound["input"] = input_s
@@ -174,6 +174,7 @@ def _exposed_exchange_s(model: StepModel, batch: int | None, replicas: int) -> f
     if replicas == 1 or model.workload.phase != "train":
         return 0.0
     batch_size = model.workload.batch_per_replica if batch is None else batch
+    # A step that is counted by layers does not tell when a gradient is ready: nothing overlaps.
     does_overlap = not model.lowered(batch).by_layer
     return exposed_s(model, batch_size, replicas, Sync(overlap=does_overlap))
 
@@ -185,12 +186,14 @@ def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[fl
     binds what comes before the last pass whose end it decides. Passes of 1, 4 and 1 s issued after
     2, 3 and 4 s: the first ends when it is issued, at 2 s; the others on the device.
     """
+    # The second number counts the passes that the host decides: 0 for none, all for every one.
     if host is None:
         return 0.0, 0
     if not host.waits:  # steps are issued ahead: the slower of host and device decides
         last_issue_s = host.issued_s[-1]
         is_host_slower = last_issue_s > sum(device_s_by_pass)
         return (last_issue_s, len(device_s_by_pass)) if is_host_slower else (0.0, 0)
+    # This host waits for the device at the end of every step: compare both pass by pass.
     host_path_s = host.base_s
     first_device_pass = 0
     device_end_s = host.base_s

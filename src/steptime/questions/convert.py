@@ -112,9 +112,11 @@ def convert(
     if isinstance(source.model, Workload):
         workload = source.model
     else:
+        # An export of code is a file with its batch axis settled, but not yet read strictly.
         text = options.set_reading(source.model, strict and source.is_code, None)
         model_choice = read_model(str(text), allow_unknown, trusted=True)
-        workload = make_workload(model_choice, text_of(batch), dtype, phase or target.phases[0])
+        default_phase = target.phases[0]
+        workload = make_workload(model_choice, text_of(batch), dtype, phase or default_phase)
     if workload.phase not in target.phases:
         raise InputError(f"-o: {ending} says a network that infers: --phase infer")
     graph = build(workload)

@@ -172,6 +172,8 @@ def count(
         InputError: for unknown names, and for a network that cannot be built.
     """
     sequence_tokens = None if length is None else parse_count(text_of(length), "--length")
+    # Inference reads the weights as a file stores them, maybe in few bits; a training is counted
+    # with the weights as they were before.
     tuning = FULL_TRAINING
     if phase != "infer":
         tuning = replace(FULL_TRAINING, stored=NO_WEIGHTS)
@@ -188,6 +190,7 @@ def count(
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)
     totals = count_graph(graph, catalog.stack(resolve_stack(stack)))
+    # `products`: a type of 8 or 4 bit that only operands of matrix products have, or "".
     if precision(workload.dtype).products:
         totals = _add_low_product_kernels(totals, graph, workload.dtype, stack)
     unmodelled = tuple(graph.unmodelled)

@@ -215,10 +215,12 @@ def _check_step_counts(
     """
     for record in records:
         steps = record.env.get(STEPS)
+        # A source that is not in the folder yet agrees with itself.
         stored_count = step_count_by_source.get(source_key(record), steps)
         if stored_count != steps:
             raise InputError(
                 f"{record.env['source_file']}: {folder} holds this trace as "
+                # A trace without a number of steps is stored as one step.
                 f"{counted(stored_count or 1, 'step')}: import it into another folder"
             )
 
@@ -248,6 +250,7 @@ def _make_answer(imported: Import, new_count: int, folder: Path) -> ImportAnswer
 
 def _describe_first_failure(imported: Import) -> str:
     """Return why there is no record: "nothing here became a record (x: no known format)"."""
+    # A file that a reader knows and cannot read is the better cause than one of no known format.
     entries = sorted(imported.unread, key=lambda entry: entry.reason.startswith(NO_FORMAT))
     if entries:
         first_cause = f"{entries[0].file}: {entries[0].reason}"

@@ -33,7 +33,7 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     file_name = f"{type(module).__name__}.pt2"
 
     def export_to(export_path: Path) -> None:
-        fixed_batch_reason = export_module(module, input_specs, export_path, {})
+        fixed_batch_reason = export_module(module, input_specs, export_path, about={})
         if fixed_batch_reason:
             warnings.warn(f"{file_name}: its batch is fixed: {fixed_batch_reason}", stacklevel=3)
 
@@ -42,8 +42,9 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
         return str(path)
     folder = item_files.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as export_folder:
-        export_path = Path(export_folder) / file_name
+    # The hash of the content names the folder, and is known only after the export.
+    with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
+        export_path = Path(temporary_folder) / file_name
         export_to(export_path)
         hash_folder = folder / read_model(str(export_path)).sha256
         hash_folder.mkdir(exist_ok=True)

@@ -43,7 +43,7 @@ def networks(text: Any) -> list[Any]:
 def workloads(
     models: list[Any],
     batch: str | None,
-    step_settings: tuple[str | None, str, str | None],
+    step_settings: tuple[str | None, str, str | None],  # dtype, phase and optimizer
     length: int | None = None,
 ) -> list[Workload]:
     """Return the workloads of models with ranges, each at each batch.
@@ -70,6 +70,7 @@ def workloads(
 
 def of_folder(folder: Path) -> list[Workload]:
     """Return the networks of one device in a folder of records; raises `InputError`."""
+    # Records with a scope are of a part of a step, such as an op.
     step_workloads = [record.workload for record in store.load(folder, note) if not record.scope]
     workload_by_key = {
         workload.key: workload for workload in step_workloads if workload.plan.device_count == 1

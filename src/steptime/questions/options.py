@@ -149,6 +149,7 @@ def workload_of(
     if isinstance(model, Workload):
         refuse({"--length": length}, "{} goes with the name of a model: a workload has its own")
         return model
+    # A comma after the colon of a model text separates settings, not models.
     for plural, text in (("models", str(model)), ("batches", str(batch))):
         is_list = "," in text and ":" not in text and not is_path(text)
         is_range = plural == "batches" and ".." in text
@@ -226,12 +227,13 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
 
     if name is not None:
         refuse(
+            # `torch` is the default, and stands for an option that was not typed.
             {"--backend": backend != "torch", "--compile": compiled},
             "{} says what --stack says; keep one of them",
         )
         stack = registry.stack(name)
         return stack.backend, stack.compile
-    registry.backend(backend)
+    registry.backend(backend)  # refuses an unknown one
     if not registry.accepts_compile(backend, compiled):
         raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
     return backend, compiled

@@ -61,6 +61,7 @@ def _is_imported(path: Path, has_mapping: bool) -> bool:
         return False
     if not is_record_file(path):
         return True
+    # JSON lines of other programs are read with a mapping; ours begin with a record.
     return has_mapping and not begins_with_record(path)
 
 

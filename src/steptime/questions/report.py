@@ -197,6 +197,7 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
     """Return the sections of an acceptance, with which the page begins."""
     from steptime.reports.findings import Section
 
+    # The last line of the headline sums up the lines before it, and ends with the path.
     *failures, counts = answer.headline
     lines = [
         counts.removesuffix(f": {answer.path}"),

@@ -171,8 +171,9 @@ def split(
     workload = _settle_both(workload, first, second)
     joining_link = catalog.link(link, "--link")
     method_settings = shared.pairs(setting_texts(options), "option")
-    in_dtype = workload.with_dtype(workload.dtype)
-    first_model = StepModel(in_dtype, first, method=method, options=method_settings)
+    # Named outright, the common type is no default that each device would replace by its own.
+    fixed_dtype_workload = workload.with_dtype(workload.dtype)
+    first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
     notes = shared.describe_unmodelled(unmodelled)

@@ -89,6 +89,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             InputError: for a layout or a use of TF32 that does not exist.
         """
         layout = self.channels_last
+        # Python callers may give True or False.
         if isinstance(layout, bool):
             layout = "yes" if layout else "no"
         for name, value, choices in (
@@ -207,6 +208,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             training_options = {option_name(name): value for name, value in values.items()}
             options.refuse(training_options, "{} is of a training: --phase train")
         if self.host_link is not None:
+            # Only to refuse a link that is not known.
             catalog.link(self.host_link, "--host-link")
             has_paged_optimizer = "paged" in (self.optimizer or "")
             if self.offload != "optimizer" and not has_paged_optimizer:
@@ -259,4 +261,4 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         workload = self.workload(model, batch)
         settings = self.method_options(self.options)
         device = options.single_device(device)
-        return StepModel(workload, device, None, self.method, settings, assumes=True)
+        return StepModel(workload, device, method=self.method, options=settings, assumes=True)

@@ -133,7 +133,9 @@ def systolic(
         (resized_array, network(resized_array, graph, cast(Dataflow, dataflow)))
         for resized_array in _resize(basis, row_counts, column_counts)
     ]
-    not_covered = runs[0][1].not_covered
+    # The same ops on every array: the size decides only their time.
+    _first_array, first_run = runs[0]
+    not_covered = first_run.not_covered
     answer = SystolicAnswer(
         model=workload.label,
         batch=workload.batch_per_replica,
@@ -160,6 +162,7 @@ def _resize(basis: Array, row_counts: Sequence[int], column_counts: Sequence[int
 
 def _summarise_run(array: Array, run: NetworkRun) -> SystolicRow:
     macs = sum(op.run.macs for op in run.ops)
+    # Multiply-adds that the processing elements could have done in this time.
     pe_cycles = run.cycles * array.rows * array.columns
     return SystolicRow(
         rows=array.rows,

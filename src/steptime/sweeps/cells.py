@@ -78,13 +78,14 @@ class Cell:
         """
         device = self.options.device
         if self.workload.plan.data == 1:
-            device = device.removesuffix(":0")  # the first device
+            device = device.removesuffix(":0")  # "cuda" means "cuda:0"
         table: dict[str, object] = {
             "workload": self.workload.key,
             "backend": self.backend,
             "round": round_,
             "device": device,
             "seed": self.options.seed,
+            # Without the backend's version: an update of the software does not make another cell.
             "options": make_record_method(self.backend, "", self.options, runs).options,
         }
         if self.request and self.request.node:
@@ -270,6 +271,7 @@ def _size(axes: Axes) -> int:
 
 def _find_settings(axes: Sequence[Axes], index: int) -> tuple[Axes, Settings]:
     """Return the network and the value of every axis at an index; the last axis runs fastest."""
+    # Indices count network after network; in each of them the last axis runs fastest.
     index_in_network = index
     for network_axes in axes:
         grid_size = _size(network_axes)
@@ -299,10 +301,12 @@ def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
         software = registry.stack(settings["stack"], axes.choice.source)
         backend = software.backend
         is_compiled = software.compile
+        # A backend without a data file is a stack without a source: nothing predicts it.
         stack = software.name if software.source else ""
     else:
         backend = settings["backend"]
         is_compiled = registry.accepts_compile(backend, settings["compile"]) and settings["compile"]
+        # The stack that predicts what this backend measures, if a data file describes it.
         stack = stacks.measured_labels().get(label_of(backend, is_compiled), "")
     options = Options(
         **{name: settings[name] for name in _OPTION_AXES},
@@ -323,6 +327,7 @@ def _find_threads(settings: Settings, request: ResourceRequest | None, place: st
     if request is None:
         return threads
     if threads is None:
+        # A node of one's own leaves the choice to the framework; else Slurm gives one core.
         return request.cpus or (None if request.exclusive else 1)
     if request.cpus and threads > request.cpus:
         text = f"{threads} threads on cpus = {request.cpus}"

@@ -225,7 +225,9 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
         choice = choice_of(table, network_place, trusted=True)  # its sweep was asked for
         family = family_of(choice)
         values: dict[str, Sequence[Any]] = {
-            axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
+            axis: getattr(experiment, axis)
+            for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES)
+            if axis != "batch"  # which follows below, by the network
         }
         if experiment.stack:
             # A stack decides the values of `STACK_AXES`. It stands first: the outermost axis.

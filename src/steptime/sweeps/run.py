@@ -67,6 +67,7 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
     has_replicas = trial.cell.workload.plan.data > 1
     for _ in range(means.runs):
         (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
+        # An unsupported cell is refused by all processes alike; after a failure they may differ.
         has_failed = record.status not in {"ok", "unsupported"}
         if has_failed and has_replicas:
             workers.close()  # the others may still wait for the one that failed
@@ -86,6 +87,7 @@ def _ask_worker(
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
     cell = workers.settled(trial.cell)
+    # Each of several runs is a process of its own.
     worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
     request = {
@@ -105,6 +107,7 @@ def _ask_worker(
     except WorkerDiedError as died:
         workers.close()
         return [_fail(trial, key, means, died.failure)]
+    # A profile is a list of records, a measurement one.
     return list(map(record_from_json, answer.get("records", [answer])))
 
 
@@ -361,6 +364,7 @@ def predict(
                 continue
             predicted_marks.add(mark)
             try:
+                # Without a link there is no prediction of several replicas.
                 head, *ops = predictions(cell, device, request.link, request.by_op) or (None,)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
@@ -383,10 +387,12 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     if is_cuda(options.device):
         method_options |= tf32_option(options.tf32, device)
     replicas = cell.workload.plan.data
+    # Without a link the exchange of gradients has no time.
     if replicas > 1 and link is None and options.strategy != "independent":
         return []
     cluster = Cluster(device, ((replicas, link),) if link else ())
     records = predict_replicas(
         cell.workload, cluster, options.strategy, options.overlap, options=method_options
     )
-    return list(records) if by_op else [records[0]]
+    step_record, *_op_records = records
+    return list(records) if by_op else [step_record]

@@ -81,6 +81,7 @@ class Workers:
     def key(self, cell: Cell) -> WorkerKey:
         """Return the key of a settled cell's records; a worker is asked if need be."""
         backend, options, replicas = cell.process
+        # The platform and the version are those of a single process, which starts faster.
         alone = backend, options, replicas if self.rank.size > 1 else 1
         if alone not in self._keys:
             key = worker_key(backend, options) or key_of(self.get(*alone))

@@ -19,6 +19,8 @@ from steptime.measure.probe.files import SIZES_BYTES, link_table
 from steptime.sweeps.workers import Workers
 
 DEFAULT_PROCESSES = 2
+START_LIMIT_S = 60  # for the processes to start
+MAX_BUDGETS = 4  # times the budget after which a worker counts as stuck
 LINK_COLUMNS = (
     Column("bytes"),
     Column("all_reduce_s", "median"),
@@ -187,12 +189,13 @@ def measure_link(
     try:
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
         worker = workers.get(backend, options, processes or default_processes)
-        time_limit_s = 60 + 4 * budget_s
+        time_limit_s = START_LIMIT_S + MAX_BUDGETS * budget_s
         measured_times = worker.ask({"do": "collectives", "arguments": arguments}, time_limit_s)
     except WorkerDiedError as error:
         raise InputError(f"calibrate --only link: {error}") from None
     finally:
         workers.close()
+    # Rank 0 alone writes and prints; the other processes of a launcher return an empty answer.
     if not workers.rank.is_rank_zero:
         return MeasuredLinkAnswer(
             link="",
@@ -214,6 +217,7 @@ def _make_link_answer(link_facts: Mapping[str, Any], path: str) -> MeasuredLinkA
     measurements = link_facts["measured"]
     latency_us = link_facts.get("latency_us")
     latency_s = None if latency_us is None else latency_us * 1e-6
+    # None: the measured times show no latency.
     latency = "none shows" if latency_s is None else seconds(latency_s)
     bytes_per_s = link_facts["GB_per_s"] * GB
     bandwidth = format_value("bytes_per_s", bytes_per_s)

@@ -186,6 +186,7 @@ def calibrate(
         InputError: for options that do not go together, and for rows that cannot be read.
     """
     if serving is not None:
+        # `refuse` raises for the first option that has a value; {} is the name of the option.
         measuring_options = {
             "--from": records,
             "--map": mapping,
@@ -212,10 +213,10 @@ def calibrate(
         map_file = None if mapping is None else Path(mapping)
         calibrated_device = _find_calibrated_device(of, device)
         calibration = calibrate_from_rows(
-            rows, map_file, calibrated_device, point_count, not dry_run
+            rows, map_file, calibrated_device, point_count, write=not dry_run
         )
         return _make_answer(calibration)
-    record_options = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
+    record_options = {"--of": of, "--map": mapping, "--dry-run": dry_run}
     options.refuse(record_options, "{} needs --from DIR")
     check_ceilings(backend)
     table, path = calibrate_machine(backend, worker_options, limit_s, point_count or POINTS)

@@ -150,6 +150,7 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             }
             for row in self.constants
         ]
+        # Without a calibration the times of a network are not scaled: factor 1.
         network_rows = [
             {
                 "constant": f"{row.model} on {row.device}",
@@ -186,6 +187,7 @@ def calibrate_serving(
     path = Path(DEFAULT_FILE if out is None else out)
     check_ending(path, (".toml",), "a calibration")
     if not dry_run:
+        # Before the fit, not after it.
         check_writable(path.absolute().parent)
     settings = _read_server_settings(server, device)
     files = paths_of(results)
@@ -218,6 +220,7 @@ def find_served_run(run: ClientRun, settings: Mapping[str, object]) -> ServedRun
     Raises:
         InputError: for a run whose model or device nobody says, and a service that cannot be.
     """
+    # The user's settings win over those in the results of the client.
     server_settings = {**run.settings, **settings}
     for name, remedy in (("model", "--server model=MODEL"), ("device", "--of DEVICE")):
         if name not in server_settings:
@@ -240,13 +243,16 @@ def _build_service(
     """Return the service of a run, with the longest of its requests."""
     load = run.load
     text_by_setting: Any = {name: str(value) for name, value in settings.items()}
+    # A closed loop keeps a number of requests running; an open loop sends them at their arrivals.
     if load.concurrency:
         options = ServeOptions(**text_by_setting, concurrency=load.concurrency)
     else:
         requests_per_s = len(load.inputs) / load.arrivals_s[-1]
         options = ServeOptions(**text_by_setting, rate=requests_per_s)
     request_lengths = zip(load.inputs, load.outputs, strict=True)
+    # The service must hold the longest request, in prompt and answer together.
     longest_input, longest_output = max(request_lengths, key=sum)
+    # There is one site for each device, and a run has one device.
     site = options.sites(device)[0]
     return options.service(
         model,

@@ -1,8 +1,7 @@
 """`choose` of devices for a language model of one's own: which card runs these weights."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from steptime.core.answer import Answer
@@ -104,6 +103,7 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the devices that it fits as a table; without any, all of them."""
+        # Devices of unknown memory (None) stay in.
         printed_rows = [row for row in self.rows if row.fits is not False]
         if not printed_rows:
             printed_rows = list(self.rows)
@@ -162,6 +162,7 @@ def answer_desktop_choose(
     notes = _list_notes(rows, unsupported, cases[0])
     rows = _sort_rows(rows, sort, has_all_weights=weights == ALL_WEIGHTS)[:row_count]
     currencies = {offers[row.device].currency for row in rows if row.device in offers}
+    # The model, the software and the type of the cache are the same on every device.
     first_case = cases[0]
     return DesktopChooseAnswer(
         model=str(model),
@@ -188,13 +189,12 @@ def _choose_weights_by_device(
     for device in devices:
         request = make_request("choose", model, device, options)
         try:
-            cases_of_types = resolve_cases_of_types(
-                request, options.weights
-            )  # the largest file first
+            cases_of_types = resolve_cases_of_types(request, options.weights)
         except InputError as error:
             unsupported_devices.append(device.name)
             reasons.append(str(error))
             continue
+        # The largest file comes first; where none is known to fit, the smallest stands for all.
         smallest_case = cases_of_types[-1]
         if device.datasheet.usable_bytes is None:
             cases.append(smallest_case)
@@ -249,18 +249,22 @@ def _sort_rows(
     """
 
     def by_bits_and_speed(row: DesktopChooseRow) -> tuple[float, float]:
+        # More bits keep more of the model's quality. With one type for all, only the speed counts.
         bits = row.bits_per_weight if has_all_weights else 0.0
         return -bits, -row.tokens_per_s_per_user
 
     column_key = _map_sort_names_to_keys()[sort.removeprefix("-")]
 
     def by_column(row: DesktopChooseRow) -> Any:
-        value = getattr(row, column_key)
-        return inf if value is None else value  # columns that lack values are of numbers
+        return getattr(row, column_key)
 
-    is_default = sort == DEFAULT_SORT
-    order: Callable[[DesktopChooseRow], Any] = by_bits_and_speed if is_default else by_column
-    ordered_rows = sorted(rows, key=order, reverse=sort.startswith("-"))
+    if sort == DEFAULT_SORT:
+        ordered_rows = sorted(rows, key=by_bits_and_speed)
+    else:
+        valued_rows = [row for row in rows if by_column(row) is not None]
+        unvalued_rows = [row for row in rows if by_column(row) is None]
+        valued_rows.sort(key=by_column, reverse=sort.startswith("-"))
+        ordered_rows = [*valued_rows, *unvalued_rows]
     # The sort is stable: within a verdict, the order of the column stays.
     verdict_ranks = {"yes": 0, "unknown": 1, "no": 2}
     return sorted(ordered_rows, key=lambda row: verdict_ranks[row.verdict])

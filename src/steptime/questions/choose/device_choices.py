@@ -55,6 +55,7 @@ class _DeviceStep:
         if self.model.needs(self.batch).fit(device):
             return self.batch
         usable_bytes = device.datasheet.usable_bytes or 0.0  # where it is unknown, the batch fits
+        # The largest divisor of a batch that is smaller than the batch is at most half of it.
         max_microbatch = largest_batch(
             lambda size: self._find_accumulated_needs(size).total_bytes,
             usable_bytes,
@@ -81,6 +82,7 @@ class _DeviceStep:
 
     def find_best_batch(self) -> tuple[int | None, float | None]:
         """Return the smallest fitting batch with 90 % of the best speed, and its examples/s."""
+        # The times of one model at all batches.
         (span,) = self.batch_steps.spans([self.model])
         fits = self.batch_steps.fit(self.model)
         pass_times_s = zip(*span.times, strict=True)  # for each batch, forward, backward and update
@@ -92,6 +94,7 @@ class _DeviceStep:
                 step_s_by_batch[batch] = sum(times_s)
         if not step_s_by_batch:
             return None, None
+        # `knee`: the smallest batch with 90 % of the best speed.
         best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
         best_step_s = step_s_by_batch[best_batch]
         examples_per_s = best_batch / best_step_s if best_step_s else None
@@ -238,7 +241,7 @@ def _price_row(
     priced_training = training
     if offer is not None:
         priced_training = replace(training, price=offer.price, billing=offer.billing)
-    bill = bill_training(priced_training, step_s, step.batch, 1)
+    bill = bill_training(priced_training, step_s, step.batch, device_count=1)
     kernel_columns = step.model.lowered(microbatch).columns
     energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None

@@ -168,6 +168,7 @@ def choose(
     rows = compare_devices(step_model, devices, training, cheapest(all_offers))
     if all(row.status == "unsupported" for row in rows):
         raise InputError("; ".join(rows[0].notes))
+    # None if the devices compute in several types, as without --dtype; then each row has its own.
     dtypes = {row.dtype for row in rows}
     best_rows = tuple(sort_rows(rows, sort)[:row_count])
     return ChooseAnswer(
@@ -238,7 +239,9 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         ]
         if word in KINDS:
             return [device for device in listed_devices if device.kind == word]
+        # Nobody buys or rents the GPU of a phone for a training: only its kind or name lists it.
         return [device for device in listed_devices if not _is_in_phones(device)]
+    # "gpus" looks like a kind, not like a device: say so instead of "unknown device".
     is_misspelled_kind = find_similar_names(word, KINDS) and not device_words.find_devices(word)
     if is_misspelled_kind:
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
@@ -348,6 +351,7 @@ def _list_page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
     links = value
     if links is None:
         node_links = dict.fromkeys(map(node_link_name, devices))
+        # Devices with few kinds of links have their own on the page, many kinds two usual ones.
         if len(node_links) <= MAX_NODE_LINKS:
             links = ",".join([*node_links, CLUSTER_LINKS])
         else:

@@ -291,6 +291,7 @@ def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
         "b": side_b.value,
         "a_shown": format_number(side_a.value),
         "b_shown": format_number(side_b.value),
+        # Of a quantity that is no time "faster" reads "better"; "same" and "unsure" stay.
         "verdict_shown": screen_words(quantity).get(verdict, pair.verdict),
     }
 

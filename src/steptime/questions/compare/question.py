@@ -135,6 +135,7 @@ def _refuse_misplaced_options(request: _CompareRequest) -> None:
     platforms = request.platforms
     if by and platforms:
         raise InputError("--by and --platforms: give one of them")
+    # Two platforms are two sides already; so are two folders.
     max_folder_count = 1 if platforms else 2
     if not by and len(request.folders) > max_folder_count:
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
@@ -177,6 +178,7 @@ def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing
         name_a, name_b = names
         pairing = pairs.two_platforms(data, name_a, name_b, quantity, any_dtype=any_dtype)
         return name_a, name_b, pairing
+    # One folder and no sides: its records hold predictions beside measurements.
     return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
 
 
@@ -192,6 +194,7 @@ def _make_answer(
     levels = tuple(map(_make_level_row, pairing.summarise_levels()))
     has_verdicts = any(pairing.columns.verdict)
     headline = _describe_pairs(request, pairing, errors, levels, name_a)
+    # A gate or a margin asks for a verdict in words.
     if folder_changes and (request.fail_on or request.margin is not None):
         headline += watch.describe_changes(folder_changes, request.quantity, detection_power)
     headline += slow_nodes.headline if slow_nodes else ()
@@ -232,6 +235,7 @@ def _describe_pairs(
         return []
     if request.by:
         return _describe_levels(levels, request.quantity)
+    # Two measurements have a verdict for each pair, and no error of a prediction.
     has_verdicts = any(pairing.columns.verdict)
     return [] if has_verdicts else [_describe_errors(errors, name_a)]
 
@@ -242,12 +246,14 @@ def _find_exit_code(
     """Return 3 where something changed that `fail_on` names, 2 where nothing can be judged."""
     if fail_on is None or detection_power is None:
         return 0
+    # Another CPU or GPU explains any change: nothing is said about the software.
     if detection_power.is_other_hardware:
         return CANNOT_JUDGE
     failing_fields = watch.FAIL_ON[fail_on]
     has_failed = any(getattr(folder_changes, name) for name in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
+    # That a step vanished is certain; slower and faster need records that can be judged.
     verdict_fields = set(failing_fields) - {"vanished"}
     needs_verdicts = bool(verdict_fields)
     return CANNOT_JUDGE if needs_verdicts and not detection_power.is_judged else 0
@@ -334,6 +340,7 @@ def _describe_intervals(
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []
+    # 1: steady, 0: still changing, NaN: too few samples to tell.
     is_any_unsteady = (pairing.columns.steady == 0).any()
     if is_any_unsteady:
         lines.append("no steady state on a side of some pairs: their intervals are wide")

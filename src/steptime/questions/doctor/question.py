@@ -125,6 +125,7 @@ def _find_first_command(names: tuple[str, ...]) -> str | None:
 
 def _read_user_devices() -> UserDevices:
     folder = item_files.user_folder("devices")
+    # The folder is made when a device is written: what counts is where it would be made.
     existing_folder = next(path for path in (folder, *folder.parents) if path.exists())
     probe = None
     reason = ""
@@ -145,6 +146,7 @@ def _read_user_devices() -> UserDevices:
 
 def read_calibration(calibration: DeviceCalibration) -> CalibrationState:
     """Return the date and versions of a calibration as its device file says them."""
+    # A device file without a value reads as "".
     return CalibrationState(
         date=calibration.date or None,
         backend=calibration.backend or None,
@@ -207,6 +209,7 @@ def find_changed_settings(
     new_driver = gpus[0].driver if gpus else None
     # What was calibrated, its value then, and its value now.
     settings = [(backend, calibration.version, versions.get(backend))]
+    # Threads decide the speed of a CPU alone.
     is_of_cpu = calibration.driver is None
     if is_of_cpu and calibration.threads is not None:
         settings.append(("threads", str(calibration.threads), str(default_threads)))

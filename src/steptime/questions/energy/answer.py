@@ -160,6 +160,7 @@ class DiagnosisAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the layers with the averages, the networks, and the other platforms."""
+        # An empty cell instead of 0: the multiply-adds are not known.
         layer_rows = [row.to_dict() | {"macs": row.macs or None} for row in self.layers]
         average_rows = [
             {**average.to_dict(), "net": "all", "layer": "average", "macs": None}

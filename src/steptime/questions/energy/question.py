@@ -156,6 +156,7 @@ def _read_chip_request_and_graph(
     folders = [] if nets is None else [nets]
     if network is None:
         table = json_document(_read_standard_input(), STANDARD_INPUT)
+        # A configuration names the file of its network, which lies in --nets or here.
         return request_of_configuration(table, STANDARD_INPUT, [*folders, Path()]), None
     is_json_file = not isinstance(network, Workload) and str(network).lower().endswith(".json")
     if is_json_file:
@@ -227,6 +228,7 @@ def _make_energy_answer(
     costs_by_part = _sum_costs_by_part(chip_estimate)
     notes = _describe_uncovered_and_pruned(
         chip_estimate,
+        # A configuration has no graph, so its uncovered ops have no shapes to estimate from.
         "counted as nothing" if graph is None else "energy estimated, latency left out",
     )
     extrapolation = describe_range(scaled_chips.process)

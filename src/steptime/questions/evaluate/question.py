@@ -193,6 +193,7 @@ def evaluate(
     worst_count = MAX_WORST
     if worst is not None:
         worst_count = parse_count(text_of(worst), "--worst", at_least=0)
+    # A method is a name, a `FILE.py:NAME`, a function or a cost model; each has a name to show.
     request = _EvaluateRequest(
         method=options.price_of(method) or cost_model(method_or_name),
         method_name=str(getattr(method, "__name__", getattr(method, "name", method))),
@@ -209,6 +210,7 @@ def evaluate(
     files = _list_file_paths(paths)
     if files is None:
         return _evaluate_cases(request, paths, None)
+    # A mapping is for rows of single devices; tables of trainings on many have fixed columns.
     tables, unread_paths = ([], []) if mapping else tables_in(files)
     if tables:
         return _evaluate_trainings(request, files, tables, unread_paths)
@@ -239,6 +241,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         missing_columns = describe_missing_columns(path)
         if missing_columns:
             raise InputError(missing_columns)
+    # With a list, `read_cases` adds the rows that cannot be asked; without one it raises.
     refusals: list[tuple[str, str]] | None = None if request.is_strict else []
     cases = read_cases(
         rows, request.mapping, max_rows=request.max_rows, warn=note, refusals=refusals
@@ -287,6 +290,7 @@ def _list_case_notes(
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}
     for device, calibration in sorted(calibrations.items()):
+        # `measured_points` counts points that a calibration measured itself; rows have none.
         is_from_rows = calibration.source and calibration.measured_points is None
         if is_from_rows:  # maybe from the very rows that are evaluated here
             notes.append(f"{device} was calibrated with {calibration.source}: they are no check")

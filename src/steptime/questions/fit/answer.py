@@ -163,6 +163,7 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         command_rows = [("", command) for command in self.would_fit]
         if self.would_fit:
             command_rows[0] = ("would fit", self.would_fit[0])
+        # Labels that begin with spaces, and empty ones, belong to the row above.
         facts = [
             *assumed_row(self.assumed),
             ("fits", _describe_verdict(self)),
@@ -198,6 +199,7 @@ def _describe_verdict(answer: FitAnswer) -> str:
     capacity = "" if usable_bytes is None else f" of {size(usable_bytes)}"
     remark = ""
     if answer.verdict == "no":
+        # A verdict of "no" needs a known capacity.
         remark = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
     elif answer.verdict == TOO_CLOSE:
         remark = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
@@ -236,4 +238,5 @@ def _make_largest_batch_row(answer: FitAnswer) -> tuple[str, str | None]:
         return "fits at least", f"batch {answer.capped_batch:,}; no larger one was tried"
     if answer.largest_batch is None:
         return "largest batch", None
+    # 0 if not even one example fits; None above, if the memory of the device is unknown.
     return "largest batch", f"{answer.largest_batch:,}" if answer.largest_batch else "none fits"

@@ -57,6 +57,7 @@ def list_fitting_commands(
     graph = base_model.graph()
     is_training = step.phase == "train"
     is_sequence_training = is_training and graph.tokens is not None
+    # Recompute needs layers that repeat, whose inputs can be kept instead of all activations.
     can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
     candidates = [(step, largest_batch)] if largest_batch > 0 else []
@@ -87,6 +88,7 @@ def _list_changed_trainings(base_model: StepModel, step: StepOptions) -> list[St
     changed_steps = []
     if workload.dtype == "float32":
         changed_steps.append(replace(step, dtype="bfloat16-mixed"))
+    # `states`: a type of the optimizer's states that the user chose already.
     if workload.optimizer in LOW_STATE_OPTIMIZERS and not workload.tuning.states:
         changed_steps.append(replace(step, optimizer=LOW_STATE_OPTIMIZERS[workload.optimizer]))
     return changed_steps
@@ -98,9 +100,11 @@ def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOp
     adapter_step = replace(recomputing_step, dtype="bfloat16", lora="r=16")
     chunked_loss_step = _with_stack(step, CHUNKED_LOSS_STACK)
     has_chunked_kernels = base_model.device.kind == "gpu" and "stack" in base_model.method.options
+    # `_with_stack` returns the step itself if the user chose a stack.
     has_stack_option = chunked_loss_step is step
     can_chunk = has_chunked_kernels and not has_stack_option
     tuning = base_model.workload.tuning
+    # A full training may become LoRA; one with an adapter may keep its frozen weights in 4 bits.
     trains_all = tuning == FULL_TRAINING
     can_quantise = tuning.has_adapter and not tuning.weights
     changed_steps: list[StepOptions] = []
@@ -112,8 +116,10 @@ def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOp
         changed_steps.append(recomputing_step)
     if trains_all:
         changed_steps += [replace(adapter_step, recompute=step.recompute), adapter_step]
+    # It has an adapter of its own: recompute and 4 bits are what is left to add.
     elif tuning.has_adapter:
         adapter_step = replace(recomputing_step, weights=tuning.weights or FROZEN_WEIGHTS)
+    # QLoRA: an adapter beside frozen weights in 4 bits.
     if trains_all or can_quantise:
         changed_steps.append(replace(adapter_step, weights=adapter_step.weights or FROZEN_WEIGHTS))
     if trains_all or tuning.has_adapter:
@@ -132,6 +138,7 @@ def _list_lightest_step(
         None if tuning.states else LOW_STATE_OPTIMIZERS.get(base_model.workload.optimizer)
     )
     if not (can_chunk or low_state_optimizer):
+        # Without either of them the step with 4 bits, listed before, is the lightest.
         return []
     lightest_step = replace(adapter_step, weights=adapter_step.weights or FROZEN_WEIGHTS)
     if low_state_optimizer:
@@ -171,6 +178,7 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
     """Return the command of the fewest such cards that hold the step with sharded weights."""
     device = base_model.device
     batch = base_model.workload.batch_per_replica
+    # Cards without a link of their own reach each other through the host.
     inside = None if find_node_link(device) else host_link(device)
     settings = step.method_options(step.options)
     for device_count in CARD_COUNTS_OF_NODE:
@@ -185,11 +193,13 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
             dtype=step.dtype,
             split=split,
             options=settings,
+            # The split says what is recomputed.
             tuning=replace(step.tuning, recompute="none"),
         )
         try:
             problem, plan_time = time_request(request)
         except InputError:
+            # `plan` does not take the network or an option: no number of devices changes that.
             return []
         if fits(problem, plan_time):
             option_values: dict[str, object] = {"device": device.name, "inside": inside}

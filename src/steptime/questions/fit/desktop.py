@@ -166,6 +166,7 @@ def answer_desktop_fit(
     rows = tuple(predict_row(case) for case in cases)
     first_case = cases[0]
     usable_bytes = first_case.machine.device.datasheet.usable_bytes
+    # Rows begin with the most bits.
     best_row = next((row for row in rows if row.fits), None)
     return DesktopFitAnswer(
         model=str(model),
@@ -203,6 +204,7 @@ def make_request(question: str, model: Any, device: Any, options: StepOptions) -
             text = f"{question}: {option} is of a training, --weights {options.weights} of a server"
             raise InputError(f"{text}; nearest: --weights nf4")
     context = options.sequence_length or DEFAULT_CONTEXT
+    # Prompt and answer share the context; at least half of it is the prompt's.
     answer_tokens = min(ANSWER_TOKENS, context // 2)
     return DesktopRequest(
         model=str(model),
@@ -239,6 +241,7 @@ def predict_row(case: DesktopCase) -> DesktopFitRow:
     memory = prediction.memory
     tpot, ttft = prediction.tpot, prediction.ttft
     input_tokens = case.request.input_tokens
+    # `over_bytes`: what is lacking; 0 if it fits, None if the memory of the device is unknown.
     fits = None if memory.over_bytes is None else not memory.over_bytes
     verdicts = {None: "unknown", True: "yes", False: "no"}
     return DesktopFitRow(

@@ -102,21 +102,21 @@ def _answer_step(
     largest_fitting_batch = _find_largest_batch(step_model, growth)
     is_capped = largest_fitting_batch is not None and largest_fitting_batch >= MAX_BATCH
     does_none_fit = largest_fitting_batch == 0
+    # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
     last_batch = largest_fitting_batch or workload.batch_per_replica
     doubled_batches = [] if does_none_fit else doubling(last_batch, growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
     worst_moment = step_model.worst_moment()
+    bytes_by_purpose = worst_moment.bytes_by_purpose
     parts: dict[str, int | None] = {
-        **worst_moment.bytes_by_purpose,
+        **bytes_by_purpose,
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    size_fields: Any = {
-        f"{name}_bytes": value for name, value in worst_moment.bytes_by_purpose.items()
-    }
+    size_fields: Any = {f"{name}_bytes": value for name, value in bytes_by_purpose.items()}
     commands = []
     if not prediction.fits:
         commands = list_fitting_commands(step_model, step, model, largest_fitting_batch or 0)
@@ -143,7 +143,7 @@ def _answer_step(
         parts={name: value for name, value in parts.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
         **size_fields,
-        understood=None,
+        understood=None,  # of a launch command; this step was given by options
         not_used=(),
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,
@@ -181,6 +181,7 @@ def _find_growth(step_model: StepModel) -> int:
     Graphs of families and of a `config.json` have few shapes, so each batch is quick.
     """
     path = step_model.workload.file
+    # An exported graph may have many ops, and each batch takes long; other graphs are quick.
     is_exported = bool(path) and not path.endswith(".json")
     return growth_for(len(step_model.graph().ops)) if is_exported else 2
 
@@ -195,6 +196,7 @@ def _find_largest_batch(step_model: StepModel, growth: int) -> int | None:
     )
     is_capped = largest_fitting_batch >= MAX_BATCH  # the search ended at its cap, not at the memory
     if is_capped and step_model.predict().fits:
+        # The user may ask for a batch above the cap that fits as well.
         return max(largest_fitting_batch, step_model.workload.batch_per_replica)
     return largest_fitting_batch
 

@@ -47,6 +47,7 @@ def answer_engine_fit(
     options = {
         name: getattr(step, name)
         for name in SERVED_OPTIONS
+        # A server always infers: `serve` has no --phase.
         if name != "phase" and getattr(step, name) != getattr(defaults, name)
     }
     return serve(model, device, 1 if batch is None else batch, max_context=True, **options)

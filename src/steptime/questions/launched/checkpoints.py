@@ -45,6 +45,7 @@ def find_checkpoint_option_and_type(model: str) -> tuple[str, str] | None:
     is_unquantised = not UNQUANTISED_WORDS.isdisjoint(words)
     if is_unquantised:
         return None
+    # These makers publish their networks in one type, which the id need not say.
     for prefix, option_and_type in OPTION_AND_TYPE_BY_PREFIX:
         if name.startswith(prefix):
             return option_and_type

@@ -39,6 +39,7 @@ def make_desktop_options(tool: str, facts: Facts, user_options: Mapping[str, obj
     if facts.get("experts_on_cpu"):
         options["cpu_moe"] = ALL_LAYERS_OF_EXPERTS
     options["weights"] = facts.get("weights", DEFAULT_WEIGHTS)
+    # `kv_dtype_k`: llama.cpp sets the types of keys and values apart; the keys' stands for both.
     cache_type = facts.get("kv_dtype", facts.get("kv_dtype_k"))
     if cache_type:
         options["kv"] = cache_type

@@ -61,15 +61,18 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
     dtype = str(facts.get("dtype"))
     all_facts["dtype"] = EMITTED_DTYPES.get(dtype, dtype)
     all_facts["recompute"] = all_facts.get("recompute", tuning.recompute)
+    # An adapter without a rank is none of LoRA's kind, which is all that these tools have.
     if tuning.has_adapter and not tuning.rank:
         title = ADAPTERS[tuning.adapter].title
         raise InputError(f"--emit {tool}: it has no {title}; nearest: --lora r=16")
     if tuning.rank:
+        # Recipes take LoRA for granted and name only other adapters.
         if tuning.adapter != LORA:
             all_facts["adapter"] = tuning.adapter
         if tuning.saved:
             all_facts["modules_to_save"] = tuning.saved.split("+")
         all_facts["lora_rank"] = tuning.rank
+        # `on`: the adapted products, "q+v", or a word for several of them.
         products = [f"{name}_proj" for name in tuning.on.split("+")]
         all_facts["lora_targets"] = LORA_TARGETS_BY_PRODUCTS.get(tuning.on, products)
         if tuning.weights:
@@ -102,9 +105,11 @@ def emit_server(
     limits: Facts = {"max_model_len": max_model_len, "max_num_seqs": max_sequences}
     limits |= facts
     draft = limits.get("draft")
+    # `draft` is a way of guessing, such as ngram, or a network with an id on the hub.
     if draft is not None and draft not in ACCEPTED_SHARES:
         limits["draft"] = find_hub_id(str(draft))
     if tool == "sglang" and "gpu_memory_utilization" in limits:
+        # SGLang's name of this share.
         limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")
     return emit_job(tool, SERVING, find_hub_id(model), limits)
 

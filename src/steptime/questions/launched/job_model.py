@@ -40,6 +40,7 @@ def find_model(job: LaunchJob, folder: Path) -> str:
 
 def find_network(model: str, folder: Path) -> str | None:
     """Return model text for an id on a hub, a folder or a file of weights; None if not known."""
+    # Readers of Megatron jobs write the network as model text already.
     if model.startswith("transformer:"):
         return model
     configuration = folder / model / "config.json"
@@ -67,6 +68,7 @@ def _list_shortened_names(model: str) -> list[str]:
     has_size_tag = re.search(r":\d+(\.\d+)?[bm]\b", base_name, re.IGNORECASE)  # llama3:8b
     if has_size_tag:
         full_names.insert(0, base_name.replace(":", "-"))
+    # "llama-3-8b-instruct" gives "llama-3-8b" and "llama-3", then "llama".
     shortened_names = []
     for full_name in full_names:
         shortened_names.append(full_name)

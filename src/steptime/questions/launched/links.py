@@ -39,6 +39,7 @@ def assume_links(
     first_device, *_ = parse_devices(device)
     site = default_site(first_device)
     link_to_host = site.get("host_link") or host_link(catalog.device(first_device))
+    # An option without a value is a degree of 1.
     device_count = prod(
         int(options.get(name) or 1) for name in DEGREE_OPTIONS_BY_QUESTION[question]
     )

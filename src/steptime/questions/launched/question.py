@@ -60,6 +60,7 @@ def read_launched(
         return None  # before the readers of the tools are imported
     from steptime.launch.reader import read_launch
 
+    # `fit` answers for one device, whatever the number of devices of the job.
     job = read_launch(str(model_or_job), device_count=1 if name == "fit" else device_count)
     if job is None and job_file is None:
         return None  # the text is a network after all
@@ -124,7 +125,10 @@ def answer_launched(
     from steptime.questions.launched.settings import MAKE_SETTINGS_BY_QUESTION
 
     job = question.job
-    user_options = {name: value for name, value in options.items() if value not in (None, False)}
+    # None and False are options that the user did not type; typed ones win over those of the job.
+    user_options = {
+        name: value for name, value in options.items() if value is not None and value is not False
+    }
     settings = MAKE_SETTINGS_BY_QUESTION[question.name](job, user_options)
     if question.name == "serve":
         replace_data_ranks_by_replicas(settings, question.model)

@@ -31,6 +31,7 @@ class QuestionSettings:
         """Add a note for each of these facts that is there and neither 1, false nor `none`."""
         for fact, reason in reason_by_fact.items():
             value = facts.get(fact)
+            # Degrees of 1 and "none" change nothing, so they need no remark.
             is_off = value in {None, 1, "none"} or value is False
             if not is_off:
                 self.notes.append(f"{fact} {_format_fact_value(facts[fact])}: {reason}")

@@ -42,6 +42,7 @@ def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
         if data_ranks > 1:  # replicas of the attention share one copy of the experts
             settings.options["expert"] = data_ranks
         return
+    # Only data-parallel ranks share out whole experts.
     settings.options["expert"] = min(expert_ranks, data_ranks)
     if expert_ranks > data_ranks:
         settings.notes.append(
@@ -57,6 +58,7 @@ def replace_data_ranks_by_replicas(settings: QuestionSettings, model: object) ->
     data_ranks = settings.options.get("data", 1)
     if data_ranks == 1:
         return
+    # Data-parallel ranks share the experts; without any, each is a server by itself.
     if read_language_model(str(model), trusted=True).experts:
         return
     for name in ("data", "expert"):

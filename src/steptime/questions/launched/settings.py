@@ -78,6 +78,7 @@ def make_fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> Quest
             "model: plan splits it"
         )
     if job.facts.get("recompute") == "selective":
+        # Without the option nothing is recomputed.
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
     if job.facts.get("loss") == "chunked":
@@ -116,6 +117,7 @@ def make_plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> Ques
     if job.tool in FRAMEWORK_STACKS:
         settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
     if job.facts.get("loss") == "chunked":
+        # From stage 2 on ZeRO shards as FSDP does, whose stack with chunked losses is another one.
         is_sharded = job.facts.get("zero", 0) not in {0, 1}
         settings.options["stack"] = CHUNKED_LOSS_STACKS["plan" if is_sharded else "fit"]
     return settings
@@ -162,6 +164,7 @@ def _set_adapter_options(settings: QuestionSettings, facts: Facts) -> None:
     if targets == "all-linear":
         products_text = ",on=linear"
     elif isinstance(targets, list):
+        # `on` names products inside the layers of the network; the head lies outside.
         inner_layers = [name for name in targets if name not in {"output", "lm_head"}]
         product_names = [ADAPTED_PRODUCTS_BY_LAYER.get(name, name) for name in inner_layers]
         products_text = f",on={'+'.join(product_names)}"
@@ -203,6 +206,7 @@ def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> Ques
     """
     settings = QuestionSettings()
     facts = job.facts
+    # llama.cpp and Ollama have options of their own; the engines below share theirs.
     if job.tool in DESKTOP_STACKS:
         settings.options.update(make_desktop_options(job.tool, facts, user_options))
         slots_reason = "so many requests at once are priced; --running-sequences 1 prices one"

@@ -279,6 +279,7 @@ def _list_facts(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
         value = getattr(answer, key)
         if isinstance(value, dict):
             for name, figure in value.items():
+                # These are fields of the answer as well, and come with it.
                 is_datasheet_field = key == "details" and name in DETAILS
                 if not is_datasheet_field:
                     yield f"{key}.{name}", format_value(key, figure)

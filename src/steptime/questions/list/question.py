@@ -92,6 +92,7 @@ def list_(
         rows if only is None else tuple(row for row in rows if _has_name_with_text(row, only))
     )
     if not listed_rows:
+        # "devices" becomes "device" in the message.
         singular = "quantity" if name == "quantities" else name.removesuffix("s")
         raise unknown(singular, only, [_find_row_name(row) for row in rows])
     return answer_class(topic=name, rows=listed_rows, _show_sources=sources)
@@ -183,6 +184,7 @@ def _read_methods() -> tuple[MethodRow, ...]:
             OptionRow(name=key, meaning=option.meaning)
             for key, option in cost_model(name).options.items()
         )
+        # The first line of its module describes a method.
         first_line = docstring.partition("\n")[0]
         rows.append(MethodRow(name=name, description=first_line, options=options))
     return tuple(rows)
@@ -223,6 +225,7 @@ def _read_accelerators() -> tuple[AcceleratorRow, ...]:
 
 def _read_questions() -> tuple[ListedQuestion, ...]:
     """Return the questions; their table belongs to `api`, a room above this one."""
+    # By name, since `api` itself imports this package.
     api = registry.load("steptime.api")
     return tuple(
         ListedQuestion(

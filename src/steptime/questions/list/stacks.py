@@ -128,6 +128,7 @@ def read_stacks() -> tuple[StackRow, ...]:
 
 
 def _read_stack(stack: Stack) -> StackRow:
+    # Fields of the same name and type are copied; `joins` become rows.
     shared_names = {field.name for field in fields(stack)} & set(StackRow.__struct_fields__)
     copied_fields = {name: getattr(stack, name) for name in shared_names - {"joins"}}
     return StackRow(
@@ -161,6 +162,7 @@ def _read_constants(stack: Stack) -> list[ConstantRow]:
             fitted_on=constant.fitted_on,
             reason=constant.why,
         )
+        # A use, such as training or serving, is a field of the stack with a table of constants.
         for use in uses()
         for name, constant in getattr(stack, use).items()
     ]

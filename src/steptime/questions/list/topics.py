@@ -147,6 +147,7 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
         tables = [self._table(self.topic, devices)] if devices else []
         if paper_devices:
             title = "figures of one paper, taken for no other device"
+            # Shown with --details alone, unless nothing else is listed.
             tables.append(replace(self._table(title, paper_devices), is_detail=bool(devices)))
         return tables
 
@@ -363,7 +364,7 @@ def _describe_figure(figure: FigureRow) -> str:
         return f"{figure.value:,.6g} {FIGURE_NOUNS[figure.quantity]}"
     if figure.quantity == "j_per_op":
         return f"{figure.value * PJ_PER_J:.4g} pJ/op"
-    return seconds(figure.value)
+    return seconds(figure.value)  # a latency
 
 
 class ListedQuestion(AnswerRow, frozen=True, kw_only=True):

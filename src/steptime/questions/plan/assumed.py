@@ -24,6 +24,7 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
         assumed["dtype"] = rank.dtype
     if request.optimizer is None:
         assumed["optimizer"] = rank.optimizer
+    # One layer of each kind, on one device, rests on the same settings as the whole plan.
     single_device = assumed_of(rank.step_model.with_graph(rank.graph_of_kinds(), 1))
     assumed |= {
         name: single_device[name]
@@ -35,6 +36,7 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
     device_count = problem.cluster.device_count
     do_devices_share_node = min(site.per_node, device_count) > 1
     if do_devices_share_node and "inside" not in request.node_options:
+        # The ladder of links begins inside a node.
         assumed["inside"] = problem.cluster.ladder[0].link.name
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)

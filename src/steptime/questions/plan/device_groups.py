@@ -76,13 +76,16 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
         site_request = replace(request, site=site, other_sites=sites if request.other_sites else ())
         problem: PlanProblem | None = None
         for device_count in sorted(set(request.device_counts)):
+            # The problem before has priced the layers, which do not depend on the device count.
             problem = site_request.make_problem(shape, device_count, problem)
             offer = find_offer(problem, request.prices)
             tokens_of_step = global_batch * shape.text_length(request.tuning)
             limits = _search_limits(request, device_count, tokens_of_step, offer)
             space = PlanSpace(problem, device_count, global_batch, site.per_node, fixed_fields)
+            # Two plans whose times differ by less than this ratio cannot be told apart.
             tie_ratio = error_ratio(problem)
             if request.other_sites:
+                # Different devices share no error: both intervals count.
                 step_bounds = problem.rank.step_bounds
                 tie_ratio = max(tie_ratio, step_bounds.high / step_bounds.low) ** 2
             result = find_best_plans(problem, space.families(), global_batch, limits, tie_ratio)
@@ -99,6 +102,7 @@ def _search_limits(
     """Return the limits of a request; a budget does not hold devices without a price."""
     training_steps = (request.tokens or 0.0) / tokens_of_step
     cost_per_hour = 0.0 if offer is None else offer.price * device_count
+    # An unknown power is beyond any limit; without a price there is no limit on the cost.
     amount_of_plan: dict[str, Callable[[PlanEstimate], float]] = {
         "budget_per_hour": lambda _: cost_per_hour,
         "days": lambda plan: plan.step_s * training_steps / DAY_S,
@@ -128,6 +132,7 @@ def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
     if not considered_count:
         microbatch = request.microbatch or 1
         global_batch = request.global_batch or 1
+        # Names the fault of the chosen fields, if they alone are to blame.
         check_step(shape, PlanStep(make_plan(request.split), microbatch, global_batch))
         options = [
             option_of(name) if value is True else f"{option_of(name)} {value}"
@@ -146,6 +151,7 @@ def _describe_refusal(
 ) -> str:
     """Describe why there is no plan: the plans that each limit refuses, and the nearest plan."""
     misses = [(group, group.result.nearest) for group in groups if group.result.nearest]
+    # Only an unknown power cannot be compared with its limit.
     if not misses:
         return "plan: the power of these devices is not known"
 
@@ -191,6 +197,7 @@ def error_ratio(problem: PlanProblem) -> float:
     """
     bounds = problem.rank.plan_bounds
     log_error = log(bounds.high)
+    # The shared part of both errors cancels; of the rest two independent errors add as squares.
     independent_log_error = log_error * sqrt(1 - bounds.shared**2)
     log_error_of_difference = sqrt(2) * independent_log_error
     return exp(log_error_of_difference)

@@ -99,6 +99,7 @@ def price_plan(
     device_w = None if energy_j is None else energy_j / plan_time.step_s / device_count
     does_fit = fits(problem, plan_time)
     answer = PlanAnswer(
+        # Described below, from the whole answer.
         headline=(),
         model=shape.label,
         device=problem.device.name,
@@ -146,6 +147,7 @@ def price_plan(
 
 def request_of(request: Request, answer: PlanAnswer) -> Request:
     """Return the request of the very plan of an answer, such as the best plan of a search."""
+    # The number of microbatches follows from the batches.
     field_names = vars(Plan()).keys() - {"microbatches"}
     split = {name: getattr(answer.plan, name) for name in field_names}
     sites = (request.site, *request.other_sites)
@@ -225,6 +227,7 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     stages = tuple(
         StageMemory(
             stage=stage,
+            # Interleaved: device s of p holds the virtual stages s, s + p, s + 2 p, ...
             layers=sum(virtual_stage_layers[stage::stage_count]),
             needed_bytes=memory.total,
             **_memory_sizes(memory),

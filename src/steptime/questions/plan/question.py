@@ -151,7 +151,7 @@ def plan(
         limits=limits,
         trace=None if trace is None else Path(trace),
         other_sites=tuple(further_sites),
-        trusted=True,
+        trusted=True,  # the user typed the model, so it may be the user's own code
         node_options=frozenset(name for name in NODE_OPTIONS if getattr(parsed, name) is not None),
         **parsed.request_fields,
     )
@@ -238,6 +238,7 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
     if request.other_sites and not is_search:
         raise InputError("plan: several devices go with --device-count or --max-device-count")
     answer = search_plans(request) if is_search else answer_plan(request)
+    # A search may choose to offload by itself.
     default_offload = None if is_search else "none"
     is_without_offload = request.split.get("offload", default_offload) == "none"
     does_fit = answer.fits if isinstance(answer, PlanAnswer) else True

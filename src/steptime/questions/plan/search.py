@@ -116,6 +116,7 @@ def search_plans(request: Request) -> PlanSearchAnswer:
     keys = dict.fromkeys([*fastest_keys, *_choose_simulated(groups)])
     plans = {}
     for group_index, plan in keys:
+        # A simulation may take longer than the closed form that found the plan within the limits.
         plans[group_index, plan] = _simulate_plan(groups[group_index], plan)
     front = _unbeaten_plans([plan for plan in plans.values() if plan.is_within])
     if not front:
@@ -132,10 +133,12 @@ def _search_answer(
 ) -> PlanSearchAnswer:
     best = _price_best(front[0], request, groups)
     limits_s = _as_fast_limits(groups, best)
+    # By identity: the fastest plans are among those of the front, or apart from it.
     rows = {id(plan): _plan_row(plan, best, limits_s) for plan in (*front, *fastest)}
     considered_count = sum(group.result.considered_count for group in groups)
     refused = count_refused(groups)
     is_single_device = not request.other_sites
+    # Equal for all groups.
     memory_error_share = groups[0].problem.rank.memory_error_share
     return PlanSearchAnswer(
         headline=(
@@ -148,11 +151,13 @@ def _search_answer(
         as_fast_count=sum(
             step_s <= limits_s[group.key] for group in groups for step_s in group.result.steps_s
         ),
+        # The groups of a site end with its largest number of devices.
         space=groups[-1].space,
         bound_by=describe_bottleneck(best),
         assumed={
             name: value
             for name, value in best.assumed.items()
+            # Several devices share one stack and optimizer; links and types are their own.
             if is_single_device or name in ("stack", "optimizer")
         },
         best=best,
@@ -271,6 +276,7 @@ def _as_fast_limits(
     for group in groups:
         problem = group.problem
         is_device_of_best = problem.device.name == best.device
+        # Plans of one type of device share its error; of two types, their intervals may overlap.
         if is_device_of_best:
             limits_s[group.key] = best.step_s * error_ratio(problem)
         else:
@@ -296,6 +302,7 @@ def _plan_row(
         device_count=answer.device_count,
         low_s=answer.low_s,
         high_s=answer.high_s,
+        # Other stacks are priced for the best plan alone: they widen the others in proportion.
         any_stack_low_s=answer.low_s * best.any_stack_low_s / best.low_s,
         any_stack_high_s=answer.high_s * best.any_stack_high_s / best.high_s,
         examples_per_s_per_device=answer.examples_per_s_per_device,

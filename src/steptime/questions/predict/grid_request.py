@@ -91,6 +91,7 @@ class GridRequest:
     def cells(self) -> Iterator[GridCell]:
         """Yield the cells, computed anew at each call."""
         axes = self.axes
+        # `grid` prices one data type, a place may name its own: `h100:float16`.
         for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
             devices = [device for device, place_dtype in axes.places if place_dtype == dtype]
             makers = [partial(self._make, name, dtype) for name in axes.models]
@@ -115,6 +116,7 @@ class GridRequest:
         for model in self.axes.models:
             workload = self.make_workload(model, batch)
             prefix = "" if len(self.axes.models) == 1 else f"{model}: "
+            # Only layers of files can be unknown.
             if workload.file:
                 layers += [f"{prefix}{layer}" for layer in build(workload).unmodelled]
         return tuple(layers)
@@ -134,6 +136,7 @@ def request_grid(
         InputError: for a file of prices without a training, and for a network that reads no tokens.
     """
     make_workload_of = _workload_maker(step)
+    # None: at the batch of the model itself.
     workloads = (make_workload_of(name, None) for name in axes.models)
     training = read_training(tokens, prices, workloads)
     return GridRequest(axes, make_workload_of, method, settings, training)

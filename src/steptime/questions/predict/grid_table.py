@@ -44,6 +44,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         InputError: as a single prediction does, and for a file of another kind.
     """
     path = None if out is None else Path(out)
+    # A path without an ending is a folder of records.
     if path is not None and not path.suffix:
         return _predict_into_folder(request, path)
     if path is not None:
@@ -94,6 +95,7 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
         raise InputError("a folder of records has no training: leave out --tokens, or --out a .csv")
     if axes.link or axes.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
+    # Refuses unknown settings before anything is written.
     request.method.under(request.settings)
     batches = axes.batches or (None,)
     workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
@@ -209,6 +211,7 @@ def _table_row(row: GridRow) -> Mapping[str, Any]:
 
 def _describe_notes(row: GridRow) -> str:
     """Return the notes below a table: without the lack of memory, which has a column."""
+    # The column of the memory says why there is no time.
     if row.step_s is None:
         return ""
     is_out_of_memory = row.status == "oom"  # its first note says so, as the cell does
@@ -223,6 +226,7 @@ def _describe_memory(row: GridRow) -> str:
     peak = size(row.peak_bytes)
     if row.status != "unsupported":
         return peak
+    # The first note of an unsupported cell: "device 'h100': no float64; ...".
     refusal = row.notes[0].removeprefix(f"device '{row.device}': ")
     reason = refusal.partition(";")[0]
     return f"{peak} - {reason}" if reason else peak

@@ -183,7 +183,7 @@ def predict(
     workload = step.workload(model, batch)
     device_name = options.single_device(text_of(device))
     models = [
-        StepModel(workload, device_name, None, method, method_options, assumes=True)
+        StepModel(workload, device_name, method=method, options=method_options, assumes=True)
         for method_options in (settings, *other_settings)
     ]
     if timeline is not None:
@@ -280,6 +280,7 @@ def _predict_folder(
 
     names = () if device is None else parse_devices(text_of(device))
     devices = tuple(map(catalog.device, names)) or None
+    # Refuses unknown settings before anything is written.
     method.under(settings)
     joining_link = None if link is None else catalog.link(link, "--link")
     predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)

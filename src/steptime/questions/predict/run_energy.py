@@ -50,6 +50,7 @@ class EnergyRequest:
             return None
         energy_kwh = None if energy.energy_j is None else self.steps * energy.energy_j / KWH_J
         energy_max_kwh = None if energy.max_j is None else self.steps * energy.max_j / KWH_J
+        # Where only an upper bound of the energy is known, cost and CO2 are upper bounds as well.
         billed_kwh = energy_max_kwh if energy_kwh is None else energy_kwh
         cost_total = None
         co2_g = None

@@ -211,6 +211,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
         is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
         step = interval("step_s", self.step_s, self.low_s, self.high_s)
         if self.is_extrapolated:
+            # The mark of the footnote on extrapolation.
             step = f"~{step}"
         if is_host_bound:
             step += ", as long as the host takes to issue it"
@@ -274,7 +275,7 @@ def predict_step(
         method=model.method.name,
         options=dict(record_method(model).options),
         batch=workload.batch_per_replica,
-        tokens=length and length * workload.batch_per_replica,
+        tokens=None if length is None else length * workload.batch_per_replica,
         phase=workload.phase,
         dtype=workload.dtype,
         optimizer=workload.optimizer,

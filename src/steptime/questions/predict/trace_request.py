@@ -178,6 +178,7 @@ def _find_interval(
     step_s: float, device: Device, method: Method
 ) -> tuple[float | None, float | None]:
     """Return the ends of the 80 % interval of a step by its shapes alone, as of any network."""
+    # Intervals were calibrated for the default method alone.
     if method.name != DEFAULT:
         return None, None
     interval = conformal.find_ends(conformal.DEVICE_STEPS, device).interval_around(step_s)

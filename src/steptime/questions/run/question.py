@@ -137,7 +137,7 @@ def run(
     backend, is_compiled = options.stack_of(stack, backend, compile_)
     input_options = {
         "data": None if data is None else str(data),
-        "staging": staging and check_choice("--staging", staging, STAGINGS),
+        "staging": check_choice("--staging", staging, STAGINGS) if staging else staging,
         "stage_to": None if stage_to is None else str(stage_to),
         "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
         "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
@@ -238,6 +238,7 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
     table = breakdown.answer(Data.of([record, *ops]))
+    # The last line says that no prediction is here, which this run never has.
     breakdown_lines = breakdown.says(table)[:-1]
     trace_lines = [str(trace)] if trace else []
     return msgspec.structs.replace(
@@ -270,8 +271,10 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
         raise InputError("--prefetch needs --loaders")
     if "train_steps" in values and phase != "train":
         raise InputError(f"--train-steps needs --phase train, not {phase}")
+    # Raises before the network is built if there is no data set.
     find(values["data"])
     if staging == "local":
+        # Raises if the folder of copies is missing.
         place(values.get("stage_to", ""))
     return {"input": input_, **values}
 
@@ -300,6 +303,7 @@ def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]
         dtype = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
     for device in devices:
+        # A device file that a probe wrote says on which platform it was measured.
         is_device_of_record = record.platform in (device.name, device.measured.get("platform"))
         if is_device_of_record:
             source = "probed" if device.measured else "datasheet"

@@ -327,6 +327,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         settings = assumed_text(self.assumed)
         if settings:
             yield settings
+        # Only data parallelism over a link has these two choices, and Paleo's method neither.
         if self.parallel != "data" or not self.link or self.method == "paleo":
             return
         if not self.overlap:
@@ -339,10 +340,12 @@ def _make_cells(row: ScaleRow) -> dict[str, object]:
     """Return the cells of a number of replicas."""
     cells: dict[str, object] = {
         **row.to_dict(),
+        # An empty cell instead of 0.
         "hidden_s": row.overlap_s or None,
         "train_h": None if row.train_s is None else row.train_s / HOUR_S,
     }
     for pass_name in ("forward", "backward"):
+        # Of a network split over devices: its chains of layers run at once, or one after the other.
         lower_s = cells[f"{pass_name}_lower_s"]
         upper_s = cells[f"{pass_name}_upper_s"]
         if isinstance(lower_s, float) and isinstance(upper_s, float):

@@ -42,7 +42,8 @@ def list_notes(
     fabric = model.fabric
     max_batch = max(row.batch for row in rows)
     needs = model.needs(max_batch)
-    is_data_parallel = parallel == "data"  # no device holds all splits
+    # A replica holds the whole network; of a split network no device does.
+    is_data_parallel = parallel == "data"
     if is_data_parallel and not needs.fit(model.device):
         is_single_replica = [row.replicas for row in rows] == [1]
         batch = f"batch {max_batch} (optimizer {model.workload.optimizer}): "
@@ -54,6 +55,7 @@ def list_notes(
     if parallel != "model":
         for option in _unused_options(fabric, collective):
             yield f"{collective} does not use {option}"
+    # A method without latencies, as Paleo's, lacks nothing.
     for name in fabric.without_latency if model.method.latency else ():
         hint = " (--latency-us)" if name == fabric.between.name else ""
         yield f"{name}: no latency is known, so none is counted{hint}"
@@ -61,10 +63,12 @@ def list_notes(
 
 def _unused_options(fabric: Fabric, collective: str) -> Iterator[str]:
     """Yield the options of a fabric that differ from their defaults and have no effect."""
+    # A collective of the user's own may use any option.
     is_listed = collective in COLLECTIVES
     has_servers = collective == "parameter-server"
     if fabric.servers > 1 and is_listed and not has_servers:
         yield "--servers"
+    # The size of a node matters if what joins its devices differs from what joins nodes.
     are_nodes_described = fabric.inside is not None or fabric.links_per_node != 1
     has_groups = collective == "hierarchical" or are_nodes_described
     if fabric.per_node != GROUP and is_listed and not has_groups:

@@ -174,6 +174,7 @@ def scale(
     sync = Sync(collective, factor, overlap)
     counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
+    # One replica uses no link.
     if max(counts or [0]) < 2:
         node_settings = {}
     request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, node_settings)
@@ -223,10 +224,11 @@ def _read_training(
         refuse({"--price": price}, "{} needs --examples N or --tokens N, those of a training")
         return None
     return Training(
-        0 if examples is None else parse_count(text_of(examples), "--examples"),
-        DEFAULT_EPOCHS if epochs is None else parse_number(epochs, "--epochs"),
-        None if price is None else parse_price(price, "--price"),
-        billing or BILLINGS[0],
+        # Without --examples there are --tokens, which the caller turns into examples.
+        examples=0 if examples is None else parse_count(text_of(examples), "--examples"),
+        epochs=DEFAULT_EPOCHS if epochs is None else parse_number(epochs, "--epochs"),
+        price=None if price is None else parse_price(price, "--price"),
+        billing=billing or BILLINGS[0],
     )
 
 
@@ -246,6 +248,7 @@ def _predict_rows(
     """Return the step of each number of replicas; raises `InputError`."""
     model, sync = request.model, request.sync
     batch = model.workload.batch_per_replica
+    # Refuses an unknown collective before any row is computed.
     model.collective(sync.collective)
     if request.parallel == "data":
         return data_parallel(model, replica_counts or (), batch, request.scaling, sync)
@@ -335,6 +338,7 @@ def _make_row(
         bill = bill_training(training, row.step_s, row.global_batch, row.replicas)
         values |= _plain_numbers(asdict(bill))
         if training.tokens is not None:
+            # A training that is said in tokens has no epochs.
             values["epoch_s"] = None
     return msgspec.convert(values, ScaleRow)
 
@@ -346,5 +350,6 @@ def _plain_numbers(values: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, Mapping):
             plain[name] = _plain_numbers(value)
         else:
+            # The float64 of numpy is a float too.
             plain[name] = float(value) if isinstance(value, float) else value
     return plain

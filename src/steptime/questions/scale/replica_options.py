@@ -98,11 +98,11 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             between = replace(between, latency_s=latency_us * SECONDS_PER_US)
         inside = None if self.inside is None else catalog.link(self.inside, "--inside")
         return Fabric(
-            between,
-            inside,
-            _count_or(self.per_node, "--per-node", GROUP),
-            _count_or(self.links_per_node, "--links-per-node", 1),
-            _count_or(self.servers, "--servers", 1),
+            between=between,
+            inside=inside,
+            per_node=_count_or(self.per_node, "--per-node", GROUP),
+            links_per_node=_count_or(self.links_per_node, "--links-per-node", 1),
+            servers=_count_or(self.servers, "--servers", 1),
         )
 
 

@@ -61,6 +61,7 @@ def is_desktop_question(service: Service, options: ServeOptions) -> bool:
         return is_desktop_stack(options.stack)
     if is_gguf(service.model) or names_desktop_weights(options.weights):
         return True
+    # Servers of many requests do not run on a machine whose CPU and GPU share one memory.
     return has_trait(catalog.device(service.site.device), "unified_memory")
 
 
@@ -106,6 +107,7 @@ def answer_desktop(service: Service, options: ServeOptions) -> DesktopAnswer:
         input_tokens=request.input_tokens,
         output_tokens=request.output_tokens,
         gpu_layers=case.placing.layers_on_device,
+        # The head counts as a layer, as in llama.cpp's --gpu-layers.
         layer_count=weights.layers + 1,
         host=machine.host.name if has_host else None,
         assumed=_assumed(case, options, has_host=has_host),
@@ -115,6 +117,7 @@ def answer_desktop(service: Service, options: ServeOptions) -> DesktopAnswer:
         tpot_s=tpot.value,
         tpot_low_s=tpot.low,
         tpot_high_s=tpot.high,
+        # The prompt's step yields the first token.
         request_s=ttft.value + (request.output_tokens - 1) * tpot.value,
         tokens_per_s_per_user=1 / tpot.value,
         output_tokens_per_s=request.sequences / tpot.value,
@@ -154,6 +157,7 @@ def _make_request(service: Service, site: Site, options: ServeOptions) -> Deskto
     return DesktopRequest(
         model=service.model,
         device=site.device,
+        # Cards split by rows (tensor) or by layers (pipeline): one of both is 1.
         device_count=max(service.tensor, service.pipeline),
         is_split_by_rows=service.tensor > 1,
         stack=options.stack or "",
@@ -224,6 +228,7 @@ def _find_change(case: DesktopCase) -> str | None:
     for change, request in _smaller_requests(case):
         try:
             changed_case = request.resolve()
+        # This software or network does not have the changed type.
         except InputError:
             continue
         lacking_bytes = changed_case.predict().memory.over_bytes
@@ -259,6 +264,7 @@ def _smaller_types(case: DesktopCase) -> list[str]:
         types = list(SMALLER_WEIGHTS)
     else:
         types_of_stack = [name for name, row in row_by_type.items() if row.get("stack") == stack]
+        # The types of such a stack are listed from the smallest to the largest.
         types = types_of_stack[::-1]
     if current_type not in types:
         return types

@@ -299,6 +299,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
 
     def demand(self) -> Demand | None:
         """Return the demand, None where no option of a load is given; raises `InputError`."""
+        # 0 stands for an option that is not given.
         demand = Demand(
             concurrency=self.count_of("concurrency") or 0,
             rate=0.0 if self.rate is None else parse_number(self.rate, "--rate"),
@@ -353,7 +354,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         Raises:
             InputError: for options of a search without one, and a picture that cannot be written.
         """
-        picture, _ = check_picture(self.out), self.searched_device_count
+        picture = check_picture(self.out)
+        _ = self.searched_device_count  # raises for text that is no number
         if not self.search:
             search_options = {"--max-device-count": self.max_device_count, "--out": self.out}
             options.refuse(search_options, "{} goes with --search")

@@ -91,6 +91,7 @@ def _default_limits(service: Service) -> Facts:
 
     A stack whose limit follows from the memory of the cache has none.
     """
+    # 0: the stack has no such limit.
     sequences = int(service.phases().limit("max_sequences"))
     return {"max_num_seqs": sequences} if sequences else {}
 
@@ -129,7 +130,14 @@ def _emit_best(tool: str, search: SearchAnswer, service: Service) -> SearchAnswe
     if best.prefill_replicas is not None:
         raise InputError(f"--emit {tool}: prompts are read by replicas of their own there")
     request_tokens = search.input_tokens + search.output_tokens
-    emitted = emit_server(tool, search.model, _facts_of(best, service), request_tokens, None)
+    # The room for sequences is no part of a row of the search.
+    emitted = emit_server(
+        tool,
+        search.model,
+        _facts_of(best, service),
+        request_tokens,
+        sequences_in_memory=None,
+    )
     notes = search.notes
     if best.replicas > 1:
         notes = (*notes, f"--emit {tool}: the command of one of {best.replicas} replicas")

@@ -166,6 +166,7 @@ def _predict_times(
             prefill_data=reader.data,
             prefill_expert=reader.expert,
         )
+    # The same question as the command of the row asks, where prompts may be read apart.
     service = replace(service, demand=demand)
     run = run_service(service, search.load, kind.phases, run_requests)
     times = predict_times(average_service(service, run), kind.phases, run)
@@ -175,6 +176,7 @@ def _predict_times(
 def _scale_to_p90(spread: TimeSpread | None, mean: Interval) -> Interval:
     """Return the 90th percentile with the relative interval of the mean."""
     if spread is None:
+        # All requests have one token, so there is no time between tokens.
         return Interval(0.0)
     if mean.low is None or mean.high is None:
         return Interval(spread.p90_s)
@@ -261,7 +263,9 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         repeats = ceil(request_count / len(search.load.inputs))
         inputs = list(search.load.inputs) * repeats
         outputs = list(search.load.outputs) * repeats
-        load = Load(inputs[:request_count], outputs[:request_count], (), users)
+        load = Load(
+            inputs[:request_count], outputs[:request_count], arrivals_s=(), concurrency=users
+        )
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         if run.tpot is not None:
@@ -330,6 +334,7 @@ def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterat
         name = catalog.device(site.device).name
         if name in devices_with_server:
             continue
+        # A model that fits the device was run there; else the refusals say why none does.
         if name in search.isolated_times_s:
             ttft, tpot = map(seconds, search.isolated_times_s[name])
             yield (

@@ -100,6 +100,7 @@ class _Server:
     def memory(self) -> ServerMemory:
         """The memory of a device; under load of as many sequences as have room."""
         service, sequences = self.service, self.service.running_sequences
+        # No more sequences run at once than have room.
         if self.run is not None:
             room = largest_running_sequences(self.phases, service.length, service.input)
             sequences = min(sequences, room)
@@ -118,6 +119,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     prefill_of_all = service.price_prompts(phases, service.running_sequences)
     # Under load prompts come one by one.
     prefill = prefill_of_all if server.run is None else service.price_prompts(phases, 1)
+    # While a request decodes, its context grows from the prompt to prompt and answer.
     mean_context = service.input + service.output / 2
     decode = price_token(phases, phases.guesses, service.running_sequences, mean_context)
     memory = server.memory

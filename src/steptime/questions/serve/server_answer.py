@@ -317,6 +317,7 @@ def _load_table(load: ServerLoad) -> Table:
         ),
     ]
     in_time = ""
+    # Without targets every request is in time, which needs no word.
     if load.highest_rate_per_s or load.in_time_share < 1:
         in_time = f", {percent(load.in_time_share)} of them in time"
     cache = f"cache {percent(load.cache_share)} full at most"

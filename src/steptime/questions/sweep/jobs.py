@@ -170,6 +170,7 @@ def status(folder: kinds.Folder) -> StatusAnswer:
     path = _submitted_folder(folder)
     snapshot = cluster.take_snapshot(path, note)
     current_ids = submission.read_current_ids(path)
+    # The folder may hold cells of earlier submissions; None: nobody wrote down which are current.
     current_cells = [
         cell for cell in snapshot.states if current_ids is None or cell.trial.id in current_ids
     ]
@@ -274,6 +275,7 @@ def _ended_cells(states: list[CellState]) -> list[EndedCell]:
 def _live_tasks(snapshot: Snapshot) -> tuple[TaskState, ...]:
     """Return the tasks that wait or run, each with its number of cells left."""
     cells_left: Counter[tuple[str, str, str]] = Counter()  # by job, state and reason
+    # `queued` is what the queue says of the cell's task, if the task still is in the queue.
     for cell in snapshot.states:
         if cell.queued:
             task = cell.queued.task.text, cell.queued.state, cell.queued.text

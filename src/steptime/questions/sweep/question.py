@@ -80,6 +80,7 @@ def sweep(
     path = Path(file)
     experiment = read_experiment(path)
     if not experiment.measure:
+        # None and False stand for options that were not given.
         measuring_options = {
             "--rounds": rounds,
             "--runs": runs,
@@ -203,6 +204,7 @@ def _check_input(experiment: Experiment) -> None:
     from steptime.measure.data.sources import place
 
     if "dataset" in experiment.input:
+        # Raises where there is no data set; `place` does for a missing folder of copies.
         find(experiment.data)
         if "local" in experiment.staging:
             place(experiment.stage_to)

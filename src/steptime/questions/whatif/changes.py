@@ -135,6 +135,7 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
     figure = getattr(device.datasheet, field_name)
     if change.times and figure is None:
         return {}
+    # A factor multiplies the figure in SI units; a new value is in the unit of the device's file.
     changed_figure = figure * change.value if change.times else change.value * unit
     is_count = field_name in ("multiprocessors", "cores")
     return {field_name: max(1, round(changed_figure)) if is_count else changed_figure}
@@ -151,7 +152,8 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     fields = {}
     for field_name in field_names:
         peaks: Mapping[str, float] = getattr(device.datasheet, field_name)
-        is_absolute = not change.times  # one number cannot be the peak of several types
+        is_absolute = not change.times
+        # One number cannot be the peak of several types.
         if is_absolute and not dtype and len(peaks) > 1:
             dtypes = ", ".join(peaks)
             raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
@@ -171,6 +173,7 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
     changed_figures = {change.key.partition(".")[0] for change in changes}
     notes = []
     changes_peak = bool(changed_figures & {"peak", *PEAK_TABLES})
+    # Methods that read more than a roofline hold kernels to the power limit as well.
     is_power_limited = bool(method.reads and device.datasheet.peak_w)
     if changes_peak and is_power_limited and "tdp_W" not in changed_figures:
         notes.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
@@ -192,6 +195,7 @@ def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []
     read_fields = _READ_FIELDS + method.reads
+    # Such a method reads the power limit, too.
     if method.reads:
         read_fields += ("peak_w",)
     if field in read_fields:

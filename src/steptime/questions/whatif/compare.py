@@ -137,6 +137,7 @@ def _compare_ops(
     There are none where another batch runs as other kernels.
     """
     are_kernels_paired = len(before.bindings) == len(after.bindings)
+    # Another batch may run as other kernels, which cannot be compared one by one.
     if not are_kernels_paired:
         return []
     return [
@@ -147,6 +148,7 @@ def _compare_ops(
             batch=batch,
             traffic=None if batch == UNCHANGED_BATCH else _traffic_of(old, new, growth),
             before_s=old.time.value,
+            # For as many examples as before.
             after_s=new.time.value / growth,
         )
         for old, new in zip(before.bindings, after.bindings, strict=True)

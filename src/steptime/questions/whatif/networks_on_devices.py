@@ -51,6 +51,7 @@ class NetworkCase:
         """
         if self.batch <= largest:
             return True
+        # The batch is above the largest trial: only if no larger one was tried may it still fit.
         are_all_trials_fitting = largest >= MAX_BATCH
         if not are_all_trials_fitting:
             return False
@@ -90,7 +91,7 @@ def make_cases(
     for workload in watched(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
-            model = StepModel(workload, device, None, method, options, assumes=True)
+            model = StepModel(workload, device, method=method, options=options, assumes=True)
             _ = model.effective_device  # raises for a type without a peak
             models[key] = model, BatchSteps(model, TRIAL_BATCHES)
         model, steps = models[key]
@@ -111,6 +112,7 @@ def assumed_fields(cases: Sequence[NetworkCase]) -> AssumedFields:
 
     A convolutional network and a sequence model differ in their data type and optimizer.
     """
+    # Cases of one network at several batches share a model.
     models = {id(case.model): case.model for case in cases}
     rows = [
         NetworkSettings(model=model.workload.label, assumed=assumed_of(model))
@@ -144,6 +146,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
         changed_largest_batch=changed_largest,
         status="ok",
     )
+    # "oom": fits neither before nor after the change; "new": only after; "oom after": only before.
     if not (fits_before or fits_after):
         return _with(row, status="oom"), None
     changed_s = model.timeline(case.batch).step_s
@@ -158,6 +161,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
         return _with(row, status="oom after"), None
     grown_batch = case.grow_batch(changed_largest)
     grown_path = None if grown_batch == case.batch else find_critical_path(model, grown_batch)
+    # Seconds for as many examples as the unchanged batch has.
     grown_step_s = changed_s if grown_path is None else grown_path.step_s / grown_batch * case.batch
     return _with(row, grown_batch=grown_batch, grown_speedup=step_s / grown_step_s), grown_path
 

@@ -110,11 +110,13 @@ def whatif(
     base = catalog.device(shared.single_device(text_of(device)), method)
     axes = read_changes(setting_texts(set_))
     upgrades = _read_upgrades(upgrade)
+    # Exactly one of both has to be given.
     if bool(axes) == bool(upgrades):
         raise InputError("say what changes: --set KEY=VALUE, or what might: --upgrade KEY=VALUE")
     ranges = [axis for axis in axes if len(axis) > 1]
     if picture is not None and len(ranges) not in MAP_AXES:
         raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
+    # An axis has the values of one --set; a range has several.
     combinations = combine_changes(axes)
     first_changes = upgrades or [axis[0] for axis in axes]
     change_device(base, first_changes)  # raises before networks are built
@@ -163,6 +165,7 @@ def _read_networks(
     batches = text_of(batch)
     if batches == LARGEST:
         batches = None
+    # The default plane of networks has batches of its own.
     if not (model or batch):
         batches = networks.DEFAULT_BATCHES
     return networks.workloads(models, batches, step, length)
@@ -235,6 +238,7 @@ def _draw_map(
     answer: ChangedDevicesAnswer, changes: Sequence[Change], device: Device, out: Path
 ) -> None:
     """Draw the speed-ups over two or three ranges."""
+    # Two ranges have no panels.
     change_of_axis = dict(zip(("x", "y", "panel"), changes, strict=False))
     axis_titles = {
         axis: f"{change.key}, times" if change.times else change.key

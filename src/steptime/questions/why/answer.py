@@ -188,6 +188,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the diagnosis, the most expensive ops, and what would help."""
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
+        # The interval is that of the prediction, not of a measured step.
         ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
         shares = self.shares.to_dict().items()
         rows = [

@@ -170,10 +170,12 @@ class SlowRun:
         """
         step_s = self.speed.step_s
         log_sd = self.log_sd
+        # A range below 1 % of the spread counts as one time: the difference below would round to 0.
         is_single_time = high_s <= low_s * exp(log_sd / 100)
         if is_single_time:
             deviation = log(step_s / low_s) / log_sd
             return exp(-deviation * deviation / 2) / (log_sd * sqrt(2 * pi))
+        # The mean density over the range, whose logarithm is spread evenly.
         share_above_low = _normal_share(log(step_s / low_s) / log_sd)
         share_above_high = _normal_share(log(step_s / high_s) / log_sd)
         log_width = log(high_s / low_s)
@@ -210,6 +212,7 @@ def order_causes(run: SlowRun, finders: tuple[Finder, ...]) -> tuple[LikelyCause
     suspicions = [suspicion for find in finders for suspicion in find(run)]
     weights = []
     for suspicion in suspicions:
+        # Bayes: the weight before is multiplied by how likely the measured step is under the cause.
         likelihood = run.likelihood(suspicion.low_s, suspicion.high_s)
         weights.append(suspicion.prior * likelihood * _busy_factor(suspicion.cause, run.busy))
     total_weight = sum(weights)
@@ -257,5 +260,6 @@ def _busy_factor(cause: str, busy_share: float | None) -> float:
     if not is_idle and not is_busy:
         return 1.0
     makes_device_idle = cause in IDLE_CAUSES
+    # An idle device speaks for causes that make it wait, a busy one for the others.
     does_explain = makes_device_idle == is_idle
     return STRONG_FACTOR if does_explain else 1 / STRONG_FACTOR

@@ -141,6 +141,7 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
             {
                 "correction": row.correction,
                 "step_s": row.step_s,
+                # The first row is Paleo's own step.
                 "change": None if index == 0 else _format_change(row.change_s),
                 "meaning": row.meaning,
             }

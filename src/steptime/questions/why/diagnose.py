@@ -79,6 +79,7 @@ def diagnose_record(
     setup = _setup_of(record, device or find_device(record.platform), method, options or {})
     predicted = setup.path
     high_s = predicted.high_s
+    # Time within the interval of the model is explained; what is above its end is not.
     explained_s = step.worked_s if high_s is None else min(step.worked_s, high_s)
     share_by_bound = {
         bound: explained_s * share / step.step_s for bound, share in predicted.shares.items()
@@ -96,6 +97,7 @@ def diagnose_record(
     )
     if not finds_improvements:
         return answer
+    # A loader that reads ahead and is waited for delivers just one batch in each step.
     period_s = step.step_s if step.reads_ahead else step.input_s
     is_wait_negligible = step.input_s < SMALLEST_WAIT * step.step_s
     if is_wait_negligible:
@@ -158,6 +160,7 @@ def _setup_of(record: Record, device: Device, method: str, options: Mapping[str,
     """Return the step of a record on one device, under the settings with which it ran."""
     setup = Setup(replace(record.workload, plan=Plan()), device, method, options)
     model = setup.model
+    # What the user sets wins over what the record says.
     recorded = {
         name: text
         for name, text in options_of(record, model.device).items()
@@ -266,6 +269,7 @@ def _find_expensive_ops(
             continue
         ceiling_s = sum(max(ceilings_s(model, binding.kernel)) for binding in op_bindings)
         op_by_key[key] = ExpensiveOp(
+            # A kernel without an op updates the weights of several ops at once.
             op=name or "update",
             kind=kind,
             step_s=step_s,

@@ -151,6 +151,7 @@ def _load_steps(folder: Path, name: str | None) -> list[Record]:
     records = []
     for record in store.load(folder, note):
         is_measured_step = record.origin != "predicted" and not record.scope
+        # Without a name every label matches.
         has_name = (name or "") in record.workload.label
         if is_measured_step and has_name:
             records.append(record)

@@ -28,6 +28,7 @@ def find_improvements(setup: Setup) -> tuple[Improvement, ...]:
     improvements = []
     for change, changed_setup in _changed_setups(setup):
         speedup = changed_setup.examples_per_s / examples_per_s
+        # More replicas are faster together, fewer ones may be faster each.
         per_device_speedup = speedup * setup.replicas / changed_setup.replicas
         if max(speedup, per_device_speedup) >= WORTHWHILE_SPEEDUP:
             improvement = Improvement(
@@ -109,6 +110,7 @@ def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:
         if is_unchanged or larger_setup.model.needs().fit(setup.device):
             setup_by_batch[factor * batch] = larger_setup
     steps_s = [batch_setup.step_s for batch_setup in setup_by_batch.values()]
+    # The smallest batch with 90 % of the best speed.
     best_batch = knee(list(setup_by_batch), steps_s)
     if best_batch != batch:
         yield f"batch {best_batch:,}", setup_by_batch[best_batch]

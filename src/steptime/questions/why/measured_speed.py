@@ -66,6 +66,7 @@ def read_speed(value: float | str, setup: Setup) -> MeasuredSpeed:
     elif unit == "tokens":
         speed = MeasuredSpeed(examples * _tokens_per_example(setup) / number, unit)
     else:
+        # MFU: the step at the peak over the measured step.
         speed = MeasuredSpeed(_peak_step_s(setup) / number, unit)
     if speed.step_s > MAX_STEP_S:
         raise InputError(f"{OPTION} {shorten(value)}: a step of more than a year is none")
@@ -91,6 +92,7 @@ def _split_speed(value: float | str) -> tuple[float, str]:
     scale_letter = words[:1]  # of `1.2k tokens/s`
     unit_words = words[1:].strip()
     counted_noun = unit_words.partition("/")[0].rstrip("s")
+    # Elsewhere the letter belongs to the unit, as the m of `ms/it`.
     has_scale = scale_letter in SCALES and counted_noun in EXAMPLES | TOKENS
     if has_scale:
         return _read_rate(value, number * SCALES[scale_letter], unit_words)

@@ -57,6 +57,7 @@ def read_measurement(record: Record) -> MeasuredStep:
     step = record.quantities.get("step_s", Quantity())
     input_share = _measured_input_share(record, step)
     has_loaders = bool(record.method.options.get("loaders"))
+    # Where no waits of samples are recorded, input counts as read ahead.
     reads_ahead = has_loaders or input_share is None
     if input_share is None:
         input_share = _value_of(record, "published_infeed_share")

@@ -71,6 +71,7 @@ def why(
     method_options = step.method_options(step.options)
     target_device = None
     if device is not None:
+        # Under Paleo a device of its table has the figures of the paper.
         target_device = catalog.device(shared.single_device(text_of(device)), from_ or method)
     replica_options: dict[str, object] = {
         "--replicas": replicas,

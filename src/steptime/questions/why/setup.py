@@ -58,6 +58,7 @@ class Setup:
         predicted_communication_s = seconds_by_bound["communication"]
         predicted_work_s = self.path.step_s - predicted_communication_s - seconds_by_bound["input"]
         communication_s = predicted_communication_s + self.communication_s
+        # `factor` is the measured work that the model explains over the predicted one.
         busy_s = self.factor * predicted_work_s + communication_s + self.unexplained_s
         return busy_s + self.feed.wait_s(busy_s)
 
@@ -75,6 +76,7 @@ class Setup:
         growth = batch / self.workload.batch_per_replica
         feed = replace(self.feed, period_s=self.feed.period_s * growth)
         workload = replace(self.workload, batch_per_replica=batch)
+        # Nothing tells what it is: it is taken to grow as the batch does.
         unexplained_s = self.unexplained_s * growth
         return replace(self, workload=workload, feed=feed, unexplained_s=unexplained_s)
 

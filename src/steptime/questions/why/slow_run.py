@@ -48,6 +48,7 @@ def diagnose_speed(
     answer = make_answer(setup, "measured", speed.step_s, shares, setup.replicas, evidence)
     run = SlowRun(setup, speed, frozenset(user_options), busy)
     is_faster = predicted.low_s is not None and speed.step_s < predicted.low_s
+    # A run faster than its interval needs no cause.
     if not is_faster:
         causes = order_causes(run, FINDERS)
         headline = (*answer.headline, _describe_causes(answer, causes))
@@ -60,6 +61,7 @@ def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
     predicted = setup.path
     waits_s = predicted.seconds_by_bound["communication"] + predicted.seconds_by_bound["input"]
     worked_s = predicted.step_s - waits_s
+    # Predicted waits stay as they are; the work takes what is left of the explained time.
     factor = max(0.0, explained_s - waits_s) / worked_s if worked_s else 1.0
     return replace(setup, factor=factor, unexplained_s=step_s - explained_s)
 

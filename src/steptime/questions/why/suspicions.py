@@ -1,4 +1,4 @@
-"""Which causes may stand behind a slow run, each with its prior and the steps that it explains."""
+"""Causes that may stand behind a slow run, with judged prior weights and the steps they explain."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +11,7 @@ from steptime.questions.why.causes import FASTER_SHARE, Finder, SlowRun, Suspici
 from steptime.questions.why.setup import Setup
 
 SLOWER_LINKS = (1.5, 100.0)  # TCP for RDMA, or the host's memory for NVLink
+# The shortest and the longest step that a cause explains, over the predicted one:
 SLOWER_CLOCKS = (1.15, 3.0)
 SLOWER_HOSTS = (1.5, 6.0)
 WAITING_FACTOR = 2.0  # of a step: stalls that people removed had made it 1.05 to 2 times as long
@@ -20,6 +21,11 @@ SPILL_FACTORS = (1.5, 100.0)
 ACCUMULATION_FACTORS = (2.0, 64.0)
 OFFLOAD_FACTORS = (1.5, 20.0)
 HOST_ARITHMETIC_FACTORS = (10.0, 300.0)
+OLD_SOFTWARE_FACTORS = (1.2, 4.0)
+OTHER_WORK_FACTORS = (1.2, 4.0)
+FIRST_STEPS_FACTORS = (1.05, 3.0)
+PADDING_FACTORS = (1.1, 4.0)
+ADDED_WAIT = 1.1  # times a predicted wait that may come on top of it
 BATCH_FACTORS = (1, 2, 4, 8)
 GAIN_OF_BATCH = 1.3  # examples a second at the best batch over those at this one
 NEARLY_FULL = 0.9  # share of the memory
@@ -28,9 +34,11 @@ COOLED_BADLY = ("laptop", "max-q", "-gpu")  # in names of devices: laptops, and 
 
 def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect the loader, which images need most."""
+    # The user said how fast input comes: the model itself tells how long the step waits.
     if run.setup.feed.period_s:
         yield from _suspect_share("loader", "input", run)
         return
+    # Decoding images takes the most of a CPU, reading tokens the least.
     if _reads_images(run.setup):
         prior = 0.3
     elif _reads_tokens(run.setup):
@@ -38,6 +46,7 @@ def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
     else:
         prior = 0.15
     if run.setup.workload.phase == "infer":
+        # Judged, as all priors: an inference waits for its loader less often than a training.
         prior /= 2
     yield _suspect_factors("loader", run, LOADER_FACTORS, prior)
 
@@ -55,6 +64,7 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
         if seconds_by_collective:
             all_reduce_s = seconds_by_collective[setup.model.collective()]
         single_replica_s = run.predicted_s - setup.path.seconds_by_bound["communication"]
+        # The collective over a slower link, with nothing of it hidden.
         low_s, high_s = (single_replica_s + factor * all_reduce_s for factor in SLOWER_LINKS)
         yield Suspicion("communication", prior=0.4, low_s=low_s, high_s=high_s)
     if run.speed.is_throughput:
@@ -68,6 +78,7 @@ def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     setup = run.setup
     peaks = setup.device.datasheet.peak_flop_per_s
     has_half_precision = any(name in peaks for name in HALVES)
+    # Without a faster half precision there is nothing to lose.
     if setup.device.kind == "cpu" or not has_half_precision:
         return
     is_float32 = setup.workload.dtype == "float32"
@@ -115,6 +126,7 @@ def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     longest_s = max(serial_s, WAITING_FACTOR * run.predicted_s)
     waiting_prior = 0.05 + 0.1 * host_share
     yield Suspicion("synchronising", waiting_prior, low_s=run.predicted_s, high_s=longest_s)
+    # A slow host shows only once it takes longer than the predicted step.
     low_s, high_s = (max(run.predicted_s, factor * host_s) for factor in SLOWER_HOSTS)
     slow_host_prior = 0.02 + 0.15 * host_share**2
     yield Suspicion("slow host", slow_host_prior, low_s, high_s)
@@ -148,15 +160,16 @@ def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
         is_warm = any(word in name for word in COOLED_BADLY)
         clock_prior = 0.16 if is_warm else 0.08
         yield _suspect_factors("clocks", run, SLOWER_CLOCKS, clock_prior)
-        yield _suspect_factors("software", run, (1.2, 4.0), prior=0.05)
+        yield _suspect_factors("software", run, OLD_SOFTWARE_FACTORS, prior=0.05)
         yield _suspect_factors("not on the device", run, HOST_ARITHMETIC_FACTORS, prior=0.03)
-    yield _suspect_factors("other work", run, (1.2, 4.0), prior=0.05)
+    yield _suspect_factors("other work", run, OTHER_WORK_FACTORS, prior=0.05)
     needs = setup.model.needs()
     usable_bytes = setup.device.datasheet.usable_bytes
     if usable_bytes is None:
         return
     is_nearly_full = needs.total_bytes > NEARLY_FULL * usable_bytes
     prior = 0.15 if is_nearly_full else 0.02
+    # It runs although the model says that it cannot: most likely memory spills over to the host.
     if not needs.fit(setup.device):
         prior = 0.8
     yield _suspect_factors("memory", run, SPILL_FACTORS, prior)
@@ -166,14 +179,14 @@ def suspect_loops(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect what an iteration holds beside one step, or counts as a token."""
     reads_tokens = _reads_tokens(run.setup)
     is_training = run.setup.workload.phase == "train"
-    yield _suspect_factors("first steps", run, (1.05, 3.0), prior=0.06)
+    yield _suspect_factors("first steps", run, FIRST_STEPS_FACTORS, prior=0.06)
     if is_training and run.speed.is_iteration:
         accumulation_prior = 0.15 if reads_tokens else 0.03
         yield _suspect_factors("accumulation", run, ACCUMULATION_FACTORS, accumulation_prior)
     is_padding_counted = bool(run.setup.workload.tuning.padded)
     is_speed_of_tokens = run.speed.unit in {"tokens", "mfu"}
     if reads_tokens and is_speed_of_tokens and not is_padding_counted:
-        yield _suspect_factors("padding", run, (1.1, 4.0), prior=0.06)
+        yield _suspect_factors("padding", run, PADDING_FACTORS, prior=0.06)
 
 
 def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
@@ -224,7 +237,7 @@ def _suspect_share(cause: str, bound: str, run: SlowRun) -> Iterator[Suspicion]:
     """Suspect what the model itself has the step wait for, as predicted or for longer."""
     share = run.setup.path.shares[bound]
     if share >= LARGE_SHARE:
-        high_s = run.predicted_s * (1 + share * LOADER_FACTORS[0])
+        high_s = run.predicted_s * (1 + share * ADDED_WAIT)
         yield Suspicion(cause, 0.4 + 0.4 * share, run.predicted_s, high_s)
 
 

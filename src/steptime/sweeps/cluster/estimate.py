@@ -50,7 +50,7 @@ def estimate_job(
     node_memories = []
     oversized = []
     for trial in trials:
-        trial_memories = memories(trial.cell)
+        trial_memories = memories(trial.cell)  # of a GPU, if one is asked for, then of a node
         gpu_memories.append(trial_memories[0])
         node_memories.append(trial_memories[-1])
         oversized += [(trial, memory) for memory in trial_memories if not memory.suffices]

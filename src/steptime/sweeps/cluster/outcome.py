@@ -81,6 +81,7 @@ def read_outputs(submission: Submission, task: int) -> list[str]:
         file.seek(max(0, path.stat().st_size - _LOG_BYTES))
         text = file.read().decode("utf-8", "replace")
     if BEGUN in text:
+        # Each start of the task appends to the file, and prints this word first.
         return text.split(BEGUN)[1:]
     return [text] if text else []
 
@@ -93,6 +94,7 @@ def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -
     """
     output = outputs[-1] if outputs else ""
     state_cause = job_exit.cause if job_exit else ""
+    # Slurm itself ended the job; what the job printed last is no cause.
     if state_cause in DECISIVE_CAUSES:
         return state_cause
     if state_cause == NEVER_BEGAN:  # somebody cancelled it; Slurm's own lines say more
@@ -124,6 +126,7 @@ def explain_failures(
         is_in_flight = in_flight == [trial.id]
         time = "while it was measured" if is_in_flight else "before it was begun"
         note = f"{job} ended {time}{state}"
+        # Only the cell in flight can have filled the memory; those behind it never began.
         if cause == FOR_MEMORY:
             return Failure("oom" if is_in_flight else "failed", "killed", note)
         return Failure("failed", cause, note)

@@ -203,6 +203,7 @@ def _node_memory(cell: Cell, need: Need, step_bytes: int) -> CellMemory:
     """Return the memory of a node: a task, mapped data once, and all processes."""
     data = cell.options.data
     mapped_bytes, packed_bytes, _fault = local_data_bytes(data) if data else (0, 0, "")
+    # Processes share the pages of plain files; each unpacks the packed ones for itself.
     process_bytes = WORKER_BYTES + packed_bytes
     if is_cuda(cell.options.device):
         process_bytes += CUDA_BYTES
@@ -218,11 +219,12 @@ def _gpu_memory(cell: Cell, gpu_type: str, step_bytes: int) -> CellMemory:
     device = device_of(gpu_type)
     if device is None:
         return CellMemory(gpu_type, step_bytes, None)
+    # The GPU is asked for and not used.
     if cell.options.device == "cpu":
         return CellMemory(gpu_type, step_bytes, device.datasheet.usable_bytes)
     stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
     process_memory = find_process_memory(device, stack, cell.workload.phase)
-    needs_bytes = process_memory.needs(step_bytes, 0).total_bytes
+    needs_bytes = process_memory.needs(step_bytes, blocks_bytes=0).total_bytes
     return CellMemory(gpu_type, needs_bytes, device.datasheet.usable_bytes)
 
 

@@ -38,6 +38,7 @@ def make_script(need: Need, name: str, folder: str, python: str) -> str:
     cores = "" if request.exclusive else f" --cpus-per-task={need.cores}"
     launcher = f"srun --kill-on-bad-exit=1{cores} " if need.nodes > 1 else ""
     code = f" {shlex.quote(need.code)}" if need.code else ""
+    # -P: a file torch.py in the current folder is not PyTorch.
     task = shlex.join((python, "-P", "-m", TASK_MODULE, folder))
     lines = [
         "#!/bin/bash",
@@ -110,6 +111,7 @@ def find_clusters(request: ResourceRequest) -> tuple[str, ...]:
     sbatch sends a job to the first free one of several, and the last such flag counts.
     """
     clusters = LOCAL_CLUSTER
+    # As for sbatch, the last of several flags counts.
     for flag in request.flags:
         for name in find_flag_values(flag, "clusters", "cluster", short="M"):
             clusters = tuple(dict.fromkeys(filter(None, name.split(",")))) or LOCAL_CLUSTER

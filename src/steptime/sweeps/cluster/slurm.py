@@ -186,6 +186,7 @@ def bind_to_job() -> None:
     if not is_in_job or not hasattr(os, "sched_getaffinity"):
         return
     allowed = os.sched_getaffinity(0)
+    # More CPUs than the job has: Slurm does not bind processes at this site.
     is_bound_already = len(allowed) <= int(cpu_count_text)
     if is_bound_already:
         return

@@ -154,10 +154,12 @@ def _submit(
     try:
         send_arrays(submission, warn)
     except SchedulerError as error:
+        # Slurm gave no answer: it may have taken some arrays, so cells and predictions stay.
         files.write_current_ids(request.out, missing.ids, request.is_shard)
         hint = "run the same sweep again: it finds the jobs that were taken, and sends the others"
         raise SchedulerError(f"{error}; {hint}") from None
     except InputError:
+        # Slurm refused all of them: their predictions are not kept either.
         writer.discard()
         raise
 

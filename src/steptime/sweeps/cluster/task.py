@@ -117,6 +117,7 @@ def _lead(start: Start) -> None:
         for trial in trials:
             record = _measure(start, trial, partial(say, cell=trial.id))
             if record.status == "failed":
+                # The worker may have died of the signal that is about to end this process, too.
                 time.sleep(SETTLE_S)
             writer.append(start.add_facts(record, facts))
     say(ended="all done")
