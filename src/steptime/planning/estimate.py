@@ -106,6 +106,7 @@ def estimate_plan(
     memory_bytes = needed_bytes(problem, cost, microbatches)
     if memory_bytes > problem.rank.room_bytes:
         return PlanEstimate(step_s=inf, needed_bytes=memory_bytes, energy_j=None, step=step)
+    # The less accurate levels are lower bounds, which a search compares before it prices more.
     if accuracy is ScheduleAccuracy.BUSIEST_DEVICE:
         end_s = microbatches * cost.busiest_s
     elif accuracy is ScheduleAccuracy.LONGEST_CHAIN:

@@ -101,6 +101,7 @@ class PlanCost:
             return GroupCollective(
                 "pipeline", "send", link="", size_bytes=0.0, total_s=0.0, exposed_s=0.0
             )
+        # By convention the input of LAST is what a stage sends on.
         size_bytes = float(self.pieces[LAST].activations.input_bytes)
         if plan.tensor > 1 and not plan.sequence:
             size_bytes /= plan.tensor  # scattered for the send, and gathered again
@@ -128,11 +129,13 @@ class PlanCost:
         issue_s = forward_host_s + backward_host_s
         host_wait_s = max(0.0, issue_s - forward_s - backward_s)
         is_host_slower = issue_s > forward_s + backward_s
+        # Kernels then start when the host has issued them; the host does not wait between steps.
         if is_host_slower:
             issued_s = (forward_host_s, issue_s, issue_s)  # no update: it ends with the passes
             host = Host(issued_s, waits=False)
             passes_s = wait_for_host((forward_s, backward_s, 0.0), host)
             forward_s, backward_s, _ = map(float, passes_s)
+        # Each pass ends with the exposed part of a send.
         send_s = self.stage_send.exposed_s
         return Stage(forward_s + send_s, backward_s + send_s, weight_s, host_wait_s)
 
@@ -154,6 +157,7 @@ class PlanCost:
         """The joules of a microbatch by devices with equal parts, beyond those of waiting."""
         repeats_all = self.plan.recompute == "full"
         energies = _device_energies(self.rank, self.pieces, self.layout, repeats_all)
+        # DualPipe has both directions on each device, which share the microbatches.
         if self.microbatch_share == 1:
             return energies
         return [
@@ -200,7 +204,7 @@ def _plan_cost(
 def _busiest_device_s(problem: PlanProblem, settings: PassSettings, layout: Layout) -> float:
     """Return the seconds of both passes on the device with the longest ones."""
     busiest_s = 0.0
-    for load in set(layout.devices):
+    for load in set(layout.devices):  # equal devices once
         device_s = 0.0
         for part, count in load:
             forward, backward = price_passes(problem, settings, part)

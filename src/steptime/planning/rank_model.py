@@ -78,6 +78,7 @@ class RankModel(RankSetup):
             microbatch,
             tuning.under(self.stack.tuning_rules),
             is_full,
+            # Weights of inference are priced as those of training; no update of them is used.
             self.optimizer if self.is_training else "adam",
         )
 
@@ -116,6 +117,7 @@ class RankModel(RankSetup):
             microbatches: the microbatches of a step. A device that runs the whole network has the
                 seconds of that step.
         """
+        # As `predict` has it. If some layers alone recompute, their parts say so (`recomputes`).
         if self.runs_full_network(plan):
             recomputes_all = plan.recompute == "full" and not plan.recompute_layers
             return self.full_network_pieces(microbatch, microbatches, recomputes_all)
@@ -166,6 +168,7 @@ class RankModel(RankSetup):
             recomputes_all: whether all layers recompute their activations.
         """
         pieces = self._timed_pieces(microbatch, microbatches, "none")
+        # Recomputation is what the backward pass takes longer than without it.
         if recomputes_all:
             recomputing_pieces = self._timed_pieces(microbatch, microbatches, "full")
             pieces = single_device.split_off_recompute(pieces, recomputing_pieces)
