@@ -60,6 +60,7 @@ def _lower_kernels(
             continue
         op = ops[kernel.op]
         source = graph.tensors[op.inputs[0]]
+        # An operand that several products of a pass read is cast once.
         if (op.inputs[0], kernel.pass_) not in cast_inputs:
             cast_inputs.add((op.inputs[0], kernel.pass_))
             yield make_cast(kernel, source.size, source.dtype, low)

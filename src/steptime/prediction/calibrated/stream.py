@@ -48,6 +48,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     if device.datasheet.l2_bytes and device.datasheet.clock_hz:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
+    # The share of the bytes that miss the last cache.
     memory_share = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
