@@ -118,7 +118,7 @@ class Phases(Replica):
     ) -> StepCost:
         """Return the cost of a step that decodes sequences and reads prompts of so many tokens."""
         groups = []
-        if tokens:
+        if tokens:  # prompts that are read
             groups.append(SequenceGroup(self._rank_sequences(prompts), tokens, cached_tokens=0))
         if sequences:
             groups.append(
@@ -153,6 +153,7 @@ class Phases(Replica):
     ) -> tuple[StepCost, int]:
         """Return the cost of a microbatch, with the joules of all, and the number of them."""
         rank_sequences = self._rank_sequences(sequences)
+        # A pipeline is kept busy by one a stage.
         microbatch_count = min(self.plan.pipeline, rank_sequences)
         microbatch_sequences = -(-rank_sequences // microbatch_count)
         cost = self.price_step([SequenceGroup(microbatch_sequences, tokens, cached_tokens)])
@@ -162,6 +163,7 @@ class Phases(Replica):
         """Return the cost of a step: products of all tokens together, attention by group."""
         tokens = sum(group.sequences * group.tokens for group in groups)
         sequences = sum(group.sequences for group in groups)
+        # The head reads the last token of each sequence.
         piece_costs = {**self.price_pieces(tokens), LAST: self.price_pieces(sequences)[LAST]}
         cost = StepCost()
         for name, count in self.piece_counts.items():
@@ -173,6 +175,7 @@ class Phases(Replica):
         cost = cost.plus(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
         host_s = self.server_s(sequences)
         if not self._is_replayed(groups):
+            # A replayed graph waits for no host.
             host_s += max(0.0, self.issue_s([]) + cost.issue_s - cost.seconds)
         return cost._replace(host_s=host_s)
 
