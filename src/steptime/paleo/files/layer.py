@@ -99,6 +99,7 @@ class LayerBuilder:
             raise self.fault(f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
         kh, kw, third, fourth = value
         kernel = self.size("filter", kh), self.size("filter", kw)
+        # -1: the number of channels follows from the parent.
         third = -1 if type(third) is int and third == -1 else self.size("filter", third)
         return kernel, third, self.size("filter", fourth)
 
@@ -129,6 +130,7 @@ class LayerBuilder:
         kernel, strides, padding = window.values()
         size = shape[1:3]
         vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
+        # Equal padding before and after, in the order top, bottom, left, right.
         four_sides = (vertical, vertical, horizontal, horizontal)
         sides = resolve_padding(
             "same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1)
@@ -189,6 +191,7 @@ class LayerBuilder:
         if value is None or isinstance(value, bool):
             return bool(value)
         is_shape = isinstance(value, list) and all(type(n) is int for n in value)
+        # The file states the filters of all splits together.
         if not is_shape or [n // self.file_layer.splits for n in value] != [width]:
             raise self.fault(f"bias must be true, false or [filters], not {shorten(value)}")
         return True
