@@ -63,6 +63,7 @@ def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
     if request_column is None:
         text = f"{first_place}: a request has {COLUMNS_TEXT}"
         raise InputError(f"{text}, not {shorten(', '.join(first_row))}")
+    # By convention a row without a time is a request that failed.
     requests = [_read_request(row, row_place) for row_place, row in rows if row.get(request_column)]
     concurrency = int(read_number(first_row, "concurrency", first_place) or 0)
     facts = RunFacts(

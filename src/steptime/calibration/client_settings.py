@@ -41,6 +41,7 @@ def read_settings(*tables: Any) -> dict[str, object]:
             values = [table.get(name) for name in names] if isinstance(table, Mapping) else []
             stated = [value for value in values if value not in UNSET and _is_plain(value)]
             if stated:
+                # The first table that states a setting wins, and the first of its names.
                 settings.setdefault(setting, stated[0])
     return settings
 
@@ -63,6 +64,7 @@ def find_values(document: Any, name: str, depth: int = 0) -> Iterator[object]:
     if isinstance(document, Mapping):
         value = document.get(name)
         if isinstance(value, list) and value:
+            # Of several models or servers the first one is taken.
             value = value[0]
         if value not in UNSET and _is_plain(value):
             yield value
@@ -93,6 +95,7 @@ def read_number(table: Mapping[str, Any], name: str, place: str) -> float | None
     try:
         number = float(value)
     except (TypeError, ValueError):
+        # Refused below, as all negative numbers are.
         number = -inf
     if isinstance(value, bool) or isnan(number) or number < 0:
         raise InputError(f"{place}: {name}: must be a number of at least 0, not {shorten(value)}")
