@@ -91,6 +91,7 @@ def _list_caches(device: Device) -> dict[str, float]:
     """Return the bytes a second of further levels, by name."""
     caches = {}
     for name, share in device.calibration.constants.items():
+        # Only the share of the device's kind of memory is among its own constants.
         if name.startswith("stream.share_"):
             caches[f"{DRAM} as calibrated"] = device.datasheet.memory_bytes_per_s * share
     for key, value in device.datasheet.details.items():

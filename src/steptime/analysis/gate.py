@@ -106,6 +106,7 @@ def judge_runs(
         judged = _judge_pairs(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
         for name, column in columns.items():
             column[is_judged] = getattr(judged, name)
+    # Pairs that cannot be judged have NaN, which is not 1: they count as unchanged.
     columns["is_changed"] = columns["is_changed"] == 1
     return Judgement(**columns)
 
@@ -126,6 +127,7 @@ def _judge_pairs(
     half_width = -stdtrit(noise.degrees_of_freedom, MISS / 2) * standard_error
     power_loss = _power_losses(runs_a, runs_b) * noise.deviation
     exceeds_noise = np.abs(evidence) > limit
+    # Beyond noise is not enough: the change must matter as well.
     exceeds_margin = np.abs(change) > margin
     return Judgement(
         change=change,

@@ -68,6 +68,7 @@ def query(data: Data, sql: str, limits: QueryLimits | None = None) -> list[Row]:
         lines, _ = process.ask(data, sql)
     if not lines:  # an empty statement
         return []
+    # The first line has the names of the columns.
     columns = json.loads(lines[0])
     return [dict(zip(columns, json.loads(line), strict=True)) for line in lines[1:]]
 
@@ -110,6 +111,7 @@ class QueryProcess:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(  # of this package, nobody else's program
+            # A process of its own, so that limits of memory and time can be enforced.
             [sys.executable, "-P", "-m", "steptime.records.query"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -57,6 +57,7 @@ def _describe_level(level: Row, baseline: str) -> str:
 def _describe_medians(summary: Row) -> list[str]:
     """Return the sentence on the medians by the hyperparameter `x`, for a single level."""
     medians = list(summary["by"].items())
+    # These medians mix the pairs of all levels, so that of several they would be those of none.
     has_several_levels = len(summary["levels"]) > 1
     if len(medians) < 2 or has_several_levels:
         return []
