@@ -207,6 +207,7 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
     """Return rows of these indices: made at once if they are few, else on each pass."""
     if len(indices) <= MAX_ROWS_IN_MEMORY:
         return make(indices) if len(indices) else []
+    # Chunks are encoded as they are asked for: few rows are in memory at once.
     first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
     chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
 
@@ -223,6 +224,7 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
 def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
     """Return structs of these indices: made at once if they are few, else on each pass."""
     first_indices = indices[:MAX_ROWS_IN_MEMORY]
+    # Only the first items of very many stay in memory; a pass over all makes them anew.
     first_items = make(first_indices) if len(first_indices) else []
     if len(indices) <= MAX_ROWS_IN_MEMORY:
         return first_items

@@ -93,6 +93,7 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     Every draw is standardised anew. Ends are missing where half of the draws lack a column.
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
+    # Sums of products are all that a regression needs, so that a draw sums moments, not rows.
     all_moments = table.T @ table
     solution = _solve_regressions(all_moments[None])
     r2 = float(solution.r2[0]) if solution.is_sound[0] else 0.0

@@ -104,6 +104,7 @@ def _list_all_ceilings(devices: Sequence[Device], roofs: pl.DataFrame) -> list[C
         platform_ceilings = [ceiling for ceiling in ceilings if ceiling.platform == platform]
         peaks = {ceiling.flop_per_s for ceiling in platform_ceilings}
         rates = {ceiling.bytes_per_s for ceiling in platform_ceilings}
+        # A recorded figure that differs from the datasheet's gets a ceiling of its own.
         suffix = " as recorded" if platform in device_names else ""
         if peak is not None and peak not in peaks:
             ceilings.append(

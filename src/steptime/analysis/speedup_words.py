@@ -40,6 +40,7 @@ def _describe_level(level: Row, baseline: str) -> str:
     has_interval = low is not None
     if has_interval:
         mean += f" ({low:.3g} to {high:.3g})"
+    # The interval of the mean touches the margin in which levels count as equal.
     is_mean_even = not has_interval or (low <= 1 + MARGIN and high >= 1 / (1 + MARGIN))
     undecided_share = level["ties_share"] + level["unsure_share"]
     if is_mean_even and undecided_share > MIN_EVEN_SHARE:

@@ -139,6 +139,7 @@ def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict
     steps = [case for case in columns.cases if not case.is_single_op]
     if columns.device.kind != "gpu" or len(steps) == len(columns.cases):
         return fit_constants([columns], priors)
+    # Single ops on a GPU are short and cold: alone they say nothing of steps.
     if not steps:
         return constants_of(priors)
     step_columns = Columns(steps)
@@ -151,6 +152,7 @@ def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict
     residuals_by_steps = leave_out_residuals(
         step_columns, priors, constants_of_steps, families=step_columns.families
     )
+    # Single ops are used only if steps that are left out are predicted better with them.
     fits_steps_better = np.abs(residuals_by_all[is_step]).mean() < np.abs(residuals_by_steps).mean()
     return constants_of_all if fits_steps_better else constants_of_steps
 

@@ -234,7 +234,7 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     device = cases[0].device
     op_constants: Constants = {
         **constants,
-        **(device.calibration.alone or {}),
+        **(device.calibration.alone or {}),  # where single ops differ from steps
         **interval_constants(device.calibration),
     }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]

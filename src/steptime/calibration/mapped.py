@@ -138,7 +138,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     Raises:
         InputError: if a key is missing, unknown or has a bad value.
     """
-    device = None if row.get("device") else device
+    device = None if row.get("device") else device  # for rows that name none
     keys = _plain_keys(row, place)
     required = ["seconds"] if device else ["seconds", "device"]
     for name in required:

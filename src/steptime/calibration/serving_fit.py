@@ -167,6 +167,7 @@ class _Parameters:
             NetworkFactor(self.models[network], *network, exp(log_factor))
             for network, log_factor in zip(self.networks, log_factors, strict=True)
         ]
+        # Without source and number of runs: it only serves predictions.
         return ServingCalibration(self.stack, "", 0, constants, tuple(factors))
 
     def has_effect(self, parameter: int, run: ServedRun) -> bool:

@@ -196,6 +196,7 @@ class Session:
         constants = constants_of(priors_of(self.device))
         points = {}
         for point in candidates(dtypes or self.dtypes[:1]):
+            # 1.0 s stands for a measurement, which a prediction does not need.
             case = Case(point.kernels, self.device, 1.0, point.kind, "step", point.name)
             step_s = Columns([case]).predict_s(constants)[0]
             kernel_bytes = max(kernel.bytes for kernel in point.kernels)
@@ -288,6 +289,7 @@ class Session:
 
     def _measure_sustained_work(self) -> None:
         """Let a device with a power limit work for seconds, since short ops do not show it."""
+        # Short ops do not show a power limit, which the largest product reaches.
         if self.device.datasheet.peak_w is None or self.device.is_cpu:
             return
         products = [

@@ -66,6 +66,7 @@ def find_devices(word: str) -> list[str]:
 
 def _list_quadro_successors(name: str, word: str) -> list[str]:
     """Return later cards with a Quadro's number, where a word leaves out its make: `RTX 6000`."""
+    # "RTX 6000" may mean a Quadro or a later card; "Quadro RTX 6000" is only one of them.
     if "quadro" not in name or "quadro" in word.lower():
         return []
     quadro_tokens = set(tokens(name))

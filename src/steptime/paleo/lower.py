@@ -111,6 +111,7 @@ def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     exchanged = lowered.gradient_bytes
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
+        # As Paleo has it: 4 bytes a parameter are exchanged, and one kernel of SGD updates all.
         exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
         kernels = [kernel for kernel in kernels if kernel.pass_ != "update"]
         if _trains(graph):

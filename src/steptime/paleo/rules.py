@@ -190,6 +190,7 @@ def _share_of_holes(size: Pair, output_size: Pair) -> float:
 def _data_gradient(convolution: Convolution, output_size: Pair, layer: Layer) -> Convolution:
     """Return the convolution of the dilated output gradient that makes the input's gradient."""
     size, padding = _dilate(convolution, output_size)
+    # The output gradient, with holes where the stride jumped, is convolved with the filters.
     gradient = Convolution(
         images=convolution.images,
         size=size,

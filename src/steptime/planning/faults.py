@@ -231,6 +231,7 @@ def _sizes_split_by_tensor(shape: Shape, plan: Plan) -> dict[str, int]:
         "heads": int(settings["heads"]),
         "columns of the feed-forward part": int(settings["ffn"]),
     }
+    # Ranks that route tokens by themselves have whole experts.
     if shape.experts and not plan.routes_per_rank:
         numbers["columns of an expert"] = int(settings["expert_ffn"])
     if shape.experts and settings["shared_ffn"]:

@@ -171,11 +171,13 @@ def _ring_time(
     """
     rank_count = len(settings.context)
     is_backward = pass_ == "backward"
+    # Backward, keys and values go round again, beside their gradients.
     sends_of_round = 2 if is_backward else 1
     round_bytes = all_bytes / rank_count * sends_of_round
     neighbours = problem.farthest_neighbours(settings.context)
     time = problem.collective_time("send", round_bytes, neighbours)
     attention_s = piece.attention_s.backward_s if is_backward else piece.attention_s.forward_s
+    # A round is hidden by the attention to one rank's keys and values.
     exposed_s = max(0.0, time.seconds - attention_s / rank_count)
     rounds = rank_count - 1
     return GroupCollective(
@@ -339,6 +341,7 @@ def _expert_exposed_s(pass_: Pass) -> float:
 def _hide_experts(rank: RankModel, pass_: Pass, exchange_s: float, exposed_share: float) -> Pass:
     """Return a pass of which only a share of the exchange of tokens is exposed."""
     hidden_s = exchange_s * (1 - exposed_share)
+    # Hidden exchanges take a share of the kernels' speed.
     slowdown_s = rank.constant("slowed") * hidden_s
     collectives = tuple(
         time._replace(exposed_s=time.exposed_s * exposed_share) if time.group == "expert" else time

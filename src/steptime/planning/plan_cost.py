@@ -174,6 +174,9 @@ class PlanCost:
         plan = self.plan
         if not plan.overlaps:
             return 0.0
+        # What passes hide behind another microbatch (`overlap_s`) is exposed while there is none:
+        # in warm-up and drain, for a forward and a backward pass of each of a device's stages. With
+        # DualPipe that is a backward pass, of one direction, for half of the devices less one.
         overlap_s = 0.0
         for part, count in load:
             forward, backward = self.passes(part)
@@ -225,6 +228,7 @@ def _device_energies(
     for load, device_count in Counter(layout.devices).items():
         microbatch_j = 0.0
         for part, count in load:
+            # With full recomputation a step has four passes, not three.
             factor = RECOMPUTE_ENERGY_FACTOR if part.recomputes and repeats_all else 1
             microbatch_j += pieces[part.name].joules * factor * count
         energies.append(DeviceEnergy(device_count, microbatch_j))

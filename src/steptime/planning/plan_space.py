@@ -185,6 +185,7 @@ class PlanSpace:
             return (microbatch,) if microbatch in sizes else ()
         if not self.is_language_model:
             return sizes
+        # Fewer choices: their size, or their number, is a power of 2.
         return tuple(
             [
                 size

@@ -266,6 +266,8 @@ class RankModel(RankSetup):
         recomputes_partly = plan.recompute_layers > 0 or plan.recompute == "selective"
         is_plain_training = self.is_training and not self.low_dtype
         is_as_predicted = has_all_on_device and not recomputes_partly and is_plain_training
+        # `predict` has the memory of plain trainings on one device; other plans are summed up by
+        # part.
         if not is_single_step or not is_as_predicted:
             return None
         model = self.full_step(microbatch, plan.recompute)

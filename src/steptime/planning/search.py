@@ -192,7 +192,7 @@ class _FittingPlans:
             min_bytes = self._find_min_bytes()
             room_bytes = self.problem.rank.room_bytes
             excess = LimitExcess(min_bytes / room_bytes, MEMORY, min_bytes, room_bytes)
-        return None if self.estimates or excess.ratio == inf else excess
+        return None if self.estimates or excess.ratio == inf else excess  # inf: none beyond limits
 
     def _find_min_bytes(self) -> float:
         """Return the smallest memory of a plan, where none fits."""

@@ -202,6 +202,7 @@ def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
     is_on_two_stages = cost.problem.shape.tied and cost.plan.pipeline > 1
     if not is_on_two_stages or not has_end:
         return []
+    # The embedding is the head as well: both stages sum their gradients of it.
     size_bytes = cost.rank.constant("gradient_bytes") * cost.pieces[FIRST].parameters
     time = cost.problem.collective_time("all_reduce", size_bytes, cost.groups.ends)
     all_reduce = GroupCollective(

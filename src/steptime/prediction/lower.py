@@ -250,7 +250,7 @@ class _Lowering(NamedTuple):
         leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the
         next convolution copies it back. A compiler writes norms itself.
         """
-        is_eager_group_norm = op.kind == "group_norm" and not stack.compile
+        is_eager_group_norm = op.kind == "group_norm" and not stack.compile  # it copies images
         if self.is_channels_last and is_eager_group_norm:
             image_bytes = self.graph.tensors[op.outputs[0]].size_bytes
             moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes

@@ -21,7 +21,7 @@ def roofline(kernels: Rows, device: Device) -> Interval:
     return Interval(
         value,
         low=value,
-        high=None,
+        high=None,  # a lower bound
         is_extrapolated=False,
         compute_s=compute_s,
         memory_s=memory_s,

@@ -210,7 +210,7 @@ class StepSetup:
         constants = self.effective_device.constants
         host = find_host(lowered.calls, constants, self.settings.waits)
         if host is None:
-            return host_of_launches(lowered.launches, self.issue_s)
+            return host_of_launches(lowered.launches, self.issue_s)  # no constants of a host
         is_training = self.phase == "train"
         return host._replace(
             end_factors=host_bounds(constants),

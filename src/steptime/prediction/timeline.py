@@ -65,6 +65,7 @@ def make_event(
     arguments: Mapping[str, object],
 ) -> Event:
     """Return a complete event: a track is busy with something from `start_s` for `time_s`."""
+    # The keys of the Trace Event format; "X" is an event with a duration.
     return {
         "ph": "X",
         "pid": process,

@@ -101,15 +101,15 @@ class Phases(Replica):
         if self.problem.method.name != "calibrated":
             return Interval(value)
         if f"interval.{self.interval_form}_low" in self.device.constants:
-            low, high, _ = bounds(self.interval_form, self.device.constants)
+            low, high, _ = bounds(self.interval_form, self.device.constants)  # of its own servings
             interval = Interval(value, value * low, value * high)
         else:
             ends_of_kind = conformal.find_ends(kind or self.interval_kind, self.device)
             interval = ends_of_kind.interval_around(value)
         slowdown = self.problem.link_slowdown
         exchange_s = value * exchange_share
-        quick_s = value - exchange_s * (1 - 1 / slowdown)
-        slow_s = value + exchange_s * (slowdown - 1)
+        quick_s = value - exchange_s * (1 - 1 / slowdown)  # links at their quick end
+        slow_s = value + exchange_s * (slowdown - 1)  # and at their slow end
         ends = widen_by_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
         return Interval(value, ends.low_s, ends.high_s)
 
@@ -230,7 +230,7 @@ class Phases(Replica):
             attention_s = sum(self.problem.rank.kernel_seconds(kernels, self.device))
             if has_trait(self.problem.device, "copied_tensors") and group.tokens > 1:
                 attention_s *= self.constant("attention")
-            main_kernels = kernels[: len(self.attention[name])]
+            main_kernels = kernels[: len(self.attention[name])]  # without a copied cache
             joules = kernels_j(Kernels(main_kernels), self.device)
             self._attention_costs[key] = StepCost(attention_s=attention_s, joules=joules)
         return self._attention_costs[key]
@@ -363,7 +363,7 @@ class Phases(Replica):
         weights = [spec for spec in parameters if len(spec.shape) > 1]
         read_share = 1.0
         if kernel.kind == "experts":
-            weights = parameters[1:3]
+            weights = parameters[1:3]  # behind the router's logits
             expert_count = weights[0].shape[0]
             per_token = int(str(dict(case.attrs)["per_token"]))
             tokens = tokens_spec.size / tokens_spec.shape[-1]

@@ -215,6 +215,7 @@ class ServerSearch:
             input=max(1, round(fmean(self.load.inputs))),
             output=max(1, round(fmean(self.load.outputs))),
         )
+        # The shortest request alone: no request under load is quicker.
         shortest_service = replace(service, input=min(self.load.inputs))
         overhead_s = phases.prompt_overhead_s(shortest_service.uncached_tokens)
         ttft_s = shortest_service.price_prompts(phases, 1).seconds + overhead_s
@@ -275,6 +276,7 @@ class ServerSearch:
         step = 1
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
+            # The first guess is near, so that steps down double, too, until they reach the middle.
             replicas = max(middle, enough - step)
             if holds(replicas):
                 enough = replicas

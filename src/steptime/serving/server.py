@@ -182,6 +182,7 @@ class Server:
         """
         steps = self._steps
         self._last_start_s = steps.end_s(steps.step_count - 1)
+        # Without mixing nobody decodes in a step that reads prompts.
         is_decoding = self.pool.mixes_prefill or not self._chunks
         decoding_count = len(self.running) if is_decoding else 0
         duration_s = self.end_s - steps.start_s
@@ -267,6 +268,7 @@ class Server:
             self.free_blocks += self._request_blocks(request, cached_tokens)
             return [request]
         end_step = self._step_count + self._outputs[request] - output_tokens
+        # Constant while it decodes, since each step adds a token to the cache.
         offset = cached_tokens - self._step_count
         self.running[request] = RunningRequest(end_step, offset)
         heappush(self._end_steps, (end_step, request))

@@ -308,7 +308,7 @@ def find_fitting_change(service: Service) -> FittingChange | None:
                 smaller_service.length,
                 smaller_service.input,
             )
-        except InputError:
+        except InputError:  # such a service cannot be
             continue
         if not memory.over_bytes:
             return FittingChange(option, memory.needed_bytes)

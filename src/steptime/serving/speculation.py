@@ -146,7 +146,7 @@ def draft_head(
     quantised_part: str,
 ) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    plan = replace(plan, pipeline=1)
+    plan = replace(plan, pipeline=1)  # it lies on the last stage alone
     formats = weight_format, cache_format
     return DraftHead(problem, plan, *formats, engine, quantised_part=quantised_part)
 

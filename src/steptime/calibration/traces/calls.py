@@ -138,6 +138,7 @@ def _transposed_size(
         filter_reach = attrs["dilation"][axis] * (filter_sizes[axis] - 1)
         stride_span = (image_sizes[axis] - 1) * attrs["stride"][axis]
         padding = 2 * attrs["padding"][axis]
+        # The formula of PyTorch's ConvTranspose.
         sizes.append(stride_span - padding + filter_reach + extra_sizes[axis] + 1)
     return tuple(sizes)
 

@@ -66,7 +66,7 @@ def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, 
     call = table_call(key.name, key.inputs)
     if call is None:
         return ()
-    pass_ = "forward" if call.gradients is None else "backward"
+    pass_ = "forward" if call.gradients is None else "backward"  # None: no gradient
     settings_without_pages = replace(settings, pages=False)
     arguments = call.shapes, call.attrs, dtype, pass_, call.gradients, settings_without_pages
     try:

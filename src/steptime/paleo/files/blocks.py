@@ -139,6 +139,7 @@ def _split_layers(
         file_layer = _read_head(meaning_by_name, scopes, short_name, keys, block.references)
         if file_layer.type in (BLOCK, MODEL_PARALLEL):
             raise file_layer.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")
+        # The layer's own name means the number of its parts, `name@0` and so on.
         meaning_by_name[file_layer.name] = splits
         for k in range(splits):
             part = f"{file_layer.name}@{k}"

@@ -159,7 +159,7 @@ class LayerBuilder:
         **window: Any,
     ) -> Layer:
         """Return the layer as the file describes it; `inputs` defaults to the parent's shape."""
-        label = "weights" if len(weights) == 2 else "filter"
+        label = "weights" if len(weights) == 2 else "filter"  # for the words of an error
         parameters = math.prod(self.check_elements(weights, label)) + biases if weights else 0
         return Layer(
             name=self.file_layer.name,

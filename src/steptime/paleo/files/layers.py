@@ -54,6 +54,7 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
     if layer.batch == layer.file_batch and n != batch:
         raise layer.fault(f"output_shape has batch {n}, its parent has {batch}")
     kernel, c_out, c_in = layer.filter()
+    # -1: as many as the output has.
     if c_out not in (-1, channels):
         raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
     if c_in != width:

@@ -106,7 +106,8 @@ def _price_implicit(
     """Return the time of the implicit matrix product, at a share `issue` of the issue slots."""
     shape = implicit_product(kernels.kind, layer)
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
-    compute_s = _direct_s(device, constants, kernels.dtype, shape, is_weight_gradient) / issue
+    direct_s = _direct_s(device, constants, kernels.dtype, shape, can_split=is_weight_gradient)
+    compute_s = direct_s / issue
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
 
 
@@ -178,10 +179,13 @@ def _transpose_s(
     """
     inputs = layer.groups * layer.inputs
     outputs = layer.groups * layer.outputs
+    # An image of one channel is the same in both layouts, so that it is not transposed.
     input_positions = layer.positions * layer.strides * (inputs > 1)
     output_positions = layer.positions * (outputs > 1)
     elements = input_positions * inputs + output_positions * outputs
+    # Few channels do not fill the block that is moved at once.
     padding = constants["convolution.turned_channels"] * (input_positions + output_positions)
+    # Read and written.
     return 2 * element_bytes * (elements + padding) * _transpose_byte_s(device, constants)
 
 

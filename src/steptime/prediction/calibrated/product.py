@@ -96,6 +96,7 @@ def cached_weight_bytes(kernels: Kernel | Rows, device: Device, copies: int) -> 
     for batch, m, n, k in kernels.products:
         weight_bytes = element_bytes * batch * n * k
         activation_bytes = element_bytes * batch * m * (n + k)
+        # A benchmark that repeats a kernel cycles through copies of its weights.
         working_set_bytes = copies * weight_bytes + activation_bytes
         hit_share = 1 - miss_share(working_set_bytes, device)
         cached_bytes = cached_bytes + weight_bytes * hit_share

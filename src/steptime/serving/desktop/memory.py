@@ -157,6 +157,7 @@ def longest_context(
     excessive_blocks = -(-min(limit, MAX_CONTEXT) // block)
     if does_fit(excessive_blocks * block):
         return min(limit, excessive_blocks * block)
+    # Bisection between a context that fits and one that does not.
     while excessive_blocks - fitting_blocks > 1:
         middle = (fitting_blocks + excessive_blocks) // 2
         if does_fit(middle * block):

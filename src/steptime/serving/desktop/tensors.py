@@ -202,7 +202,7 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     for name in graph.weights:
         piece = piece_of(name)
         if piece == "position":
-            piece = FIRST
+            piece = FIRST  # learned positions lie beside the embedding
         if piece in pieces:
             yield piece, name, tuple(graph.tensors[name].shape)
 
