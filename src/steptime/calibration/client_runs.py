@@ -196,6 +196,7 @@ def make_run_from_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     inputs = [max(1, round(means.input_tokens))] * count
     outputs = [max(1, round(means.output_tokens))] * count
     traffic = facts.traffic
+    # Each user waits for an answer before the next request; otherwise requests come at their times.
     is_closed_loop = traffic.concurrency and not traffic.rate
     if is_closed_loop:
         load = Load(inputs, outputs, concurrency=min(traffic.concurrency, count))
