@@ -264,7 +264,7 @@ class Pairing:
 
     def summarise_levels(self) -> list[Row]:
         """Return the ratios and verdicts of the pairs of each level together."""
-        if not self.column:
+        if not self.column:  # predictions or folders are no levels of a column
             return []
         indices = split_by_number(self.columns.level, len(self.groups.levels))
         by_level = dict(zip(self.groups.levels, indices, strict=True))

@@ -300,26 +300,26 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
     spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
-    # Kernels: transform inputs, transform filters, multiply, transform back.
-    return (
-        Cost(
-            tiles * inputs * transform_flop / 2,
-            (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
-        ),
-        Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum)),
-        Cost(
-            tiles * 4 * inputs * convolution.filters * size,
-            (
-                COMPLEX_BYTES * tiles * inputs * size,
-                tiles * spectrum,
-                COMPLEX_BYTES * tiles * outputs * size,
-            ),
-        ),
-        Cost(
-            tiles * outputs * transform_flop,
-            (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
+    # Four kernels, with the bytes that each reads and writes. Transforms of real numbers take half
+    # of the FLOP, a product of complex ones 4; the last transform's bytes are of one tile.
+    transform_inputs = Cost(
+        tiles * inputs * transform_flop / 2,
+        (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
+    )
+    transform_filters = Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum))
+    multiply_points = Cost(
+        tiles * 4 * inputs * convolution.filters * size,
+        (
+            COMPLEX_BYTES * tiles * inputs * size,
+            tiles * spectrum,
+            COMPLEX_BYTES * tiles * outputs * size,
         ),
     )
+    transform_back = Cost(
+        tiles * outputs * transform_flop,
+        (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
+    )
+    return transform_inputs, transform_filters, multiply_points, transform_back
 
 
 def _transform_flop(size: float) -> float:

@@ -118,6 +118,8 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
     The gradients of weights lag by as many microbatches as the device is away from the first one.
     So a device holds as many microbatches as the first device does in 1F1B.
     """
+    # Gradients of weights lag by as many microbatches as there are devices before this one, so that
+    # each device holds as many microbatches as the first one does.
     warmup = min(device_count - device, microbatches)
     next_weight = 0
     for i in range(warmup):

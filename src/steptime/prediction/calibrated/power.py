@@ -147,6 +147,7 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
         flop_j=_flop_j(device, constants, on_matrix_units, dtype),
         byte_j=constants["power.byte_j"],
         isolated_limit_w=budget_w,
+        # In a step vector units have more watts: the kernels around them save for them.
         in_step_limit_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
         clock_power=constants["power.clock"] if on_matrix_units else 0.0,
     )
