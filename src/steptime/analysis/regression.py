@@ -183,7 +183,7 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
         is_test_row = np.arange(len(y)) % FOLDS == fold
-        weights = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)[0]
+        weights, *_ = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)
         squares += ((y[is_test_row] - make_table(z[is_test_row]) @ weights) ** 2).sum()
         for column in range(column_count):
             shuffled = z[is_test_row]
@@ -199,7 +199,7 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
 def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
     """Return the mean of values with its 95 % interval, where those of a group go together."""
     mean = float(values.mean())
-    group = np.unique(groups, return_inverse=True)[1]
+    _, group = np.unique(groups, return_inverse=True)
     deviations = np.bincount(group, values - mean)  # of each group, summed
     group_count = len(deviations)
     if group_count < 2:

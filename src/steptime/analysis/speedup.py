@@ -336,7 +336,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     bars = []
     for level in speedups.levels:
         is_level = speedups.level_indices == speedups.groups.level_index(level)
-        counts = np.histogram(logs[is_level], edges)[0]
+        counts, _ = np.histogram(logs[is_level], edges)
         bars += [
             {
                 "level": level,

@@ -284,7 +284,7 @@ def score_after_calibration(
         for device_cases in cases_by_device.values():
             calibration_candidates = [case for case in device_cases if case.calibrates]
             calibration_points = choose_cases(calibration_candidates, points, seed)
-            table = calibrate(device_cases[0].device, calibration_points, None)
+            table = calibrate(device_cases[0].device, calibration_points, points=None)
             moved_constant_names = table["constants"].keys() | table.get("alone", {}).keys()
             moved_counts.append(len(moved_constant_names))
             device = device_cases[0].device.with_calibration(table)

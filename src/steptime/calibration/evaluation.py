@@ -294,7 +294,7 @@ def _list_published_rows(
     }:
         rival_cases = [case for case in cases if published_method in case.published_s_by_method]
         rival_scores = [
-            Scored(case, case.published_s_by_method[published_method], None, None)
+            Scored(case, case.published_s_by_method[published_method], low=None, high=None)
             for case in rival_cases
         ]
         error_rows.append(_error_row(f"{published_method} (published)", rival_scores))

@@ -199,7 +199,7 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
     _check_stacks(runs)
     parameters = _Parameters(runs)
     measured_logs = [np.array(run.measured) for run in runs]
-    logs_before = [np.array(run.predict(None)) for run in runs]
+    logs_before = [np.array(run.predict(calibration=None)) for run in runs]
     parameter_values = np.zeros(len(parameters))
     slopes = _find_slopes(runs, parameters, parameter_values, logs_before)
     predicted_logs = logs_before

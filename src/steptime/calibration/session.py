@@ -198,7 +198,7 @@ class Session:
         for point in candidates(dtypes or self.dtypes[:1]):
             # 1.0 s stands for a measurement, which a prediction does not need.
             case = Case(point.kernels, self.device, 1.0, point.kind, "step", point.name)
-            step_s = Columns([case]).predict_s(constants)[0]
+            (step_s,) = Columns([case]).predict_s(constants)
             kernel_bytes = max(kernel.bytes for kernel in point.kernels)
             if step_s <= MAX_STEP_S and kernel_bytes <= max_bytes:
                 points[point.name] = point

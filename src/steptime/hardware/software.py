@@ -70,6 +70,7 @@ def defaults_for(
     first_year = architectures().since.value_of(family_of(device))
     stack_years_of_families = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers are of today
+        # The stacks of a family are in order: the last is the newest.
         newest_stacks = [list(years_by_stack)[-1] for years_by_stack in stack_years_of_families]
         stack_years_of_families = [{name: 1.0} for name in newest_stacks]
     all_years = {

@@ -48,6 +48,7 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
     """
     axis_count = row["axes"]
+    # Only large slices have links that close their axes.
     can_close = size >= row.get("least", 0)
     closed_side = row["wraps"] if can_close else inf  # from this length on an axis closes
     if group == size:
@@ -58,6 +59,7 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     long_sides = [side for side in group_sides if side > 1]
     # A closed axis passes messages both ways round, an open one has half of that.
     axis_rates = [1.0 if side >= closed_side else 0.5 for side in long_sides]
+    # A byte of an all-to-all passes a quarter of a closed axis in the mean, a third of an open one.
     mean_hops = sum(side / 4 if side >= closed_side else side / 3 for side in long_sides)
     rate = sum(axis_rates) / axis_count
     # Mean hops at the mean rate of the axes in use: `rate` is a mean over all axes.

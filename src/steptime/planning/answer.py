@@ -79,7 +79,8 @@ def _forward_passes(rank: RankModel) -> float:
     flop = Counter[str]()
     for op in graph.ops:
         if OPS[op.kind].work:
-            flop[op.part] += op_work(graph, op)[0]
+            op_flop, _moved_bytes = op_work(graph, op)
+            flop[op.part] += op_flop
     return 1 + flop["backward"] / flop["forward"]
 
 

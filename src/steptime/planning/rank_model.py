@@ -209,7 +209,8 @@ class RankModel(RankSetup):
             return single_device.update_s(self.full_step(microbatch), microbatch, microbatches)
         has_fused_update = bool(self.constant("update_bytes"))
         if has_fused_update:
-            return self.kernel_seconds([fused_update(size_bytes, parameters)])[0]
+            (fused_update_s,) = self.kernel_seconds([fused_update(size_bytes, parameters)])
+            return fused_update_s
         # The stack has an update kernel for each weight: the time goes by the share of parameters.
         network_update_s = sum(
             self.unsplit_pieces[name].update_s * count for name, count in self.piece_counts.items()
@@ -294,7 +295,8 @@ class RankModel(RankSetup):
             flop=flop,
             bytes=size_bytes,
         )
-        return self.kernel_seconds([kernel])[0]
+        (kernel_s,) = self.kernel_seconds([kernel])
+        return kernel_s
 
     def kernel_seconds(
         self, kernels: Sequence[Kernel], device: Device | None = None

@@ -101,7 +101,7 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     architecture (`workspace_hopper_bytes`).
     """
     if device.kind != "gpu" or not stack.memory:
-        return ProcessMemory(None, None)
+        return ProcessMemory(workspace_bytes=None, context_bytes=None)
     names = format_constant_suffixes(device)
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:

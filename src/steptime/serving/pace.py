@@ -127,7 +127,8 @@ class ServerPace:
         if sequences:
             context = tokens / sequences
             mixing_s = self._interpolate_mixing(context, sequences, chunk_tokens)
-            step_s += mixing_s + self.decode_steps(sequences, tokens)[0]
+            decode_s, _growth_s, _count = self.decode_steps(sequences, tokens)
+            step_s += mixing_s + decode_s
         return step_s
 
     def _interpolate_mixing(self, context: float, sequences: int, chunk_tokens: int) -> float:

@@ -215,6 +215,7 @@ class Server:
     def _decode_steps(self, time_s: float, is_single: bool) -> StepRun:
         """Return the decode steps until a request ends or the cache is full; one if `is_single`."""
         running_count = len(self.running)
+        # `count` is the number of steps for which the pace grows evenly.
         first_s, growth_s, count = self.pool.pace.decode_steps(
             running_count, self._running_tokens()
         )
@@ -322,6 +323,7 @@ class Server:
         """
         preemptions_before = self.preemptions
         while self.running and self._count_new_blocks(1) > self.free_blocks:
+            # The newest goes back first: one that still reads its prompt, else the last to decode.
             if self._prefilled:
                 request, _ = self._prefilled.popitem()
                 self.free_blocks += self._request_blocks(request, self._prefill_tokens(request))

@@ -155,7 +155,7 @@ class Service:
         if speculation is None:
             return None
         if speculation.draft == PROMPT_LOOKUP:  # which needs no network
-            return Guesses(speculation, None)
+            return Guesses(speculation, drafter=None)
         if speculation.draft in LAYER_METHODS:
             head = draft_head(problem, plan, weights, kv, self.engine, quantised_part)
             return Guesses(speculation, head)

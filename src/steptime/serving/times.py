@@ -137,7 +137,7 @@ def widen_over_stacks(
     """
     software = phases.problem.software
     if software is None or not times.has_intervals:
-        return StackedTimes(times, times, {}, None)
+        return StackedTimes(times, any_stack=times, by_stack={}, nearest=None)
     by_stack: dict[str, RequestTimes] = {}
     for name in software.years_by_stack:
         if name == software.stack:

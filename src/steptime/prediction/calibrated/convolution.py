@@ -285,6 +285,8 @@ def _price_on_matrix_units(
     element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
+        # In the mean a share of the layers is transposed: whose fastest kernel asks for the other
+        # layout. TF32's forward kernels read and write both layouts.
         forward_share = "new_turned" if loads_tensors else "matrix_turned"
         constant = forward_share if is_forward else "gradients_turned"
         share = constants[f"convolution.{constant}"]
