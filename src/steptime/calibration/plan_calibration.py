@@ -102,7 +102,7 @@ class _DeviceRows:
             question.measured[_first_measured_quantity(question, reply)]
             for question, reply in steps
         ]
-        prior_values = _predict_quantities(steps, {})
+        prior_values = _predict_quantities(steps, constants={})
         # Each constant is moved by STEP in ln: rows are linear in the logs of constants.
         values_by_constant = np.array(  # [constants, rows]
             [

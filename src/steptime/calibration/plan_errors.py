@@ -166,7 +166,7 @@ def errors_of(
     if not cases:
         first_reason = refusals[0]["reason"] if refusals else "there is none"
         raise InputError(f"no row can be asked: {first_reason}")
-    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, ())]
+    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, by=())]
     _count_unmeasured_fits(sets, steps)
     document = {
         "method": method,

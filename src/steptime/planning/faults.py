@@ -170,6 +170,7 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
         # A required field that is left out is 1.
         is_required_idle = split.get(required_field, None if is_search else 1) == 1
         if is_set and is_required_idle:
+            # The words do not depend on the batch of a step.
             option = describe_change(PlanStep(default_plan, 1, 1), {field: value})
             nearest = describe_change(PlanStep(plan, 1, 1), {field: default})
             reason = f"{option} does nothing with {option_of(required_field)} 1"

@@ -114,7 +114,7 @@ class PlanProblem:
             InputError: if no link joins the ranks.
         """
         if len(group) == 1 or not size_bytes:
-            return LinkTime(0.0, "")
+            return LinkTime(seconds=0.0, link="")
         fabric, link = self.group_fabric(group)
         transfer_s = self._find_collective(kind)(size_bytes, len(group), fabric)
         return LinkTime(self._find_startup(kind).add_to(transfer_s, fabric), link)

@@ -338,7 +338,7 @@ class Phases(Replica):
         issued = [*kernels]
         if self.problem.rank.flag("concatenates"):
             issued += [
-                concatenate_cache(kernel, 0.0)
+                concatenate_cache(kernel, cached_bytes=0.0)
                 for kernel in kernels
                 if ops[kernel.op].kind in ATTENDING
             ]

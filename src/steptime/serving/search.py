@@ -218,7 +218,7 @@ class ServerSearch:
         # The shortest request alone: no request under load is quicker.
         shortest_service = replace(service, input=min(self.load.inputs))
         overhead_s = phases.prompt_overhead_s(shortest_service.uncached_tokens)
-        ttft_s = shortest_service.price_prompts(phases, 1).seconds + overhead_s
+        ttft_s = shortest_service.price_prompts(phases, sequences=1).seconds + overhead_s
         tpot_s = phases.price_decode(1, shortest_service.input).seconds
         best_ttft_s, best_tpot_s = self.isolated_times_s.get(name, (inf, inf))
         self.isolated_times_s[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)

@@ -368,7 +368,7 @@ class Server:
             self.waiting.popleft()
             if is_cached:
                 self.cached_requests.remove(request)
-                self._start_decoding(request, 1)
+                self._start_decoding(request, output_tokens=1)
                 continue
             cached_tokens = count_cached_tokens(self._inputs[request], pool.prefix_share)
             self._prefilled[request] = cached_tokens

@@ -114,7 +114,7 @@ class LayerBuilder:
         """Return kernel, strides and padding of a window as the file states them."""
         strides, padding = self.image_sides("strides"), self.file_layer.key("padding")
         if isinstance(padding, list) and len(padding) == 2:
-            padding = tuple(self.size("padding", side, 0) for side in padding)
+            padding = tuple(self.size("padding", side, minimum=0) for side in padding)
         elif padding not in ("VALID", "SAME"):
             raise self.fault(
                 f"padding must be VALID, SAME or [height, width], not {shorten(padding)}"
