@@ -122,6 +122,7 @@ def _judge_pairs(
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.deviation) - _clipped_mean(a, noise.deviation)
+    # The change of the means or that of single runs, whichever is smaller: no outlying run decides.
     evidence = _weigh_evidence(a, b, change)
     standard_error = noise.deviation * _error_factor(runs_a, runs_b)
     half_width = -stdtrit(noise.degrees_of_freedom, MISS / 2) * standard_error

@@ -194,9 +194,9 @@ def _choose_axes(
         present = [pl.col(name).is_not_null() for name in axis_names if name]
         is_present = pl.all_horizontal(present) if present else pl.lit(value=True)
         counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
-        # A single level is no axis.
         level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
         widest = max(level_counts, key=lambda name: level_counts[name], default="")
+        # A single level is no axis.
         if level_counts.get(widest, 0) < 2:
             break
         axis_names[axis_names.index(None)] = widest

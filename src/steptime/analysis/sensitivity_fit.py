@@ -155,7 +155,7 @@ def fit_networks(
     z = regression.standardise(np.stack(_scale_columns(design), axis=1), has_value)
     columns, terms = regression.make_terms(z, order)
     independent, combinations = regression.find_independent(columns[has_value])
-    if has_value.sum() < len(independent) + 2:
+    if has_value.sum() < len(independent) + 2:  # the intercept, and one to spare
         return None
     fit = regression.fit_columns(columns[has_value][:, independent], y[has_value], regression.DRAWS)
     weights_if_failed = _fit_with_failed(design, columns[:, independent], y)

@@ -166,6 +166,7 @@ def fit_phases(
     backward pass: trainings say nothing of inference. If all steps are inference, trainings take
     its constants, with the intervals of a device that was never measured.
     """
+    # Cases of no phase ("") are single ops.
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
         return {}
@@ -210,6 +211,7 @@ def fit_single_ops(
         step_constants: the constants of steps.
     """
     columns = Columns(cases)
+    # The forms hold more closely for one op than for a network: by the median of the residuals.
     sigma = float(np.clip(np.median(np.abs(residuals)), MIN_OP_SIGMA, SIGMA))
     step_priors = {
         name: prior._replace(value=step_constants[name]) for name, prior in priors.items()

@@ -109,6 +109,7 @@ def calibrate_machine(
     with Worker(backend, options) as worker:
 
         def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
+            # Far longer than any point takes: a worker that is silent until then hangs.
             return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
         def report_point(measured_point: MeasuredPoint, left_s: float) -> None:

@@ -138,6 +138,7 @@ def _replace_products(
     for kernel in kernels:
         layer = ruled_layers.get(kernel.op)
         if layer is not None and kernel.pass_ in passes and OPS[kernel.kind].work:
+            # What the op does beyond its product, such as adding the bias, stays.
             ruled_kernels += rules.bias_kernels(kernel, layer)
         else:
             ruled_kernels.append(kernel)

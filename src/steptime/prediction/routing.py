@@ -70,6 +70,7 @@ def dispatch_s(
     all_nodes = fabric_count * nodes
     all_devices = all_nodes * node_devices
 
+    # A token goes once to each part that it reaches: so much on the mean to each of them.
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
         return size_bytes * expected_part_count(all_parts) / parts

@@ -134,6 +134,7 @@ def schedule(
             are this factor quicker at the other.
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
+    # Repeats of a kernel share one error, so that these are summed up first.
     kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, kernels.shares, host)

@@ -348,7 +348,7 @@ class Server:
         pool = self.pool
         # Each running request decodes one token of the step's budget.
         step_tokens = pool.step_tokens - (len(self.running) if pool.mixes_prefill else 0)
-        rank_tokens = pool.step_tokens // pool.rank_count
+        rank_tokens = pool.step_tokens // pool.rank_count  # of one prompt
         chunks: list[PrefillChunk] = []
         for request, cached_tokens in self._prefilled.items():
             if step_tokens > 0:
@@ -361,6 +361,7 @@ class Server:
             is_cached = request in self.cached_requests
             is_late = self._arrived_s[request] > arrived_by_s
             has_no_tokens = step_tokens <= 0 and not is_cached
+            # First come, first served: a request that must wait holds up all behind it.
             if is_late or has_no_tokens or not self._has_room(request):
                 break
             length = self._prefill_tokens(request)

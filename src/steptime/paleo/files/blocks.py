@@ -179,6 +179,7 @@ def _read_head(
         raise file_layer.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
         raise file_layer.fault(f"an input has no parents, not {shorten(parents)}")
+    # A layer of a block without parents of its own has those of the block.
     references = tuple((text, scopes) for text in parents) or inherited
     return replace(file_layer, type=keys["type"], references=() if is_input else references)
 

@@ -104,6 +104,7 @@ def _append_ops(b: Builder, file_layers: Sequence[FileLayer], file_batch: int, b
         layer_and_tensor_by_name[name] = layer, tensor
         if file_layer.type not in TYPES:
             b.unmodelled.append(name)
+        # "" for a layer that adds no op of its name: its input passes through.
         op = name if layer.kind != "input" and name in b.tensors else ""
         b.source.append(replace(layer, op=op))
         if is_last:
