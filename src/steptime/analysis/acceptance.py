@@ -333,6 +333,7 @@ def _host_of(row: AcceptedStep) -> str | None:
 
 
 def _summarise_node(host: str | None, steps: Sequence[AcceptedStep]) -> AcceptedNode:
+    """Return the verdict on a node from those on its steps, with its slowest step."""
     failed_count = sum(step.verdict in FAILURES for step in steps)
     passed_count = sum(step.verdict == PASS for step in steps)
     # One failed step fails a node; one that passed is needed to pass.

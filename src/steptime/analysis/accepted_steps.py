@@ -108,6 +108,7 @@ class MeasuredSteps:
         return list(self._make_steps())
 
     def _make_steps(self) -> Iterator[StepMeasurement]:
+        """Yield the measured steps of each node, each with its last prediction."""
         groups = self.groups
         is_measured = groups.columns.level != groups.level_index(PREDICTED)
         ids = np.flatnonzero(is_measured)

@@ -104,6 +104,7 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
 
 
 def _list_remarks(record: Record, row: Row) -> list[str]:
+    """Return lines on what may mislead in a measured record."""
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")

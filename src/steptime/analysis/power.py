@@ -49,6 +49,7 @@ def find_power(pairing: Pairing, data: Data) -> Power:
 
 
 def _find_power_of_pairs(pairing: Pairing) -> Power:
+    """Return the smallest slowdown that the comparison finds in the median of its pairs."""
     smallest = pairing.columns.smallest_worsening
     is_finite = np.isfinite(smallest)
     if not is_finite.any():

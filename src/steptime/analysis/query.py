@@ -110,6 +110,7 @@ class QueryProcess:
         self._is_late = False
 
     def __enter__(self) -> Self:
+        """Start the process that answers statements."""
         self._process = subprocess.Popen(  # of this package, nobody else's program
             # A process of its own, so that limits of memory and time can be enforced.
             [sys.executable, "-P", "-m", "steptime.records.query"],
@@ -127,6 +128,7 @@ class QueryProcess:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -60,6 +60,7 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_wins(regression: Row) -> str:
+    """Return the sentence on how often a platform wins, and whether hyperparameters tell it."""
     wins = regression["wins"]
     line = f"{regression['platform']} wins {percent(wins['share'])} of the networks"
     if wins["accuracy_share"] is None:

@@ -99,6 +99,7 @@ class Case:
     method_options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for a case without kernels, peaks or valid options."""
         if not self.kernels:
             raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
         for dtype in self._dtypes():

@@ -77,6 +77,7 @@ def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
 
 
 def _read_request(row: JsonObject, place: str) -> ClientRequest:
+    """Read the request of a row: its tokens and its times; raises `InputError`."""
     token_counts = []
     for names in TOKEN_COLUMNS:
         name = next((name for name in names if name in row), None)

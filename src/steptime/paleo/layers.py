@@ -112,6 +112,7 @@ def _read_global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpSh
 
 
 def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
+    """Return the shapes of a convolution, and its sizes as Paleo's layer has them."""
     if max(attrs.get("dilation", (1, 1))) > 1:
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
     x, weights, *_, y = shapes

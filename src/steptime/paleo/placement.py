@@ -155,6 +155,7 @@ class _FetchRates:
 
 
 def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
+    """Return the rates at which layers fetch their inputs from other devices."""
     settings = settings_of(model.settings)
     faults = settings.faults
     is_published = as_published(model)
@@ -239,6 +240,7 @@ def layer_rows(model: StepModel, batch: int, mode: str) -> list[Mapping[str, Any
 
 
 def _layer_row(timed_layer: LayerTimes, mode: str) -> Mapping[str, Any]:
+    """Return the times and sizes of a layer as a row of a table."""
     # As Paleo has it: split layers overlap nothing.
     is_sequential = mode == "model" or timed_layer.layer.split is not None
     forward, backward = timed_layer.forward, timed_layer.backward

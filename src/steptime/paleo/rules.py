@@ -89,6 +89,7 @@ def _convolution_costs(layer: Layer, algorithm: str) -> Costs:
 
 
 def _data_gradient_costs(layer: Layer, algorithm: str) -> Costs:
+    """Return the costs of the gradient of a layer's input by an algorithm."""
     convolution = _convolution(layer)
     return _kernel_costs(
         _data_gradient(convolution, _convolved_size(layer), layer),
@@ -153,6 +154,7 @@ def _convolution(layer: Layer) -> Convolution:
 
 
 def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: Layer) -> Pair:
+    """Return the padding before height and width; of `SAME` it covers the output."""
     if not isinstance(padding, str):
         return padding
     if padding == "VALID":

@@ -61,6 +61,7 @@ def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
 
 
 def _describe_option(name: str, value: Any) -> str:
+    """Describe the option that sets a field, or `leave out --option` for a field that is unset."""
     option = option_of(name)
     # 0, False and () are what the option has if it is left out; only --zero 0 can be written.
     if name != "zero" and value in (0, ()):  # False equals 0
@@ -303,6 +304,7 @@ def _recompute_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
 
 
 def _dualpipe_faults(step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of DualPipe's stages and microbatches."""
     plan = step.plan
     reason = "--schedule dualpipe has a stage of both directions a device"
     if plan.virtual > 1:

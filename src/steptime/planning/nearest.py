@@ -86,6 +86,7 @@ def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[ChangedPlan]:
 
 
 def _recompute_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
+    """Yield changes that recompute more layers: the first ones of each stage, or all."""
     # `RECOMPUTES` are in ascending order. 0 recomputed layers stand for all layers.
     stronger_recomputes = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
     for name in stronger_recomputes:
@@ -108,6 +109,7 @@ def _microbatch_changes(step: PlanStep) -> Iterator[Change]:
 
 
 def _sharing_changes(plan: Plan) -> Iterator[Change]:
+    """Yield changes that share states, gradients or weights among more ranks."""
     if plan.replicas > 1:
         for zero in range(plan.zero + 1, 4):
             yield {"zero": zero}
@@ -120,6 +122,7 @@ def _sharing_changes(plan: Plan) -> Iterator[Change]:
 
 
 def _offload_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
+    """Yield changes that move states or activations to the host's memory."""
     if problem.host_link is None:  # without a link there is nothing to offload over
         return
     if plan.offload == "none":

@@ -120,6 +120,7 @@ def _piece_collectives(
 def _collective_time(
     problem: PlanProblem, settings: PassSettings, collective: PieceCollective
 ) -> GroupCollective:
+    """Return a collective of a piece with its total and its exposed seconds."""
     size_bytes = collective.size_bytes
     if collective.group == "expert":
         size_bytes = _routed_bytes(problem.rank, settings, collective)

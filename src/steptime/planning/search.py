@@ -165,6 +165,7 @@ class _FittingPlans:
             self._add_step(step)
 
     def _add_step(self, step: PlanStep) -> None:
+        """Estimate a step, and add it to the plans or to the counts of refused ones."""
         accuracy = ScheduleAccuracy.SCHEDULE if self.limits else ScheduleAccuracy.BUSIEST_DEVICE
         estimate = estimate_plan(self.problem, step, accuracy)
         if estimate.step_s == inf:  # it does not fit

@@ -74,6 +74,7 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
 
 
 def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
+    """Return the last passes of a device, which hide the exchange of its gradients."""
     plan = cost.plan
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)

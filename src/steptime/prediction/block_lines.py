@@ -71,6 +71,7 @@ class BlockLines:
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
     def _reserved_bytes(self, shares: Floats) -> Ints:
+        """Return the most bytes that the allocator reserves at the shares of one chunk."""
         change = self.last_bytes - self.first_bytes
         is_changing = change != 0  # sizes that depend on the batch
         constant_sizes = self.first_bytes[~is_changing, None]

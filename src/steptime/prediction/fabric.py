@@ -47,6 +47,7 @@ class Fabric:
     memory_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for a number out of its range."""
         for name in ("per_node", "links_per_node", "servers", "groups"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {shorten(getattr(self, name))}")

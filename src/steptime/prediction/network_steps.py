@@ -105,6 +105,7 @@ class NetworkSteps:
         return self._lowered[size]
 
     def _lower(self, batch: int) -> Lowered:
+        """Return the kernels of a step at a batch, as the training stack runs them."""
         setup = self._setup
         graph = self.graph(batch)
         dtype = self.workload.dtype

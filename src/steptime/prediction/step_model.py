@@ -278,6 +278,7 @@ class StepModel:
         return self._timelines[size]
 
     def _schedule(self, batch: int) -> Timeline:
+        """Return the timeline of a step at a batch, with its widened interval and host states."""
         lowered = self.lowered(batch)
         times = schedule(
             lowered,

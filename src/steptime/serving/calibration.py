@@ -154,6 +154,7 @@ def read_calibration(path: Path) -> ServingCalibration:
 
 
 def _read_factor(row: Any, place: str) -> NetworkFactor:
+    """Read the factor of a network's device time; raises `InputError` for a wrong table."""
     if not isinstance(row, Mapping):
         raise InputError(f"{place}: must be a table")
     return NetworkFactor(

@@ -62,6 +62,7 @@ def read_lengths(
 
 
 def _tokens_of(row: Mapping[str, object], place: str) -> tuple[int, int]:
+    """Return the tokens of prompt and answer of a row; raises `InputError` without them."""
     missing = [name for name in LENGTH_COLUMNS if name not in row]
     if missing:
         raise InputError(f"--lengths: {place}: a row has {', '.join(LENGTH_COLUMNS)}")

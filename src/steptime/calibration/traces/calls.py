@@ -241,6 +241,7 @@ def _make_recurrent(mode_index: int, inputs: Inputs) -> TracedCall:
 
 
 def _list_pool_rules() -> dict[str, Rule]:
+    """Return the rules of pooling ops of ATen, forward and backward, by name."""
     rules: dict[str, Rule] = {}
     for axis_count in (2, 3):
         maximum, mean = f"max_pool{axis_count}d", f"avg_pool{axis_count}d"

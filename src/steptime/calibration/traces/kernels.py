@@ -105,6 +105,7 @@ def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
 
 
 def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+    """Return the bytes that an op writes, from the tensors that it reads."""
     sizes = [spec.size_bytes for spec in specs]
     name = kind.rstrip("_")
     # A reduction writes next to nothing.

@@ -132,6 +132,7 @@ def _collect_layers(
 def _split_layers(
     meaning_by_name: MeaningByName, block: FileLayer, scopes: tuple[str, ...]
 ) -> Iterator[FileLayer]:
+    """Yield the parts of each layer of a split block, `name@0` and so on."""
     splits = block.key("splits")
     if type(splits) is not int or not 1 <= splits <= MAX_SPLITS:
         raise block.fault(f"splits must be from 1 to {MAX_SPLITS}, not {shorten(splits)}")
@@ -262,6 +263,7 @@ def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> No
 
 
 def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:
+    """Return layers with parents before children, else in the order of the file."""
     index_by_name = {file_layer.name: i for i, file_layer in enumerate(file_layers)}
     sorter = TopologicalSorter(
         {

@@ -81,6 +81,7 @@ def layer_caches(shape: Shape) -> tuple[LayerCache, ...]:
 
 @lru_cache(maxsize=64)
 def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
+    """Return the cache of a layer of each kind, from a graph of one token."""
     shape = key.shape
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
     graph = builder.graph(shape.family.build(builder, {**shape.kind_settings, "length": 1}, 1))
