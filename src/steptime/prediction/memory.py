@@ -394,5 +394,5 @@ def _gathered_bytes(graph: Graph, sharding: Sharding) -> int:
     unit_bytes = min(sum(weights), max([UNSHARDED_BYTES, *weights]))
     # ZeRO 2 has a unit's whole gradient at once; ZeRO 3 its weights and those of the next one,
     # fetched ahead, too.
-    whole_units = 1 if sharding.zero == 2 else 3
-    return unit_bytes * whole_units
+    unit_count = 1 if sharding.zero == 2 else 3
+    return unit_bytes * unit_count
