@@ -356,9 +356,8 @@ def bytes_of_parameters(
 ) -> ParameterBytes:
     """Return the bytes of weights, gradients and states of a device's parameters."""
     offloads_states = offload in ("optimizer", "both")
-    # Weights, and the copy that products read: in 8 bit, or in 16 bit of 32-bit weights.
     weight_bytes = rank.weight_bytes + LOW_BYTES.get(rank.low_dtype, rank.weight_copy_bytes)
-    if sharding.zero == 3:  # master weights are states; their copy is made when gathered
+    if sharding.zero == 3:  # the copy is made when weights are gathered
         weight_bytes = rank.weight_bytes if offloads_states else 0.0
     gradient_bytes = rank.constant("gradient_bytes")
     state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")

@@ -209,7 +209,7 @@ def _device_collectives(
     """Return the collectives of a device in a step, those of equal group, kind and link summed."""
     sums: dict[tuple[str, str, str], GroupCollective] = {}
     for part, count in load:
-        # As in `_device_kernels`.
+        # With DualPipe each direction has half of the microbatches.
         device_microbatches = microbatches * cost.microbatch_share
         repeats = count * device_microbatches
         forward, backward = cost.passes(part)

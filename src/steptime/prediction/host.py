@@ -278,7 +278,7 @@ def _wait_after_step(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple
     """Return the passes of a step at whose end the host waits for the device."""
     passes_s = []
     start_s: Any = 0.0
-    device_end_s: Any = host.base_s
+    device_end_s: Any = host.base_s  # until then the device waits for its first kernel
     for pass_s, issued_s in zip(device_passes_s, host.issued_s, strict=True):
         # A pass ends when the device has run it and the host has issued it.
         end_s: Any = np.maximum(device_end_s + pass_s, issued_s)

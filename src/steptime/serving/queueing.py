@@ -131,6 +131,7 @@ class _EventLoop:
         self.ended_count += 1
         if self.ended_count % PROGRESS_REQUESTS == 0:
             tell("requests", self.ended_count, len(self.load.inputs))
+        # The user whose request has ended sends the next one at once.
         if self.load.concurrency and self.arrived_count < len(self.load.inputs):
             self.run.arrivals_s[self.arrived_count] = time_s
             self._push(time_s, ARRIVAL, self.arrived_count)
