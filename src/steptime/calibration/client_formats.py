@@ -265,7 +265,7 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
         place=place, group=place, settings=settings, traffic=_read_traffic(config, place)
     )
     means = RunMeans(
-        count=int(float(count)),
+        count=int(float(count)),  # a setting may be a text, such as "100.0"
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         ttft_s=_read_metric(document, "time_to_first_token", "avg", place),

@@ -182,7 +182,7 @@ class SumParts(NamedTuple):
 
 def sum_rows(column: Floats, sum_of_row: Ints, sum_count: int) -> Floats:
     """Return the sums of a column's rows, each added to the sum that it belongs to."""
-    # bincount is quicker, but adds single numbers alone, not rows.
+    # Bincount is quicker, but adds single numbers alone, not rows.
     if column.ndim == 1:
         sums: Floats = np.bincount(sum_of_row, column, sum_count).astype(float)
         return sums

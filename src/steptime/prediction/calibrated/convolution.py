@@ -37,7 +37,8 @@ UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
-    layer = find_layer(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
+    window = kernels.window or (1,) * 4  # of one tap, at stride 1
+    layer = find_layer(kernels.kind, kernels.products[0], window)
     is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
     if np.all(is_depthwise):
         return _price_depthwise(kernels, device, constants)
