@@ -180,17 +180,18 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
         if has_error or not has_answer:
             continue
         # The times between tokens, one by one or as a sum.
-        later_tokens_s = sum(itls_s) if isinstance(itls_s, list) else itls_s
+        later_tokens_s = _sum_gaps(itls_s) if isinstance(itls_s, list) else itls_s
         cells = {
             "ttft": ttft_s,
             "input": input_tokens,
             "output": output_tokens,
             "itls": later_tokens_s,
+            "start_times": starts_s and starts_s[i],
         }
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)
         request = ClientRequest(
-            arrival_s=None if starts_s is None else float(starts_s[i]),
+            arrival_s=None if starts_s is None else read_finite(cells, "start_times", row_place),
             input_tokens=int(read_finite(cells, "input", row_place)),
             output_tokens=int(read_finite(cells, "output", row_place)),
             ttft_s=first_token_s,
@@ -199,6 +200,14 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
         requests.append(request)
     failed_count = len(ttfts_s) - len(requests)
     return requests, failed_count
+
+
+def _sum_gaps(gaps_s: Sequence[Any]) -> object:
+    """Return the sum of the times between tokens, or the times themselves if one is no number."""
+    try:
+        return sum(gaps_s)
+    except TypeError:
+        return gaps_s  # the caller refuses them
 
 
 def _read_first_nonzero(table: JsonObject, names: Sequence[str], place: str) -> float | None:
@@ -210,10 +219,10 @@ def _read_first_nonzero(table: JsonObject, names: Sequence[str], place: str) -> 
 def _read_metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> float | None:
     """Return a metric of AIPerf or GenAI-Perf, in seconds where it has a unit of time."""
     metric = metrics.get(name)
-    if not isinstance(metric, Mapping):
+    if not isinstance(metric, Mapping) or metric.get(key) in (None, ""):
         return None
-    number = read_number(metric, key, f"{place}: {name}")
-    return None if number is None else number * UNITS_S.get(str(metric.get("unit")), 1.0)
+    number = read_finite(metric, key, f"{place}: {name}")
+    return number * UNITS_S.get(str(metric.get("unit")), 1.0)
 
 
 def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRun:
@@ -253,7 +262,8 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
     config = document.get("input_config", {})
     count = _read_metric(document, "request_count", "avg", place)
     if count is None:
-        count = find_value(config, "request_count", "num_prompts")
+        setting = find_value(config, "request_count", "num_prompts")
+        count = _read_metric({"request_count": {"avg": setting}}, "request_count", "avg", place)
     input_tokens = _read_metric(document, "input_sequence_length", "avg", place)
     output_tokens = _read_metric(document, "output_sequence_length", "avg", place)
     if count is None or input_tokens is None or output_tokens is None:
@@ -265,7 +275,7 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
         place=place, group=place, settings=settings, traffic=_read_traffic(config, place)
     )
     means = RunMeans(
-        count=int(float(count)),  # a setting may be a text, such as "100.0"
+        count=int(count),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         ttft_s=_read_metric(document, "time_to_first_token", "avg", place),
