@@ -252,7 +252,11 @@ WRONG = {  # file: content, and what the line says
     ),
     "infinite.json": (
         json.dumps(_aiperf_summary({}) | {"input_sequence_length": {"avg": "inf"}}),
-        "input_sequence_length: has no avg",
+        "input_sequence_length: avg: must be finite, not 'inf'",
+    ),
+    "users.json": (
+        json.dumps(_bench_serve(detailed=False, max_concurrency="inf")),
+        "max_concurrency: must be finite, not 'inf'",
     ),
     "gaps.json": (
         json.dumps(_bench_serve(detailed=True, itls=[["x"]] * 5)),

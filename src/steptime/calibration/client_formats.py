@@ -27,6 +27,7 @@ from steptime.calibration.client_runs import (
 from steptime.calibration.client_settings import (
     find_value,
     read_finite,
+    read_finite_count,
     read_number,
     read_settings,
     stack_of_backend,
@@ -130,7 +131,7 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     rate = read_number(document, "request_rate", place) or 0.0
     burstiness = read_number(document, "burstiness", place)
     traffic = Traffic(
-        concurrency=int(read_number(document, "max_concurrency", place) or 0),
+        concurrency=read_finite_count(document, "max_concurrency", place),
         # An infinite rate means that all requests are sent at once, which 0 stands for.
         rate=0.0 if rate == inf else rate,
         burstiness=burstiness or 1.0,
@@ -141,7 +142,7 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     if isinstance(document.get("ttfts"), list):
         requests, failed_count = _read_bench_requests(document, place)
         return make_run_from_requests(requests, make_facts(failed_count=failed_count))
-    facts = make_facts(failed_count=int(read_number(document, "failed", place) or 0))
+    facts = make_facts(failed_count=read_finite_count(document, "failed", place))
     completed = int(read_finite(document, "completed", place))
     # vLLM's name of the key, then SGLang's.
     request_ms = _read_first_nonzero(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
@@ -294,7 +295,7 @@ def _read_traffic(config: Any, place: str) -> Traffic:
     rate = read_number(table, "rate", place) or 0.0
     has_equal_gaps = mode in ("constant", "async")
     return Traffic(
-        concurrency=int(read_number(table, "concurrency", place) or 0),
+        concurrency=read_finite_count(table, "concurrency", place),
         # An infinite rate means that all requests are sent at once, which 0 stands for.
         rate=0.0 if rate == inf else rate,
         # The shape of the gamma distribution of gaps: infinite if equal, 1 of a Poisson process.

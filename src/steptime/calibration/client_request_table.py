@@ -12,7 +12,7 @@ from steptime.calibration.client_runs import (
     Traffic,
     make_run_from_requests,
 )
-from steptime.calibration.client_settings import read_finite, read_number, read_settings
+from steptime.calibration.client_settings import read_finite, read_finite_count, read_settings
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
 from steptime.core.table_files import table_rows
@@ -65,7 +65,7 @@ def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
         raise InputError(f"{text}, not {shorten(', '.join(first_row))}")
     # By convention a row without a time is a request that failed.
     requests = [_read_request(row, row_place) for row_place, row in rows if row.get(request_column)]
-    concurrency = int(read_number(first_row, "concurrency", first_place) or 0)
+    concurrency = read_finite_count(first_row, "concurrency", first_place)
     facts = RunFacts(
         place=place,
         group=place,

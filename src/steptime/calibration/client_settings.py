@@ -105,9 +105,16 @@ def read_number(table: Mapping[str, Any], name: str, place: str) -> float | None
 def read_finite(table: Mapping[str, Any], name: str, place: str) -> float:
     """Return a finite number that a table must have; raises `InputError`."""
     number = read_number(table, name, place)
-    if number is None or not isfinite(number):
+    if number is None:
         raise InputError(f"{place}: has no {name}")
+    if not isfinite(number):
+        raise InputError(f"{place}: {name}: must be finite, not {shorten(table[name])}")
     return number
+
+
+def read_finite_count(table: Mapping[str, Any], name: str, place: str) -> int:
+    """Return a number of a table as a count, 0 where it has none; raises `InputError`."""
+    return int(read_finite(table, name, place)) if table.get(name) not in (None, "") else 0
 
 
 def _is_plain(value: object) -> bool:
