@@ -162,7 +162,6 @@ def blocks_bytes(
     for allocation in list_allocations(graph, stack, sizes):
         _update_pools(pools, allocation.allocated, sign=1)
         _update_pools(pools, allocation.scratch, sign=1)
-        # The worst moment is while the op runs, when its scratch still lives.
         highest_bytes = max(highest_bytes, _segment_bytes(pools))
         _update_pools(pools, allocation.scratch, sign=-1)
         _update_pools(pools, allocation.freed, sign=-1)
