@@ -242,6 +242,26 @@ WRONG = {  # file: content, and what the line says
         json.dumps(_bench_serve(detailed=True, output_lens=[1])),
         "output_lens: must be a list of 5 values, as ttfts",
     ),
+    "start.json": (
+        json.dumps(_bench_serve(detailed=True, start_times=["x"] * 5)),
+        "request 0: start_times: must be a number of at least 0, not 'x'",
+    ),
+    "count.json": (
+        json.dumps(_aiperf_summary({"num_prompts": "x"}) | {"request_count": None}),
+        "request_count: avg: must be a number of at least 0, not 'x'",
+    ),
+    "infinite.json": (
+        json.dumps(_aiperf_summary({}) | {"input_sequence_length": {"avg": "inf"}}),
+        "input_sequence_length: avg: must be finite, not 'inf'",
+    ),
+    "users.json": (
+        json.dumps(_bench_serve(detailed=False, max_concurrency="inf")),
+        "max_concurrency: must be finite, not 'inf'",
+    ),
+    "gaps.json": (
+        json.dumps(_bench_serve(detailed=True, itls=[["x"]] * 5)),
+        "request 0: itls: must be a number of at least 0",
+    ),
     "columns.csv": ("arrival_s,tokens\n1,2\n", "a request has arrival_s, input_tokens"),
     "rows.csv": (_table().replace(",11,", ",x,"), "output_tokens: must be a whole number"),
     "none.csv": ("arrival_s,input_tokens,output_tokens,latency_s\n", "holds no requests"),

@@ -145,6 +145,7 @@ def accept_by_records(
     rows = []
     for step, number in zip(steps, numbers, strict=True):
         expected = Expected(number, REFERENCE, share)
+        # The reference has no such step, but there may be a prediction of it.
         if number.value is None:
             expected = _expect_prediction(step, limit_share)
         rows.append(_judge_step(step, STEP_S, expected))
@@ -184,6 +185,7 @@ def accept_by_expectations(
             if line is not None:
                 rows.append(_judge_step(step, quantity, _expect_line(line, step, limit_share)))
                 judged.add(_step_key(step))
+        # Expected but not measured is a failure, too.
         rows += [_make_missing_row(line, cause) for line, cause in matching.missing_lines]
     # Steps that no line names are judged by their predictions.
     for step in MeasuredSteps(data, STEP_S).steps:
@@ -237,12 +239,14 @@ def _judge_step(step: StepMeasurement, quantity: str, expected: Expected) -> Acc
     facts, number = step.facts, step.number
     has_expectation = expected.number.value is not None
     cause = None
+    # All records of the step failed.
     if number.value is None:
         verdict = FAIL
         cause = _describe_failure(facts["status"], facts["cause"], quantity)
     elif limit is None:
         verdict = NOT_JUDGED
     else:
+        # A rate must reach its limit, a time must not exceed it.
         is_within_limit = number.value >= limit if is_rate else number.value <= limit
         verdict = PASS if is_within_limit else FAIL
     return AcceptedStep(
@@ -329,8 +333,10 @@ def _host_of(row: AcceptedStep) -> str | None:
 
 
 def _summarise_node(host: str | None, steps: Sequence[AcceptedStep]) -> AcceptedNode:
+    """Return the verdict on a node from those on its steps, with its slowest step."""
     failed_count = sum(step.verdict in FAILURES for step in steps)
     passed_count = sum(step.verdict == PASS for step in steps)
+    # One failed step fails a node; one that passed is needed to pass.
     verdict = NOT_JUDGED
     if failed_count:
         verdict = FAIL

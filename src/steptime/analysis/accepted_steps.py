@@ -108,6 +108,7 @@ class MeasuredSteps:
         return list(self._make_steps())
 
     def _make_steps(self) -> Iterator[StepMeasurement]:
+        """Yield the measured steps of each node, each with its last prediction."""
         groups = self.groups
         is_measured = groups.columns.level != groups.level_index(PREDICTED)
         ids = np.flatnonzero(is_measured)
@@ -120,6 +121,7 @@ class MeasuredSteps:
         for group, name, level in zip(ids.tolist(), names, levels, strict=True):
             yield StepMeasurement(
                 group=group,
+                # Levels of measured groups are "measured" and the name of the host.
                 host=level.removeprefix(MEASURED),
                 name=name,
                 facts=facts[group],
@@ -134,6 +136,7 @@ class MeasuredSteps:
         newest: dict[int, int] = {}
         for predicted, measured in zip(pairs["a"].tolist(), pairs["b"].tolist(), strict=True):
             previous = newest.get(measured)
+            # The later a record, the higher its number.
             if previous is None or last_seq[predicted] > last_seq[previous]:
                 newest[measured] = predicted
         return {measured: self._group_numbers[predicted] for measured, predicted in newest.items()}
@@ -178,9 +181,11 @@ def reference_numbers(reference: Data, steps: Sequence[StepMeasurement]) -> list
     by_method: dict[tuple[object, ...], StepNumber] = {}
     by_identity: dict[tuple[object, ...], StepNumber] = {}
     for step in measured.steps:
+        # A step that failed on the reference machine is judged by its prediction.
         number = step.prediction if step.number.value is None else step.number
         if number.value is not None:
             by_identity[step.identity] = number
+            # Later steps replace earlier ones: the last measurement counts.
             by_method[_method_key(step)] = number
     # What was only predicted counts last: `setdefault` keeps each measured number.
     for identity, number in measured.predicted_numbers().items():

@@ -127,7 +127,7 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
     compared: list[NetworkOps] = []
     tables = grouped(cells, lambda cell: (cell.network if by_network else None, cell.platform))
     for table_cells in tables.values():
-        comparable = _keep_comparable(table_cells)
+        comparable = _keep_comparable(table_cells)  # drops one-sided networks
         compared += comparable
         rows += _make_rows(comparable, by_network)
     omitted_networks = len(cells) - len(compared)
@@ -150,7 +150,7 @@ def _make_rows(cells: Sequence[NetworkOps], by_network: bool) -> list[BreakdownR
 
     def sort_key(row: BreakdownRow) -> tuple[bool, float, str]:
         share = row.measured_share if is_measured else row.predicted_share
-        return row.name == NO_OP_NAME, -(share or 0.0), row.name
+        return row.name == NO_OP_NAME, -(share or 0.0), row.name  # False sorts first
 
     return sorted(rows, key=sort_key)
 
@@ -161,6 +161,7 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
     predicted = _list_sides(cells, PREDICTED)
     measured_s = _sum_times(name, measured)
     predicted_s = _sum_times(name, predicted)
+    # Else times are of other networks.
     is_paired = all(len(cell.sides) == len(SIDES) for cell in cells)
     costs = [_cost_side(cell).groups.get(name) for cell in cells]
     return BreakdownRow(
@@ -231,7 +232,7 @@ def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> fl
         return over(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
-    groups = [network.groups.get(name) for network in _list_sides(cells, side)]
+    groups = [network.groups.get(name) for network in _list_sides(cells, side)]  # published
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
 
 

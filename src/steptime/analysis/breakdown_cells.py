@@ -197,6 +197,7 @@ def _select_newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
         _add_side(records)
         .filter(~IS_STEP & is_original & ~is_container)
         .with_columns(kind.alias("op_kind"), recording.alias("recording"))
+        # Without a date, all records of the cell lack one (null equals null).
         .filter(pl.col("taken_at").eq_missing(newest_date))
         .filter(pl.col("recording") == single_recording)
     )
@@ -214,11 +215,13 @@ def _list_pass_columns() -> dict[str, dict[str, pl.Expr]]:
             "flop": pl.col("forward_flop"),
             "traffic_bytes": pl.col("traffic_bytes"),
         },
+        # Traffic of the backward pass is not recorded.
         "backward": {
             "time_s": pl.col("backward_s"),
             "flop": pl.col("flop") - pl.col("forward_flop"),
         },
         "update": {"time_s": pl.col("update_s")},
+        # Ops without passes have their whole time and cost here; others have null here.
         "": {
             "time_s": pl.when(has_no_passes).then("step_s"),
             "time_share": time_share,
@@ -252,6 +255,7 @@ def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.D
     has_flop = pl.col("flop") > 0
     group_keys = (*GROUP_KEYS, *keys)
     return (
+        # A row for each op and pass, without those that are unknown.
         pl.concat(passes)
         .filter(has_time | has_flop)
         .with_columns(group_name.alias("name"))
@@ -274,6 +278,7 @@ def _sum_of_list(name: str) -> pl.Expr:
 
 def _name_networks(data: Data) -> dict[str, str]:
     """Return the names of the networks with ops by key, in the order of their records."""
+    # Results have names of their own, which tell networks apart; the model is only a fallback.
     results = data.scan_results().select("workload_key", "name")
     names = dict(results.unique("workload_key", keep="first").collect().iter_rows())
     batch = pl.concat_str(pl.lit(", batch "), pl.col("batch").cast(pl.String())).fill_null("")
@@ -319,6 +324,7 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     basis_s = _choose_basis_s(step_s, ops_s, idle_s)
     if basis_s:
         shares = {name: _time_of(group) / basis_s for name, group in groups.items()}
+    # Only shares are published, without times.
     else:
         shares = {name: group.time_share or 0.0 for name, group in groups.items()}
     peak = rows[0]["peak_flop_per_s"]

@@ -45,6 +45,7 @@ def _describe_side(table: Table, side: str) -> str:
     network_count = table.summary[f"{side}_networks"]
     rows = [row for row in table.rows if row[share_key] is not None]
     rows.sort(key=lambda row: -row[share_key])
+    # Network and platform are said only where rows differ in them.
     place_keys = [key for key in ("network", "platform") if len({row.get(key) for row in rows}) > 1]
     parts = []
     for row in rows[:MAX_PARTS]:
@@ -54,6 +55,7 @@ def _describe_side(table: Table, side: str) -> str:
 
     is_mean = network_count > 1 and "network" not in place_keys
     mean_text = f" in the mean of {counted(network_count, 'network')}" if is_mean else ""
+    # Published shares have no times.
     is_published = side == "measured" and all(row["measured_s"] is None for row in table.rows)
     side_name = "published" if is_published else side
     return f"Of the {side_name} step{mean_text}: {', '.join(parts)}."

@@ -91,9 +91,11 @@ def _list_caches(device: Device) -> dict[str, float]:
     """Return the bytes a second of further levels, by name."""
     caches = {}
     for name, share in device.calibration.constants.items():
+        # Only the share of the device's kind of memory is among its own constants.
         if name.startswith("stream.share_"):
             caches[f"{DRAM} as calibrated"] = device.datasheet.memory_bytes_per_s * share
     for key, value in device.datasheet.details.items():
+        # `l2_GB_per_s` is the rate of level `l2`; a key without the ending is something else.
         level = key.removesuffix(RATE_ENDING)
         if level != key and level not in LINKS and isinstance(value, int | float):
             caches[level.replace("_", " ")] = value * GB

@@ -153,6 +153,7 @@ def smallest_change(
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
         gain = _find_needed_gain(n, series_group.size)
         limit = error * math.sqrt(n * math.expm1(2 * gain / n))
+    # 90 % power: the true change must be above the limit by 1.28 errors.
     return min(max(limit, margin) + POWER_SIGMAS * error, MAX_SMALLEST)
 
 
@@ -160,6 +161,7 @@ def find_series_group(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
     """Return the size of a group of series, and the farthest value before their newest ones."""
     farthest = 0.0
     for logs in all_logs:
+        # Short series are not judged by their newest value alone.
         if len(logs) < MIN_FOR_NEWEST:
             continue
         # The newest value is the one that is judged: it must not widen the noise.
@@ -203,6 +205,7 @@ def _split_short_series(
     degrees_of_freedom = n - 2 + error_freedom  # two means are fitted
     if n < 2 or degrees_of_freedom < 1:
         return []
+    # Each split after 1, 2, ... values; the one that explains most of the squares is tested.
     splits = _measure_splits(values, np.arange(1, n))
     best = int(np.argmax(splits.explained_squares))
     explained = splits.explained_squares[best]
@@ -226,6 +229,7 @@ def _split_long_series(
     large_level_starts = _drop_small_changes(values, level_starts, margin)
     newest_level_start = large_level_starts[-1] if large_level_starts else 0
     newest_level = values[newest_level_start:]
+    # The newest value alone is shorter than any level that is looked for, so it is tested apart.
     if _is_newest_changed(newest_level, value_noise, margin, series_group.farthest):
         return [*large_level_starts, len(values) - 1]
     return large_level_starts
@@ -238,6 +242,7 @@ def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int)
     """
     n = len(clipped)
     min_squares = max(value_noise**2 * n, MIN_NOISE**2 * n)
+    # Correlated noise explains slow drifts, so that these are not taken for changes.
     squares_without = max(_autoregressive_squares(clipped), min_squares)
     needed_gain = _find_needed_gain(n, series_count)
     level_starts: list[int] = []
@@ -295,6 +300,7 @@ def _autoregressive_squares(values: Floats) -> float:
     mean = (weighted_sum / weight_sum)[:, None]
     squares = ((innovations - (1 - r) * mean) ** 2).sum(axis=1)
     squares += first_weight * (values[0] - mean[:, 0]) ** 2
+    # The factor moves the second term of the log likelihood into the squares.
     return float((squares * first_weight ** (-1 / n)).min())
 
 
@@ -305,6 +311,7 @@ def _find_needed_gain(value_count: int, series_count: int) -> float:
 
 def _find_best_split(values: Floats, level_starts: Sequence[int]) -> int | None:
     """Return the split that explains most, with levels that are long enough."""
+    # Longer series need longer inner levels.
     min_lengths = [length for count, length in MIN_INNER_LEVELS.items() if len(values) >= count]
     min_inner = max([MIN_LEVEL, *min_lengths])
     best_start = None
@@ -331,6 +338,7 @@ def _drop_small_changes(values: Floats, level_starts: list[int], margin: float) 
         smallest = int(np.argmin(sizes))
         if sizes[smallest] > margin:
             break
+        # One at a time, since levels beside a dropped change are joined.
         level_starts = [
             level_start for index, level_start in enumerate(level_starts) if index != smallest
         ]

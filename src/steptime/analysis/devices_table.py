@@ -54,7 +54,9 @@ def step_rows(data: Data) -> pl.LazyFrame:
     """Return `DEVICE_COLUMNS` and `FURTHER_COLUMNS` of each measured or published whole step."""
     has_samples = pl.col("samples_n") > 0
     is_step = (pl.col("origin") != "predicted") & (pl.col("scope") == "")
+    # Records of single passes or phases have no step.
     has_outcome = (pl.col("status") != "ok") | pl.col("step_s").is_not_null()
+    # Without samples of one's own the published numbers stand in.
     published = {
         name: pl.when(has_samples)
         .then(pl.col(column))
@@ -133,6 +135,7 @@ def device_bars(data: Data, max_models: int = MAX_MODELS) -> list[Row]:
     models = (
         bars.group_by("model", maintain_order=True)
         .agg((place_count == 1).alias("is_single"), pl.col("seq").min())
+        # Models that ran in several places come first: their bars can be compared.
         .sort("is_single", "seq")
     )
     model_names = models["model"].head(max_models).to_list()
@@ -158,6 +161,7 @@ def _estimate_bar(row: Row) -> Row:
     estimate = row["estimate"]
     if estimate and estimate["value"]:
         speed, low, high = (
+            # Examples per second; a longer step is a lower speed, so that the ends change places.
             step_s and row["global_batch"] / step_s
             for step_s in (estimate["value"], estimate["high"], estimate["low"])
         )

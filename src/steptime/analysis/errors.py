@@ -66,6 +66,7 @@ def _measure_group(
     platform: str,
     family: str | None,
 ) -> FamilyErrors:
+    """Return the errors of the predictions of one group, from their ratios."""
     errors = accuracy(np.array(ratios))
     return FamilyErrors(
         predicted_by=predicted_by,

@@ -96,6 +96,7 @@ def _check_columns(names: Collection[str], source: str) -> None:
             f"columns: {', '.join(names)}"
         )
     if QUANTITY_NAMES.isdisjoint(names):
+        # The last column is likely the one that was meant as a quantity.
         column_words = [name for name in names if name not in (NETWORK, LIMIT)]
         nearest = unknown(
             "quantity", column_words[-1] if column_words else "", sorted(QUANTITY_NAMES)
@@ -109,6 +110,7 @@ def _read_line(texts: Mapping[str, str], place: str) -> list[Expectation]:
     if not network:
         raise InputError(f"{place}: no network is named")
     limit_share = parse_limit(limit, f"{place}: limit") if limit else None
+    # Whatever is neither network, limit nor quantity picks the steps that are meant.
     settings = {
         name: text
         for name, text in texts.items()
@@ -135,6 +137,7 @@ def _read_reference(text: str, quantity: str, place: str) -> float | None:
     """Return a reference in SI units, None for the word `predicted`."""
     if text.lower() == PREDICTED:
         return None
+    # Seconds may have a unit (`12 ms`), and so may bytes; rates are plain numbers.
     if quantity.endswith("_s") and not quantity.endswith("_per_s"):
         return parse_seconds(text, place)
     if quantity.endswith("_bytes"):

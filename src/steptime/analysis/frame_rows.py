@@ -23,6 +23,7 @@ def read_rows(frame: pl.LazyFrame, count: int) -> Sequence[Row]:
         for chunk in frame.head(count).collect().iter_slices(CHUNK_ROWS):
             yield from chunk.iter_rows(named=True)
 
+    # Only the first rows of very many stay in memory; a pass over all reads them anew.
     first_rows = frame.head(min(count, MAX_ROWS_IN_MEMORY)).collect().to_dicts()
     if count <= MAX_ROWS_IN_MEMORY:
         return first_rows

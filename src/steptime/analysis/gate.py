@@ -106,6 +106,7 @@ def judge_runs(
         judged = _judge_pairs(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
         for name, column in columns.items():
             column[is_judged] = getattr(judged, name)
+    # Pairs that cannot be judged have NaN, which is not 1: they count as unchanged.
     columns["is_changed"] = columns["is_changed"] == 1
     return Judgement(**columns)
 
@@ -121,11 +122,13 @@ def _judge_pairs(
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.deviation) - _clipped_mean(a, noise.deviation)
+    # The change of the means or that of single runs, whichever is smaller: no outlying run decides.
     evidence = _weigh_evidence(a, b, change)
     standard_error = noise.deviation * _error_factor(runs_a, runs_b)
     half_width = -stdtrit(noise.degrees_of_freedom, MISS / 2) * standard_error
     power_loss = _power_losses(runs_a, runs_b) * noise.deviation
     exceeds_noise = np.abs(evidence) > limit
+    # Beyond noise is not enough: the change must matter as well.
     exceeds_margin = np.abs(change) > margin
     return Judgement(
         change=change,

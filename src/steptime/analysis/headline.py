@@ -144,6 +144,7 @@ def summarise_results(results: pl.LazyFrame) -> ResultsSummary:
         *("peak_fraction", "roof_fraction", "disturbed_share"),
     )
     frame = results.select(columns).collect()
+    # Results of others count by themselves, unless there is a prediction of them here.
     local = frame.filter(~IS_PUBLISHED_ALONE)
     published = frame.filter(IS_PUBLISHED_ALONE).select(
         pl.len().alias("published"),
@@ -283,6 +284,7 @@ def _describe_measured(summary: ResultsSummary) -> list[str]:
     """Return the number of measured networks, with their sources and times."""
     networks = counted(summary.networks, "network")
     if not summary.measured:
+        # A folder of published results alone has a sentence of its own.
         if summary.published and not summary.networks:
             return []
         return [f"{networks} here{_describe_platforms(summary.platforms)}, none of them measured."]

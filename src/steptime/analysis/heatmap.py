@@ -80,6 +80,7 @@ def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
         InputError: for an unknown column, one without numbers, and a text of another form.
     """
     columns = record_columns(data)
+    # Numbers of records are taken where records have them, else numbers of results.
     if value in columns:
         rows = data.scan().filter(IS_STEP).select(*columns.values())
     else:
@@ -97,6 +98,7 @@ def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
         check_choice("column", name, schema, "--only")
         rows = rows.filter(pl.col(name).cast(pl.String()) == value_text)
     selection = Selection(rows, schema, data.hyperparameters, number)
+    # The user chose an origin: predictions are not left out.
     if any(text.startswith("origin=") for text in only):
         return selection
     origins = rows.select(pl.col("origin").unique()).collect()["origin"].to_list()

@@ -159,6 +159,7 @@ def find_cells(
     platforms = tuple(platform_column["platform"])
     would_share_cells = len(platforms) > 1 and "platform" not in (x, y, panel)
     if would_share_cells:
+        # The panels are taken, so that platforms cannot be told apart.
         if panel:
             names = ", ".join(platforms)
             raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
@@ -166,6 +167,7 @@ def find_cells(
     axis_values = {name: _bin_axis(selection, name) for name in (x, y)}  # binned if many
     panel_value = pl.col(panel) if panel else pl.lit(None, pl.String())
     cells = _median_cells(selection, [*axis_values.values(), panel_value], value)
+    # Binned axes have another output name.
     binned_axes = [name for name, axis in axis_values.items() if axis.meta.output_name() != name]
     summary = HeatmapSummary(
         x=x,
@@ -194,6 +196,7 @@ def _choose_axes(
         counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
         level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
         widest = max(level_counts, key=lambda name: level_counts[name], default="")
+        # A single level is no axis.
         if level_counts.get(widest, 0) < 2:
             break
         axis_names[axis_names.index(None)] = widest
@@ -213,6 +216,7 @@ def _bin_axis(selection: Selection, name: str) -> pl.Expr:
         column.min().alias("low"),
         column.max().alias("high"),
     )
+    # Steps of equal ratio need numbers above 0.
     if count <= MAX_STEPS or low <= 0:
         return column
     log_ratio = math.log(high / low) / (MAX_STEPS - 1)
@@ -229,7 +233,9 @@ def _median_cells(
 ) -> tuple[HeatmapCell, ...]:
     """Return the cells, sorted by panel, row and column."""
     axis_columns = [axis.alias(name) for axis, name in zip(axes, AXES, strict=True)]
+    # A step that ran out of memory still has a size, but no time that counts.
     counted_value = pl.col(VALUE) if value.endswith(SIZE_ENDING) else pl.col(VALUE).filter(IS_OK)
+    # A network that succeeded once did not fail.
     succeeded = pl.col(VALUE).filter(IS_OK).count() > 0
     networks = (
         selection.rows.select(

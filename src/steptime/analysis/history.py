@@ -193,6 +193,7 @@ def _summarise(
     useful_slowdowns = [
         slowdown for slowdown in slowdowns if slowdown is not None and slowdown <= 1
     ]
+    # Only networks of the newest folder can be slower or faster now.
     present = []
     vanished = set()
     for series in all_series:
@@ -226,6 +227,7 @@ def _describe_folders(data: Data) -> dict[str, Row]:
     for folder, taken_at in dates.iter_rows():
         row = rows.setdefault(folder, {"instant_s": None, "taken_at": None})
         instant_s = _find_instant(taken_at)
+        # A date that cannot be read orders nothing.
         if instant_s is None:
             continue
         is_earliest = row["instant_s"] is None or instant_s < row["instant_s"]
@@ -256,6 +258,7 @@ def _list_cells(data: Data) -> list[Row]:
         cell=SERIES,
         takes_part=IS_GOOD_STEP,
         method=ANY_METHOD,
+        # Nothing is paired here.
         partner_key=pl.lit(None, pl.String),
     )
     groups = RecordGroups(data, grouping)
@@ -276,6 +279,7 @@ def _estimate_errors(cells: Sequence[Row]) -> tuple[list[float], int]:
         run_count = max(int(row["runs"] or 1), 1)
         half_width = 0.0
         if row["low"] and row["high"]:
+            # A single run has an interval within the run, with many degrees of freedom.
             half_width = math.log(row["high"] / row["low"]) / 2
         freedom = run_count - 1 if run_count > 1 else NORMAL_FREEDOM
         errors.append(half_width / two_sided_t(MISS, freedom))

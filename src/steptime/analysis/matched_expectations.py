@@ -106,6 +106,7 @@ def _find_network(
         return steps
     all_steps = [step for steps in by_network.values() for step in steps]
     names = sorted({str(step.facts["model"]) for step in all_steps})
+    # The text may be a network in another spelling than its records have.
     network_name, batch = _read_network(line, names)
     return [
         step
@@ -127,6 +128,7 @@ def _read_network(line: Expectation, measured_names: Sequence[str]) -> tuple[str
     except InputError:
         raise unknown("network", line.network, measured_names, line.place) from None
     try:
+        # Type and optimizer play no part in the name.
         workload = make_workload(
             choice, batch=None, dtype="float32", phase="train", optimizer="sgd"
         )

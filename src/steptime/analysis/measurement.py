@@ -60,6 +60,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "remarks": [],
         "env": dict(record.env),
     }
+    # A step that failed has no numbers of time.
     if record.status != "ok":
         return document
     return document | _step_numbers(record, row, flop, peaks)
@@ -75,6 +76,7 @@ def _read_row(record: Record) -> Row:
 def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, float | None]) -> Row:
     """Return the numbers of a step that ran."""
     step = record.quantities["step_s"]
+    # Shares of the peak are of one device.
     replica_flop_per_s = flop / row["step_s"]
     names = ("mean", "low", "high", "min", "p5", "p95", "interval")
     return {
@@ -102,6 +104,7 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
 
 
 def _list_remarks(record: Record, row: Row) -> list[str]:
+    """Return lines on what may mislead in a measured record."""
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
@@ -115,6 +118,7 @@ def _list_remarks(record: Record, row: Row) -> list[str]:
         remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
+    # None where it is unknown.
     if record.env.get("steady") is False:
         remarks.append("no steady state: the first and the second half of the samples differ")
     if _learned_nothing(record, row.get("accuracy")):

@@ -146,7 +146,7 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
         for column, host in enumerate(visits.hosts)
     ]
     rows.sort(key=lambda row: -(row.slower_fraction or 0.0))
-    failures = (
+    failures = (  # nodes without a good step
         measured.filter(~pl.col("host").is_in([*gpus]))
         .group_by("host", maintain_order=True)
         .agg(pl.col("gpu", "cause").last())
@@ -179,7 +179,7 @@ def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
 
 def _find_bounds(records: pl.LazyFrame) -> pl.DataFrame:
     """Return whether compute bounds each network on each platform, from its last prediction."""
-    ridge = pl.col("peak_flop_per_s") / pl.col("memory_bytes_per_s")
+    ridge = pl.col("peak_flop_per_s") / pl.col("memory_bytes_per_s")  # FLOP per byte
     is_compute_bound = pl.col("flop") / pl.col("traffic_bytes") >= ridge
     return (
         records.filter(IS_PREDICTED & IS_STEP & (pl.col("traffic_bytes") > 0))
@@ -231,7 +231,7 @@ def _judge_visits(visits: Visits, threshold: float) -> tuple[Deviation, dict[str
     The questions share the rate of false alarms.
     """
     kind_logs: dict[str, Floats] = {}
-    has_several_kinds = len(set(visits.kinds)) > 1
+    has_several_kinds = len(set(visits.kinds)) > 1  # else it is the same question
     for kind in KINDS if has_several_kinds else ():
         logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
         node_count = np.isfinite(logs).any(axis=0).sum()
@@ -264,7 +264,7 @@ def _make_row(
     slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
     is_slow_node = is_slow(overall) or bool(slow_kinds)
     is_fast = bool(overall.is_fast[column] and overall.log_ratio[column] < -margin)
-    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))
+    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))  # by all cells, or in each kind
     slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
     verdict = SLOW if is_slow_node else FAST if is_fast else REGULAR
     fractions = {kind: fraction(deviation.log_ratio) for kind, deviation in by_kind.items()}

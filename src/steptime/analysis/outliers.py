@@ -61,6 +61,7 @@ def deviations(
     is_measured = np.isfinite(residuals)
     row_noise = _noise(residuals)
     means = _weighted_means(residuals, is_measured / row_noise[:, None] ** 2, row_noise)
+    # The noise of a row is known better once the means of the columns are taken off.
     if len(residuals) > 1:
         row_noise = _noise(residuals - means)
     weights = is_measured / row_noise[:, None] ** 2
@@ -70,6 +71,7 @@ def deviations(
     centre, spread = middle_and_spread(score)
     value = means - centre * errors
     reach = two_sided_t(MISS, degrees_of_freedom(len(columns))) * spread * errors
+    # Columns that all agree have no spread, and no outlier.
     z = (score - centre) / spread if spread else np.zeros(len(columns))
     min_z = max(threshold, z_limit(len(columns), false_alarms))
 

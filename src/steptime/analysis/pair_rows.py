@@ -62,6 +62,7 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
             row |= {"level": levels[number], "against": pairing.against}
         row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
         row |= verdicts[number] | differences[difference_index[number]]
+        # Only then the shares of peak and roof have a meaning: FLOP are predicted, times measured.
         is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
         is_step = not right["scope"]
         if is_prediction_judged and is_step:
@@ -111,6 +112,7 @@ def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row
         row = {name: column[number] for name, column in cells.items()}
         row["interval"] = side["interval"]
         if columns.is_sampled[index]:
+            # Of samples: a single run says nothing of how runs differ.
             row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
         row["steady"] = None if steady[number] is None else bool(steady[number])
         rows.append(row)
@@ -180,6 +182,7 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
 
     # The compared column differs by intent, and others follow from it.
     silent_names = {column, *PLATFORM_OPTIONS[1:]}
+    # Another method or stack has its own versions and options.
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}
     texts = []
@@ -204,6 +207,7 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
     """Return rows of these indices: made at once if they are few, else on each pass."""
     if len(indices) <= MAX_ROWS_IN_MEMORY:
         return make(indices) if len(indices) else []
+    # Chunks are encoded as they are asked for: few rows are in memory at once.
     first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
     chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
 
@@ -220,6 +224,7 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
 def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
     """Return structs of these indices: made at once if they are few, else on each pass."""
     first_indices = indices[:MAX_ROWS_IN_MEMORY]
+    # Only the first items of very many stay in memory; a pass over all makes them anew.
     first_items = make(first_indices) if len(first_indices) else []
     if len(indices) <= MAX_ROWS_IN_MEMORY:
         return first_items

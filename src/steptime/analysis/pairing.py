@@ -167,6 +167,7 @@ class Pairing:
         high_a = _stated_end(groups.high, groups.value, a)
         low_b = _stated_end(groups.low, groups.value, b)
         high_b = _stated_end(groups.high, groups.value, b)
+        # The ratio is lowest if B is at its low end and A at its high end.
         numbers["low"][is_stated] = (low_b / high_a)[is_stated]
         numbers["high"][is_stated] = (high_b / low_a)[is_stated]
 
@@ -187,6 +188,7 @@ class Pairing:
 
     def _judge(self, a: Ids, b: Ids, ratio: Floats) -> dict[str, NDArray[Any]]:
         """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
+        # Without a margin it is no comparison of two folders: each pair has its own noise.
         if self.margin is None:
             sides = self.groups.estimate(a), self.groups.estimate(b)
             return compare_sides(*sides, ratio, self.quantity)
@@ -195,6 +197,7 @@ class Pairing:
             self._run_logs(a),
             self._run_logs(b),
             ratio,
+            # What either side still changed by adds to the other.
             drift=drift[a] + drift[b],
             is_step=self.groups.columns.is_step[b],
             quantity=self.quantity,
@@ -231,6 +234,7 @@ class Pairing:
         is_numberless = ~self._has_numbers & is_step[self._matched_groups["b"]]
         a = self._matched_groups["a"][is_numberless]
         b = self._matched_groups["b"][is_numberless]
+        # A has a number and B lacks it: B lost it.
         is_b_lost = self.groups.columns.value[a] > 0
         partnerless_count = len(reasons)
         numberless_count = len(a)
@@ -260,7 +264,7 @@ class Pairing:
 
     def summarise_levels(self) -> list[Row]:
         """Return the ratios and verdicts of the pairs of each level together."""
-        if not self.column:
+        if not self.column:  # predictions or folders are no levels of a column
             return []
         indices = split_by_number(self.columns.level, len(self.groups.levels))
         by_level = dict(zip(self.groups.levels, indices, strict=True))
@@ -272,6 +276,7 @@ class Pairing:
         """Return the ratios and verdicts of the pairs at these indices together."""
         ratio = self.columns.ratio[indices]
         verdict = self.columns.verdict[indices]
+        # No pairs: no quantiles.
         median = smallest = largest = None
         if len(indices):
             median, smallest, largest = np.quantile(ratio, (0.5, 0, 1)).tolist()
@@ -300,6 +305,7 @@ class Pairing:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
         setup = self.groups.columns.setup
         setup_count = setup.max(initial=0) + 1
+        # One number for each pair of ways of measuring.
         pair_key = setup[a] * setup_count + setup[b]
         _, first, difference_index = np.unique(pair_key, return_index=True, return_inverse=True)
         first_a = a[first]
@@ -351,6 +357,7 @@ class Pairing:
         self._names[frame["id"].to_numpy()] = name_rows(
             frame, DISTINGUISHING_COLUMNS, self.free_columns
         )
+        # Names that were given stay, though all were named together so that they differ.
         self._names[old_ids] = old_names
 
 

@@ -43,6 +43,7 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     if "published" in data.origins:
         cell = hash_of(RESULT_CELL)
         predicted = data.scan().filter(IS_PREDICTED).select(cell.unique()).collect().to_series()
+        # Published results without a prediction would only make the groups larger.
         takes_part = (pl.col("origin") != "published") | cell.is_in(predicted.implode())
     groups = group_predicted_and_measured(data, quantity, takes_part)
     words = {PREDICTED: "predicted", MEASURED: "measured"}
@@ -70,6 +71,7 @@ def two_folders(
     free = (CONTENT_SETTING,) if any_content else ()
     grouping = Grouping(
         quantity=quantity,
+        # The rank of a folder is its place among those that were named: 0 is the first.
         level=pl.col("folder_rank").cast(pl.String),
         cell=cell_columns(data, "folder", free),
     )

@@ -49,6 +49,7 @@ def find_power(pairing: Pairing, data: Data) -> Power:
 
 
 def _find_power_of_pairs(pairing: Pairing) -> Power:
+    """Return the smallest slowdown that the comparison finds in the median of its pairs."""
     smallest = pairing.columns.smallest_worsening
     is_finite = np.isfinite(smallest)
     if not is_finite.any():
@@ -58,6 +59,7 @@ def _find_power_of_pairs(pairing: Pairing) -> Power:
             unjudged_count=len(pairing),
             remark=_explain_unjudged(pairing),
         )
+    # A time that doubles, or a rate that halves.
     is_cost = not is_higher_better(pairing.quantity)
     limit = np.expm1(MAX_CHANGE) if is_cost else -np.expm1(-MAX_CHANGE)
     is_judged = is_finite & (smallest <= limit)
@@ -87,6 +89,7 @@ def advise(noise: float, runs: int, pairs: int) -> list[str]:
     goal = float(np.log1p(GOAL))
     advice = []
     for run_count in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
+        # The fewest runs with which a slowdown of GOAL is found.
         if smallest_of_equal(noise, run_count, pairs) <= goal:
             advice.append(f"rounds = {run_count}")
             break
@@ -107,6 +110,7 @@ def find_other_hardware(data: Data) -> str:
     other_a = [_name_hardware(row) for name, row in first.items() if name not in second]
     other_b = [_name_hardware(row) for name, row in second.items() if name not in first]
     if not (other_a and other_b):
+        # The same platforms, but perhaps with other CPUs.
         common = [
             (first[name], second[name])
             for name in first

@@ -68,6 +68,7 @@ def query(data: Data, sql: str, limits: QueryLimits | None = None) -> list[Row]:
         lines, _ = process.ask(data, sql)
     if not lines:  # an empty statement
         return []
+    # The first line has the names of the columns.
     columns = json.loads(lines[0])
     return [dict(zip(columns, json.loads(line), strict=True)) for line in lines[1:]]
 
@@ -109,7 +110,9 @@ class QueryProcess:
         self._is_late = False
 
     def __enter__(self) -> Self:
+        """Start the process that answers statements."""
         self._process = subprocess.Popen(  # of this package, nobody else's program
+            # A process of its own, so that limits of memory and time can be enforced.
             [sys.executable, "-P", "-m", "steptime.records.query"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -125,6 +128,7 @@ class QueryProcess:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        """Kill the process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -52,6 +52,7 @@ def standardise(values: Floats, rows: Any = slice(None)) -> Floats:
     varies = spread > FLAT * np.abs(values[rows]).max(axis=0)
     if not varies.all():
         offsets = np.where(varies, offsets, 0)
+        # A column without a spread is 0 everywhere.
         spread = np.where(varies, spread, 1)
     return np.asarray(offsets / spread)
 
@@ -76,6 +77,7 @@ def find_independent(x: Floats) -> tuple[list[int], dict[int, list[int]]]:
         independent_correlation = correlation[np.ix_(independent, independent)]
         column_correlation = correlation[independent, column]
         coefficients = np.linalg.solve(independent_correlation, column_correlation)
+        # What the columns before do not explain of this one's variance.
         unexplained_share = correlation[column, column] - column_correlation @ coefficients
         if unexplained_share >= MIN_VARIANCE_SHARE:
             independent.append(column)
@@ -91,6 +93,7 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     Every draw is standardised anew. Ends are missing where half of the draws lack a column.
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
+    # Sums of products are all that a regression needs, so that a draw sums moments, not rows.
     all_moments = table.T @ table
     solution = _solve_regressions(all_moments[None])
     r2 = float(solution.r2[0]) if solution.is_sound[0] else 0.0
@@ -113,6 +116,7 @@ def _bootstrap_moments(table: Floats, draws: int) -> Floats:
     """
     row_count, column_count = table.shape
     piece_count = row_count if row_count <= MAX_SINGLE_ROWS else BLOCKS
+    # Blocks of neighbours would keep their likeness.
     shuffled = np.random.default_rng(SEED).permutation(table)
     pieces = np.array_split(shuffled, piece_count)
     moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
@@ -147,6 +151,7 @@ def _solve_regressions(moments: Floats) -> _Solution:
     variance = np.diagonal(covariance, axis1=1, axis2=2)
     deviation = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
     correlation = covariance / (deviation[:, :, None] * deviation[:, None, :])
+    # Nearly 0 if a column is a combination of the others; the last column is y.
     smallest_eigenvalue = np.linalg.eigvalsh(correlation[:, :-1, :-1])[:, 0]
     is_independent = smallest_eigenvalue > MIN_VARIANCE_SHARE**2
     varies = (deviation > FLAT).all(axis=1)
@@ -178,10 +183,11 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
         is_test_row = np.arange(len(y)) % FOLDS == fold
-        weights = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)[0]
+        weights, *_ = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)
         squares += ((y[is_test_row] - make_table(z[is_test_row]) @ weights) ** 2).sum()
         for column in range(column_count):
             shuffled = z[is_test_row]
+            # Values of other rows: the column says nothing any more, but its distribution stays.
             shuffled[:, column] = rng.choice(z[:, column], len(shuffled))
             residuals = y[is_test_row] - make_table(shuffled) @ weights
             shuffled_squares[column] += (residuals**2).sum()
@@ -193,11 +199,12 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
 def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
     """Return the mean of values with its 95 % interval, where those of a group go together."""
     mean = float(values.mean())
-    group = np.unique(groups, return_inverse=True)[1]
+    _, group = np.unique(groups, return_inverse=True)
     deviations = np.bincount(group, values - mean)  # of each group, summed
     group_count = len(deviations)
     if group_count < 2:
         return mean, None, None
+    # Values of a group share their error, so that groups are the samples.
     summed_squares = (deviations**2).sum() * group_count / (group_count - 1)
     error = float(np.sqrt(summed_squares)) / len(values)
     half_width = two_sided_t(MISS, group_count - 1) * error
@@ -226,6 +233,7 @@ def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, fl
         log_odds = np.clip(x @ weights, -MAX_LOG_ODDS, MAX_LOG_ODDS)
         chance = 1 / (1 + np.exp(-log_odds))
         variance = chance * (1 - chance)
+        # Newton's method for the likelihood with a ridge penalty.
         gradient = x.T @ (wins - chance) - penalty @ weights
         hessian = (x * variance[:, None]).T @ x + penalty
         newton_step = np.linalg.solve(hessian, gradient)
@@ -235,6 +243,7 @@ def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, fl
     error = np.sqrt(np.diag(np.linalg.inv(hessian)))
     half_width = two_sided_t(MISS, len(z)) * error[1:]
     is_right = (x @ weights > 0) == (wins > 0)
+    # Without the intercept.
     return weights[1:], half_width, float(is_right.mean())
 
 
@@ -248,6 +257,7 @@ def measure_dependence(level: Any, failed: Any) -> float | None:
     outcome_counts = counts.sum(axis=1)[:, None]
     level_counts = counts.sum(axis=0)[None]
     expected = outcome_counts * level_counts / counts.sum()
+    # With so few the chi-square distribution does not hold.
     if counts.shape[1] < 2 or expected.min() < MIN_EXPECTED_COUNT:
         return None
     chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -281,6 +291,7 @@ def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats
     candidates = valued_rows[positions]
     exists = keys[candidates] == neighbour_keys
     neighbour_values = np.where(exists, values[candidates], np.nan)
+    # Without a known neighbour: the lowest and the highest of all.
     low = np.nan_to_num(np.fmin.reduce(neighbour_values), nan=np.nanmin(values))
     high = np.nan_to_num(np.fmax.reduce(neighbour_values), nan=np.nanmax(values))
     return low, high

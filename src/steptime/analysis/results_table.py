@@ -48,6 +48,7 @@ def make_results_table(data: Data) -> Table:
 
 def _list_columns(results: pl.LazyFrame) -> list[Column]:
     """Return the columns that people see: settings only where rows differ in them."""
+    # Of published numbers, runs tell how they were repeated; of one's own they are in samples.
     is_repeated = (pl.col("origin") == "published") & (pl.col("runs") > 0)
     facts = results.select(
         *(pl.col(name).drop_nulls().n_unique() > 1 for name in SETTINGS),

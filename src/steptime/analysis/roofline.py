@@ -87,6 +87,7 @@ def _find_roofs(points: pl.DataFrame, devices: Sequence[Device]) -> pl.DataFrame
     for platform, dtype, peak, rate in groups.iter_rows():
         device = by_name.get(platform) or _find_device(platform)
         device_peaks = device.datasheet.peak_flop_per_s if device else {}
+        # What records state wins over the datasheet: it is of the machine that ran.
         peaks.append(peak or device_peaks.get(compute_dtype(dtype)))
         rates.append(rate or (device.datasheet.memory_bytes_per_s if device else None))
     return groups.with_columns(
@@ -103,6 +104,7 @@ def _list_all_ceilings(devices: Sequence[Device], roofs: pl.DataFrame) -> list[C
         platform_ceilings = [ceiling for ceiling in ceilings if ceiling.platform == platform]
         peaks = {ceiling.flop_per_s for ceiling in platform_ceilings}
         rates = {ceiling.bytes_per_s for ceiling in platform_ceilings}
+        # A recorded figure that differs from the datasheet's gets a ceiling of its own.
         suffix = " as recorded" if platform in device_names else ""
         if peak is not None and peak not in peaks:
             ceilings.append(
@@ -125,6 +127,7 @@ def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFram
     placed = unplaced.join(
         roofs, on=GROUP_KEYS, how="left", nulls_equal=True, maintain_order="left"
     )
+    # A published share of the peak is a speed, once the peak is known.
     speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
     intensity = pl.col("intensity")
     has_roof = intensity > 0
@@ -140,6 +143,7 @@ def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFram
 def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
     """Return a group for each platform and dtype, with the fastest of its points."""
     speed = pl.col("flop_per_s")
+    # Points without an intensity are null, and are in neither share.
     is_above = pl.col("intensity") >= RIDGE
     above_share = is_above.sum() / is_above.count()
     fastest = pl.col("name").filter(speed.is_not_null()).get(speed.drop_nulls().arg_max())
@@ -173,6 +177,7 @@ def _add_highest_peak(group: RooflineGroup, ceilings: Sequence[Ceiling]) -> Roof
         for ceiling in ceilings
         if ceiling.platform == group.platform
         and ceiling.flop_per_s
+        # Rates of integers are no FLOP.
         and "int" not in (ceiling.dtype or "")
     ]
     highest = max(unit_ceilings, key=lambda ceiling: ceiling.flop_per_s or 0.0, default=None)
@@ -196,6 +201,7 @@ def _make_rows(
     has_place = pl.col("flop_per_s").is_not_null() | is_prediction
     is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // points_per_row
     if points_per_row > 1:
+        # The fastest are kept in any case.
         has_place &= is_sampled | pl.col("name").is_in(fastest)
     rows = (
         placed.filter(has_place)
@@ -240,6 +246,7 @@ def _summarise(
             above_count += group.with_intensity * group.above_ridge_share
             placed_count += group.with_intensity
     above_share = over(above_count, placed_count)
+    # A common ridge only if all groups have the same.
     ridges = {group.ridge_flop_per_byte for group in groups}
     return RooflineSummary(
         points=points,

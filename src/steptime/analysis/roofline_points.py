@@ -135,6 +135,7 @@ def _list_published(
 def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     """Return the ops, each measurement beside the prediction of the op."""
     ops = records.filter(~IS_STEP & SUCCEEDED)
+    # The first prediction of each op.
     predicted = ops.filter(IS_PREDICTED).unique(OP, keep="first", maintain_order=True)
     pairs = ops.filter(~IS_PREDICTED).join(
         predicted,
@@ -144,6 +145,7 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
         suffix=PREDICTED_SUFFIX,
         maintain_order="left_right",
     )
+    # FLOP and bytes are predicted, times measured.
     cost_flop = pl.col(f"op_flop{PREDICTED_SUFFIX}")
     speed = pl.coalesce("stated_flop", cost_flop) / _nonzero("step_s")
     intensity = cost_flop / _nonzero(f"op_traffic_bytes{PREDICTED_SUFFIX}")

@@ -68,6 +68,7 @@ def _describe_above_peak(group: Row, noun: str) -> str:
     """Return why points may lie above the peak of their data type."""
     dtype = compute_dtype(group["dtype"])
     points = f"{counted(group['above_peak'], noun)} above the peak of {dtype}"
+    # Matrix units in a type with a higher peak explain it, if the best stays below that peak.
     is_below_highest = (
         group["highest_peak_dtype"] != dtype and group["best_highest_peak_fraction"] <= 1
     )

@@ -52,6 +52,7 @@ def fit_regressions(
     for networks in list_networks(numbers, platform, against):
         design = make_design(networks, names, defaults, is_log=scale == "log")
         fit = fit_networks(design, order, is_paired=against is not None)
+        # None: fewer networks than weights.
         if fit is not None:
             fits.append(fit)
             continue

@@ -76,7 +76,7 @@ def make_design(
         InputError: for logarithms of numbers that are not above 0.
     """
     values = networks.values.cast(pl.Float64()).fill_null(math.nan).to_numpy()
-    has_failed = np.isnan(values)
+    has_failed = np.isnan(values)  # no value: it failed
     columns: dict[str, Floats] = {}
     base_texts: dict[str, str] = {}
     constants: list[str] = []
@@ -151,11 +151,11 @@ def fit_networks(
     has_value = ~design.has_failed
     if not design.regressors or has_value.sum() < MIN_NETWORKS:
         return None
-    y = np.log2(design.values) if design.is_log else design.values
+    y = np.log2(design.values) if design.is_log else design.values  # doublings
     z = regression.standardise(np.stack(_scale_columns(design), axis=1), has_value)
     columns, terms = regression.make_terms(z, order)
     independent, combinations = regression.find_independent(columns[has_value])
-    if has_value.sum() < len(independent) + 2:
+    if has_value.sum() < len(independent) + 2:  # the intercept, and one to spare
         return None
     fit = regression.fit_columns(columns[has_value][:, independent], y[has_value], regression.DRAWS)
     weights_if_failed = _fit_with_failed(design, columns[:, independent], y)
@@ -247,7 +247,7 @@ def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[Curve
     is_indicator = "=" in name  # 0 or 1, which cannot be doubled
     is_usable = ~design.has_failed & (y > 0)
     if not is_indicator:
-        is_usable &= x > 0
+        is_usable &= x > 0  # 0 cannot be doubled
     column = list(design.columns).index(name)
     rank = design.level_ranks[:, column]
     pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))
@@ -308,7 +308,7 @@ def _trace_curve(
         is_step = (low_rank == rank) & (high_rank == rank + 1)
         log_ratios = log_ratio[is_step]
         pair_count = len(log_ratios)
-        if not pair_count:
+        if not pair_count:  # nothing joins the levels
             break
         if not curve:
             curve.append(CurvePoint(hyperparameter=name, pairs=pair_count, level=level, ratio=1.0))
@@ -377,7 +377,7 @@ def _fit_wins(
     is_win = design.values[~design.has_failed] > 1
     share = float(is_win.mean())
     wins = Wins(share=share, majority_share=max(share, 1 - share))
-    if share in (0.0, 1.0):
+    if share in (0.0, 1.0):  # nothing to explain
         return list(rows), wins
     independent, _ = regression.find_independent(z)
     columns = z[:, independent]

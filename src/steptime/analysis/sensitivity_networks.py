@@ -73,7 +73,7 @@ def choose_quantity(data: Data, names: Sequence[str]) -> str:
             counts[name] = _count_results(data, name)
         elif name in columns:
             counts[name] = data.scan().select(columns[name].count()).collect().item()
-    return max(counts, key=lambda name: counts[name])
+    return max(counts, key=lambda name: counts[name])  # the first of equals
 
 
 def _count_results(data: Data, quantity: str) -> int:
@@ -102,6 +102,7 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
         raise unknown("quantity", quantity, sorted(quantities), "--of")
     if rows is not results:
         rows = rows.select(*expressions.values())
+        # A failed record has no number that counts.
         counts = pl.col("status") == "ok"
     else:  # a prediction that does not fit failed
         counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
@@ -116,6 +117,7 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
             pl.col(method).alias(METHOD),
             pl.when(counts).then(number).alias(VALUE),
         )
+        # Failed networks stay, without a value.
         .filter(pl.col(VALUE).is_not_null() | HAS_FAILED)
         .select(*columns, METHOD, VALUE)
         .collect()
@@ -152,6 +154,7 @@ def choose_platform(numbers: Numbers, platform: str | None, against: str | None)
     if not against:
         return platform
     remaining = [name for name in platforms if name != against]
+    # With several platforms the user must say which is compared.
     if platform == against or (platform is None and len(remaining) != 1):
         choices = ", ".join(remaining) or "there is no other"
         raise InputError(f"--against {against}: name another with --platform ({choices})")
@@ -175,6 +178,7 @@ def list_networks(
             if partner.family == place.family and partner.platform == against:
                 partners.append(partner)
                 has_several_dtypes |= partner_dtype_count > 1
+        # Two platforms run a network with other threads and loaders: these tell no networks apart.
         step_columns = NETWORK_COLUMNS if against else STEP_COLUMNS
         identity = [*numbers.hyperparameters, *step_columns]
         if has_several_dtypes:
@@ -197,10 +201,12 @@ def _collect_networks(
     value = pl.col(VALUE).median()
     has_both = pl.lit(value=True)
     if against:
+        # If the other platform has no numbers by this method, those by any method count.
         is_any_method = all(partner.method != place.method for partner in partners)
         is_partner = pl.col("platform") == against
         is_selected = is_place | (is_partner if is_any_method else is_partner & is_method)
         sides = [pl.col(VALUE).filter(side).median() for side in (is_place, ~is_place)]
+        # A gain above 1 always means that the first platform is better.
         numerator, denominator = sides if numbers.is_rate else sides[::-1]
         value = numerator / denominator
         has_both = is_place.any() & ~is_place.all()

@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 def describe_sensitivities(table: Table) -> list[str]:
     """Return sentences on the largest regressions, and on places without one."""
     summary = table.summary
+    # The summary itself has the regression of most networks.
     regressions = [summary, *summary["others"]] if table.rows else []
     lines = []
     for regression in regressions[:MAX_REGRESSIONS]:
@@ -59,6 +60,7 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_wins(regression: Row) -> str:
+    """Return the sentence on how often a platform wins, and whether hyperparameters tell it."""
     wins = regression["wins"]
     line = f"{regression['platform']} wins {percent(wins['share'])} of the networks"
     if wins["accuracy_share"] is None:
@@ -98,6 +100,7 @@ def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
 
 def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
     """Return the sentence on the weights if failed networks had had a value."""
+    # Rows are in the order of their weights.
     largest_row = weights[0]
     assumption_keys = [
         key for key, value in largest_row.items() if "_if_failed_" in key and value is not None

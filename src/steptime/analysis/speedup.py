@@ -86,6 +86,7 @@ def speedup_table(
     level = find_level(data, by)
     check_quantity(data, quantity)
     levels = _find_levels(data, quantity, level)
+    # Levels without a common type could never be paired otherwise.
     any_dtype |= not levels.has_common_dtype and by != "dtype"
     if against is not None and against not in levels.names:
         raise unknown(by, against, levels.names, "--against")
@@ -132,6 +133,7 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
         .unique(maintain_order=True)
         .collect()
     )
+    # Measured before published before predicted.
     for origin in ORIGINS:
         dtypes_by_level: dict[str, set[str]] = {}
         origin_rows = rows.filter(pl.col("origin") == origin)
@@ -287,6 +289,7 @@ def _make_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
 def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
     """Return the name, level, speed-up and verdict of pairs."""
     b = speedups.b[indices]
+    # The batch stands last in a name.
     features = [name for name in speedups.varying if name not in ("family", "batch")]
     if "batch" in speedups.varying:
         features.append("batch")
@@ -328,11 +331,12 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
         columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(indices)
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
+    # Edges at multiples of the width, so that equal speeds (0) are an edge.
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
     for level in speedups.levels:
         is_level = speedups.level_indices == speedups.groups.level_index(level)
-        counts = np.histogram(logs[is_level], edges)[0]
+        counts, _ = np.histogram(logs[is_level], edges)
         bars += [
             {
                 "level": level,

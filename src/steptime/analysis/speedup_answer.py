@@ -62,6 +62,7 @@ class SpeedupRow(AnswerRow, frozen=True, kw_only=True):
             row.pop("quantity"): row.pop("value"),
         }
         against = {f"against_{name}": value for name, value in options.items()}
+        # Of equal names a feature wins over a column of the row.
         return {**row, **against, **features, **values}
 
 
@@ -165,6 +166,7 @@ class SpeedupAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "against": self.against,
             "quantity": self.quantity,
         }
+        # No pairs.
         if self.distribution is None:
             return {**table, "pairs": 0}
         return {

@@ -40,6 +40,7 @@ def _describe_level(level: Row, baseline: str) -> str:
     has_interval = low is not None
     if has_interval:
         mean += f" ({low:.3g} to {high:.3g})"
+    # The interval of the mean touches the margin in which levels count as equal.
     is_mean_even = not has_interval or (low <= 1 + MARGIN and high >= 1 / (1 + MARGIN))
     undecided_share = level["ties_share"] + level["unsure_share"]
     if is_mean_even and undecided_share > MIN_EVEN_SHARE:
@@ -57,6 +58,7 @@ def _describe_level(level: Row, baseline: str) -> str:
 def _describe_medians(summary: Row) -> list[str]:
     """Return the sentence on the medians by the hyperparameter `x`, for a single level."""
     medians = list(summary["by"].items())
+    # These medians mix the pairs of all levels, so that of several they would be those of none.
     has_several_levels = len(summary["levels"]) > 1
     if len(medians) < 2 or has_several_levels:
         return []

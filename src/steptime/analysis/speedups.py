@@ -125,6 +125,7 @@ def find_worst_level(groups: RecordGroups) -> str | None:
     mean_offsets = {
         name: float(offsets[level == groups.level_index(name)].mean()) for name in groups.levels
     }
+    # Of a rate the lowest level is the worst, of a time the highest.
     if is_higher_better(groups.quantity):
         return min(mean_offsets, key=mean_offsets.__getitem__)
     return max(mean_offsets, key=mean_offsets.__getitem__)
@@ -152,6 +153,7 @@ def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) ->
         features=features,
         a=pairing.columns.a,
         b=pairing.columns.b,
+        # A speed-up above 1 is better, of times as well.
         ratio=ratio if is_higher_better(groups.quantity) else 1 / ratio,
         verdict=pairing.columns.verdict,
     )
@@ -161,6 +163,7 @@ def summarise_distribution(speedups: Speedups) -> Distribution:
     """Return the quantiles of speed-ups, and their geometric mean with its 95 % interval."""
     ratio = speedups.ratio
     logs = np.log(np.sort(ratio))
+    # Quantiles of logs, so that a speed-up and its inverse are treated alike.
     quantiles = np.exp(np.quantile(logs, list(QUANTILES.values()))).tolist()
     low, high = _mean_interval(logs) if len(logs) > 1 else (None, None)
     shares = np.bincount(speedups.outcomes, minlength=len(OUTCOMES)) / len(ratio)

@@ -69,10 +69,12 @@ def judge_folders(
         judged = judge_runs(a[is_kind], b[is_kind], math.log1p(margin), share, comparisons)
         for name, column in columns.items():
             column[is_kind] = getattr(judged, name)
+    # The interval of clipped means is widened to hold the ratio of plain medians.
     low = np.minimum(np.exp(columns["low"] - drift), ratio)
     high = np.maximum(np.exp(columns["high"] + drift), ratio)
     smallest = np.expm1(columns["smallest_change"])
     if is_higher_better(quantity):
+        # Of a rate the worsening is a fall: -10 % has another logarithm than +10 %.
         smallest = -np.expm1(-columns["smallest_change"])
     is_changed = columns["is_changed"] == 1
     words = _choose_words(columns["change"], low, high, is_changed, quantity, margin)
@@ -166,6 +168,7 @@ def control_false_discovery(p_values: Sequence[float] | Floats) -> Flags:
     """
     p = np.asarray(p_values, float)
     ordered = np.sort(p)
+    # The largest ordered p-value below its limit and all smaller ones are believed.
     rank_limits = MISS * np.arange(1, len(p) + 1) / max(len(p), 1)
     accepted = ordered[ordered <= rank_limits]
     if not len(accepted):
@@ -181,6 +184,7 @@ def _choose_words(
     is_rate = is_higher_better(quantity)
     word_if_smaller = "slower" if is_rate else "faster"
     word_if_larger = "faster" if is_rate else "slower"
+    # A word needs the whole interval on one side of 1.
     is_smaller = (change < 0) & (high < 1)
     is_larger = (change > 0) & (low > 1)
     is_within_margin = (low >= 1 / (1 + margin)) & (high <= 1 + margin)

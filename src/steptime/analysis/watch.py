@@ -149,6 +149,7 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     vanished = tuple(_make_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
     return FolderChanges(
         margin=MARGIN if pairing.margin is None else pairing.margin,
+        # A step that failed in the second folder is the worst regression.
         regressions=(*failed, *list_changes("slower")),
         improvements=tuple(list_changes("faster")),
         vanished=vanished,
@@ -239,6 +240,7 @@ def _describe_regression(change: StepChange, worse: str, quantity: str) -> str:
         return f"{name}: {change.reason}"
     ends = [end for end in (change.ratio_low, change.ratio_high) if end is not None]
     interval = " to ".join(percent(end - 1) for end in ends)
+    # "12 % slower" makes sense for times alone; other quantities have their change in brackets.
     if quantity.endswith("_s") and change.ratio > 1:
         return f"{name}: {percent(change.ratio - 1)} {worse} ({interval})"
     return f"{name}: {worse}, {quantity} {percent(change.ratio - 1, '+')} ({interval})"

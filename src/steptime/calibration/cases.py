@@ -99,6 +99,7 @@ class Case:
     method_options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for a case without kernels, peaks or valid options."""
         if not self.kernels:
             raise InputError("no kernel runs: it is a view, or its gradient is passed on as it is")
         for dtype in self._dtypes():
@@ -201,6 +202,7 @@ def op_kernels(
     kind, attrs = resolve_alias(resolve_kind(kind), shapes, attrs)
     if any(size < 1 for shape in shapes for size in shape):
         raise ShapeError("each size is at least 1")
+    # The weights of norms follow from the shape of the input.
     if len(shapes) == 1 and kind in WEIGHT_SHAPES:
         shapes = (*shapes, *WEIGHT_SHAPES[kind](shapes[0]))
     if kind_row(kind).window:
@@ -242,6 +244,8 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
     required = [
         parameter.name for parameter in parameters_by_name if parameter.default is Parameter.empty
     ]
+    # The op table's functions take inputs and attributes as parameters; those of the table's
+    # example that are no attributes are inputs.
     inputs = [name for name in required if name not in row.example.attrs]
     missing_inputs = inputs[input_count:]
     missing_attrs = [name for name in required if name not in {*inputs, *attrs}]
@@ -272,6 +276,7 @@ def _lower_single_op(
     misfit = describe_misfit(kind, len(shapes), dict(attrs))
     if misfit:
         raise ShapeError(misfit)
+    # The second is the 8- or 4-bit type of operands, "" for a type without one.
     compute_dtype, low_operand_type = precision(dtype).compute, precision(dtype).products
     if low_operand_type and kind not in LOW_KINDS:
         kinds = ", ".join(LOW_KINDS)
@@ -285,6 +290,7 @@ def _lower_single_op(
     trained_inputs = tuple(
         name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
     )
+    # The backward pass of a single op needs a loss; kernels of loss and update are left out below.
     training = training_graph(_add_loss(graph, trained_inputs, compute_dtype), "sgd")
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
     kernels = lower_products(lower(training, dtype, settings), training, low_operand_type).kernels
@@ -298,7 +304,9 @@ def _single_op_graph(
 ) -> Graph:
     """Return a graph of one op named `op`, whose inputs are `x0`, `x1`, ..."""
     dtypes = [
-        "int64" if index == 0 and kind == "embedding" else dtype for index in range(len(shapes))
+        # The first input of an embedding holds indices.
+        "int64" if index == 0 and kind == "embedding" else dtype
+        for index in range(len(shapes))
     ]
     specs = tuple(map(TensorSpec, shapes, dtypes))
     names = tuple(f"x{index}" for index in range(len(specs)))

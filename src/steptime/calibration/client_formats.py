@@ -27,6 +27,7 @@ from steptime.calibration.client_runs import (
 from steptime.calibration.client_settings import (
     find_value,
     read_finite,
+    read_finite_count,
     read_number,
     read_settings,
     stack_of_backend,
@@ -55,6 +56,7 @@ def read_client_runs(path: Path) -> list[ClientRun]:
     documents = _read_documents(path)
     if not documents:
         raise InputError(f"{place}: holds no results")
+    # Formats are told apart by the keys of their first document.
     is_aiperf_export = "metadata" in documents[0] and "metrics" in documents[0]
     if is_aiperf_export:
         return [_read_aiperf_requests(documents, place)]
@@ -69,6 +71,7 @@ def read_client_runs(path: Path) -> list[ClientRun]:
 
 def _read_document(document: JsonObject, place: str, group: str) -> list[ClientRun]:
     """Return the runs of one JSON document; raises `InputError` for one of no known format."""
+    # Each tool has keys that no other one writes.
     if isinstance(document.get("benchmarks"), list):
         return _read_guidellm(document, place)
     if "experiments" in document:
@@ -93,6 +96,7 @@ def _read_documents(path: Path) -> list[JsonObject]:
     text = decode(content)
     try:
         documents = json.loads(text)
+    # Not one document, then one on each line.
     except (ValueError, RecursionError):
         documents = [
             _parse_line(line, f"{place}:{number}") for number, line in _numbered_lines(text)
@@ -127,7 +131,8 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     rate = read_number(document, "request_rate", place) or 0.0
     burstiness = read_number(document, "burstiness", place)
     traffic = Traffic(
-        concurrency=int(read_number(document, "max_concurrency", place) or 0),
+        concurrency=read_finite_count(document, "max_concurrency", place),
+        # An infinite rate means that all requests are sent at once, which 0 stands for.
         rate=0.0 if rate == inf else rate,
         burstiness=burstiness or 1.0,
     )
@@ -137,8 +142,9 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
     if isinstance(document.get("ttfts"), list):
         requests, failed_count = _read_bench_requests(document, place)
         return make_run_from_requests(requests, make_facts(failed_count=failed_count))
-    facts = make_facts(failed_count=int(read_number(document, "failed", place) or 0))
+    facts = make_facts(failed_count=read_finite_count(document, "failed", place))
     completed = int(read_finite(document, "completed", place))
+    # vLLM's name of the key, then SGLang's.
     request_ms = _read_first_nonzero(document, ("mean_e2el_ms", "mean_e2e_latency_ms"), place)
     tpot_ms = _read_first_nonzero(document, ("mean_tpot_ms", "mean_itl_ms"), place)
     ttft_ms = _read_first_nonzero(document, ("mean_ttft_ms",), place)
@@ -170,20 +176,23 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
     rows = zip(*columns.values(), strict=True)
     for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(rows):
         has_error = isinstance(errors, list) and i < len(errors) and bool(errors[i])
+        # A request without tokens or without a first token failed, whether it has an error or not.
         has_answer = output_tokens and ttft_s
         if has_error or not has_answer:
             continue
-        later_tokens_s = sum(itls_s) if isinstance(itls_s, list) else itls_s
+        # The times between tokens, one by one or as a sum.
+        later_tokens_s = _sum_gaps(itls_s) if isinstance(itls_s, list) else itls_s
         cells = {
             "ttft": ttft_s,
             "input": input_tokens,
             "output": output_tokens,
             "itls": later_tokens_s,
+            "start_times": starts_s and starts_s[i],
         }
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)
         request = ClientRequest(
-            arrival_s=None if starts_s is None else float(starts_s[i]),
+            arrival_s=None if starts_s is None else read_finite(cells, "start_times", row_place),
             input_tokens=int(read_finite(cells, "input", row_place)),
             output_tokens=int(read_finite(cells, "output", row_place)),
             ttft_s=first_token_s,
@@ -192,6 +201,14 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
         requests.append(request)
     failed_count = len(ttfts_s) - len(requests)
     return requests, failed_count
+
+
+def _sum_gaps(gaps_s: Sequence[Any]) -> object:
+    """Return the sum of the times between tokens, or the times themselves if one is no number."""
+    try:
+        return sum(gaps_s)
+    except TypeError:
+        return gaps_s  # the caller refuses them
 
 
 def _read_first_nonzero(table: JsonObject, names: Sequence[str], place: str) -> float | None:
@@ -203,10 +220,10 @@ def _read_first_nonzero(table: JsonObject, names: Sequence[str], place: str) -> 
 def _read_metric(metrics: Mapping[str, Any], name: str, key: str, place: str) -> float | None:
     """Return a metric of AIPerf or GenAI-Perf, in seconds where it has a unit of time."""
     metric = metrics.get(name)
-    if not isinstance(metric, Mapping):
+    if not isinstance(metric, Mapping) or metric.get(key) in (None, ""):
         return None
-    number = read_number(metric, key, f"{place}: {name}")
-    return None if number is None else number * UNITS_S.get(str(metric.get("unit")), 1.0)
+    number = read_finite(metric, key, f"{place}: {name}")
+    return number * UNITS_S.get(str(metric.get("unit")), 1.0)
 
 
 def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRun:
@@ -215,6 +232,7 @@ def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRu
     profiled_records = [
         record
         for record in records
+        # Requests of the warm-up are no part of the run.
         if record.get("metadata", {}).get("benchmark_phase", "profiling") == "profiling"
     ]
     for i, record in enumerate(profiled_records):
@@ -245,7 +263,8 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
     config = document.get("input_config", {})
     count = _read_metric(document, "request_count", "avg", place)
     if count is None:
-        count = find_value(config, "request_count", "num_prompts")
+        setting = find_value(config, "request_count", "num_prompts")
+        count = _read_metric({"request_count": {"avg": setting}}, "request_count", "avg", place)
     input_tokens = _read_metric(document, "input_sequence_length", "avg", place)
     output_tokens = _read_metric(document, "output_sequence_length", "avg", place)
     if count is None or input_tokens is None or output_tokens is None:
@@ -257,7 +276,7 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
         place=place, group=place, settings=settings, traffic=_read_traffic(config, place)
     )
     means = RunMeans(
-        count=int(float(count)),
+        count=int(count),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         ttft_s=_read_metric(document, "time_to_first_token", "avg", place),
@@ -274,10 +293,13 @@ def _read_traffic(config: Any, place: str) -> Traffic:
     }
     mode = str(find_value(config, "request_rate_mode", "arrival_pattern", "type_", "kind"))
     rate = read_number(table, "rate", place) or 0.0
+    has_equal_gaps = mode in ("constant", "async")
     return Traffic(
-        concurrency=int(read_number(table, "concurrency", place) or 0),
+        concurrency=read_finite_count(table, "concurrency", place),
+        # An infinite rate means that all requests are sent at once, which 0 stands for.
         rate=0.0 if rate == inf else rate,
-        burstiness=inf if mode in ("constant", "async") else 1.0,
+        # The shape of the gamma distribution of gaps: infinite if equal, 1 of a Poisson process.
+        burstiness=inf if has_equal_gaps else 1.0,
     )
 
 
@@ -291,6 +313,7 @@ def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
             raise InputError(f"{row_place}: must be a table")
         config = benchmark.get("config", benchmark.get("args", {}))
         strategy = config.get("strategy", {}) if isinstance(config, Mapping) else {}
+        # A synchronous client sends a request when the one before is answered.
         is_synchronous = isinstance(strategy, Mapping) and strategy.get("type_") == "synchronous"
         traffic = _read_traffic(strategy, row_place)
         if is_synchronous:
@@ -311,7 +334,7 @@ def _read_guidellm(document: JsonObject, place: str) -> list[ClientRun]:
             _read_guidellm_request(row, f"{row_place}: request {number}")
             for number, row in enumerate(rows_by_status.get("successful") or ())
         ]
-        if requests:
+        if requests:  # else only their means are in the report
             with_tokens = [request for request in requests if request is not None]
             runs.append(make_run_from_requests(with_tokens, facts))
         else:
@@ -330,6 +353,7 @@ def _read_guidellm_request(row: JsonObject, place: str) -> ClientRequest | None:
         request_s = end_s - start_s
     output_tokens = read_number(row, "output_tokens", place)
     input_tokens = read_number(row, "prompt_tokens", place)
+    # Without these numbers it cannot be compared with a prediction.
     if not request_s or not output_tokens or not input_tokens:
         return None
     ttft_ms = read_number(row, "time_to_first_token_ms", place)

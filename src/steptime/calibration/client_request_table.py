@@ -12,7 +12,7 @@ from steptime.calibration.client_runs import (
     Traffic,
     make_run_from_requests,
 )
-from steptime.calibration.client_settings import read_finite, read_number, read_settings
+from steptime.calibration.client_settings import read_finite, read_finite_count, read_settings
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
 from steptime.core.table_files import table_rows
@@ -63,8 +63,9 @@ def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
     if request_column is None:
         text = f"{first_place}: a request has {COLUMNS_TEXT}"
         raise InputError(f"{text}, not {shorten(', '.join(first_row))}")
+    # By convention a row without a time is a request that failed.
     requests = [_read_request(row, row_place) for row_place, row in rows if row.get(request_column)]
-    concurrency = int(read_number(first_row, "concurrency", first_place) or 0)
+    concurrency = read_finite_count(first_row, "concurrency", first_place)
     facts = RunFacts(
         place=place,
         group=place,
@@ -76,6 +77,7 @@ def _read_run(rows: Sequence[tuple[str, JsonObject]], place: str) -> ClientRun:
 
 
 def _read_request(row: JsonObject, place: str) -> ClientRequest:
+    """Read the request of a row: its tokens and its times; raises `InputError`."""
     token_counts = []
     for names in TOKEN_COLUMNS:
         name = next((name for name in names if name in row), None)

@@ -61,8 +61,10 @@ class Traffic:
         """Return when so many requests are sent, the first at 0; the same at each call."""
         if not self.rate:
             return [0.0] * count
+        # Equal gaps.
         if self.burstiness == inf:
             return [k / self.rate for k in range(count)]
+        # Always the same seed, so that a run is simulated alike each time.
         draw = random.Random(0)  # noqa: S311  # no secret
         scale_s = 1 / (self.rate * self.burstiness)
         gaps_s = [draw.gammavariate(self.burstiness, scale_s) for _ in range(count - 1)]
@@ -152,6 +154,7 @@ def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -
     simulated_requests = simulated_requests[:MAX_SIMULATED]
     inputs = [request.input_tokens for request in simulated_requests]
     outputs = [request.output_tokens for request in simulated_requests]
+    # Each user waits for an answer before the next request; otherwise requests come at their times.
     is_closed_loop = facts.traffic.concurrency and not facts.traffic.rate
     if is_closed_loop:
         concurrency = min(facts.traffic.concurrency, len(simulated_requests))
@@ -170,6 +173,7 @@ def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -
     return _make_run(
         facts,
         load,
+        # A mean over some of the requests could not be compared.
         ttft_s=fmean(ttfts_s) if len(ttfts_s) == len(steady_requests) else None,
         request_s=fmean(request.request_s for request in steady_requests),
         count=len(requests),
@@ -192,6 +196,7 @@ def make_run_from_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     inputs = [max(1, round(means.input_tokens))] * count
     outputs = [max(1, round(means.output_tokens))] * count
     traffic = facts.traffic
+    # Each user waits for an answer before the next request; otherwise requests come at their times.
     is_closed_loop = traffic.concurrency and not traffic.rate
     if is_closed_loop:
         load = Load(inputs, outputs, concurrency=min(traffic.concurrency, count))

@@ -41,6 +41,7 @@ def read_settings(*tables: Any) -> dict[str, object]:
             values = [table.get(name) for name in names] if isinstance(table, Mapping) else []
             stated = [value for value in values if value not in UNSET and _is_plain(value)]
             if stated:
+                # The first table that states a setting wins, and the first of its names.
                 settings.setdefault(setting, stated[0])
     return settings
 
@@ -63,6 +64,7 @@ def find_values(document: Any, name: str, depth: int = 0) -> Iterator[object]:
     if isinstance(document, Mapping):
         value = document.get(name)
         if isinstance(value, list) and value:
+            # Of several models or servers the first one is taken.
             value = value[0]
         if value not in UNSET and _is_plain(value):
             yield value
@@ -93,6 +95,7 @@ def read_number(table: Mapping[str, Any], name: str, place: str) -> float | None
     try:
         number = float(value)
     except (TypeError, ValueError):
+        # Refused below, as all negative numbers are.
         number = -inf
     if isinstance(value, bool) or isnan(number) or number < 0:
         raise InputError(f"{place}: {name}: must be a number of at least 0, not {shorten(value)}")
@@ -102,9 +105,16 @@ def read_number(table: Mapping[str, Any], name: str, place: str) -> float | None
 def read_finite(table: Mapping[str, Any], name: str, place: str) -> float:
     """Return a finite number that a table must have; raises `InputError`."""
     number = read_number(table, name, place)
-    if number is None or not isfinite(number):
+    if number is None:
         raise InputError(f"{place}: has no {name}")
+    if not isfinite(number):
+        raise InputError(f"{place}: {name}: must be finite, not {shorten(table[name])}")
     return number
+
+
+def read_finite_count(table: Mapping[str, Any], name: str, place: str) -> int:
+    """Return a number of a table as a count, 0 where it has none; raises `InputError`."""
+    return int(read_finite(table, name, place)) if table.get(name) not in (None, "") else 0
 
 
 def _is_plain(value: object) -> bool:

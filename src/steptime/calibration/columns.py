@@ -58,6 +58,7 @@ class Columns:
             cases[0].device, reference_dtype(cases[0].device), Settings()
         )
         self.seconds: Floats = np.array([case.seconds for case in cases])
+        # Only accelerators are timed by events, between which a part of the host's time is seen.
         has_events = not self.device.is_cpu
         self._is_isolated = np.array(
             [has_events and case.condition == "isolated" for case in cases]
@@ -73,6 +74,7 @@ class Columns:
         self._constant_counts: ConstantCounts | None = None
         self._kernels = Kernels(
             [kernel for case in cases for kernel in case.kernels],
+            # Equal kernels of two cases are priced apart, since each case has its own figures.
             owners=[index for index, case in enumerate(cases) for _ in case.kernels],
         )
         self._case_of_kernel = self._kernels.owner  # of each distinct kernel
@@ -111,10 +113,12 @@ class Columns:
         interval_ends_s = []
         for end, sign in enumerate((-1, 1)):
             host_constants = scale_host(constants, end)
+            # All passes at the same end, since kernels share most of their error.
             passes_bound_s = passes_s * (device_ends_s[end] / device_s)
             device_error_s = self._add_host_time(passes_bound_s, constants) - value_s
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
             isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
+            # Others than isolated ops have no time of a host, but steps, whose ends follow below.
             interval_ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
         low_s, high_s = interval_ends_s
         hosts = self._find_step_hosts(constants)
@@ -125,6 +129,8 @@ class Columns:
             step_passes_s = list(passes_s[:, self._step_indices])
             ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
             waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
+            # A step that is called alone waits for its end; steps in a loop run ahead of each
+            # other.
             low_s[self._step_indices] = np.where(self._is_call_step, waiting.low_s, ahead.low_s)
             high_s[self._step_indices] = np.where(self._is_call_step, waiting.high_s, ahead.high_s)
         return value_s, low_s, high_s
@@ -148,6 +154,7 @@ class Columns:
         uncached_share = 1 - cached_share(device, constants)
 
         def price_rows(rows: Rows, indices: Ints) -> Interval:
+            # Benchmarks that repeat a kernel find a part of its weights in the last cache.
             saved_bytes = self._cached_bytes_of_kernel[indices] * uncached_share
             rows = rows._replace(bytes=rows.bytes - saved_bytes)
             interval = price(rows, device, is_single_op[indices], pauses_s[indices])
@@ -178,6 +185,7 @@ class Columns:
         """
         total_s: Floats = passes_s.sum(axis=0)
         if self._is_isolated.any():
+            # The host's time between two events around an op, of which a share is seen.
             host_s = constants["launch.isolated_s"] * self._find_timing_figures(constants)
             visible_share = self._find_timing_figures(constants, "seen")
             between_s = between_events_s(total_s, host_s, visible_share)
@@ -206,6 +214,7 @@ class Columns:
             [constants.get(key, usual_figures.get(key, 1.0)) for key in keys]
         )
         figures: Floats = figures_of_kinds[self._kind_of_case]
+        # What a case says of its own timing wins.
         for index in self._indices_with_timing:
             timing = self.cases[index].timing
             figures[index] = timing.get(names[self._kind_of_case[index]], figures[index])
@@ -222,6 +231,7 @@ class Columns:
         has_product_form = [form_of(case.kernels[0], self.device) is product for case in self.cases]
         indices = np.flatnonzero(self._is_single_op & has_single_product & has_product_form)
         passes_s = self._predict_passes_s(constants)
+        # A finite difference: how much longer the case is with kernels that take 0.1 % longer.
         slower_s = self._add_host_time(passes_s * SENSITIVITY_STEP, constants)
         ratios = slower_s / self._add_host_time(passes_s, constants)
         return indices.tolist(), np.log(ratios[indices]) / np.log(SENSITIVITY_STEP)

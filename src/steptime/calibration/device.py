@@ -91,9 +91,11 @@ def calibrate(
         priors = priors_of(device, stack)
     columns = Columns(fitted_cases)
     constants = fit_step_constants(columns, priors)
+    # From here on residuals are those of cases that were left out of the fit.
     residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
     residual_tables, residuals = learn_residuals(columns, constants, residuals)
     extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
+    # Phases with tables of their own have their own intervals.
     shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":
@@ -137,6 +139,7 @@ def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict
     steps = [case for case in columns.cases if not case.is_single_op]
     if columns.device.kind != "gpu" or len(steps) == len(columns.cases):
         return fit_constants([columns], priors)
+    # Single ops on a GPU are short and cold: alone they say nothing of steps.
     if not steps:
         return constants_of(priors)
     step_columns = Columns(steps)
@@ -149,6 +152,7 @@ def fit_step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict
     residuals_by_steps = leave_out_residuals(
         step_columns, priors, constants_of_steps, families=step_columns.families
     )
+    # Single ops are used only if steps that are left out are predicted better with them.
     fits_steps_better = np.abs(residuals_by_all[is_step]).mean() < np.abs(residuals_by_steps).mean()
     return constants_of_all if fits_steps_better else constants_of_steps
 
@@ -162,9 +166,11 @@ def fit_phases(
     backward pass: trainings say nothing of inference. If all steps are inference, trainings take
     its constants, with the intervals of a device that was never measured.
     """
+    # Cases of no phase ("") are single ops.
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
         return {}
+    # An empty table stands for the priors, so that trainings have the interval of those.
     if phases == {"infer"}:
         return {"train": {"intervals": {}}}
     if phases == {"train"}:
@@ -205,11 +211,13 @@ def fit_single_ops(
         step_constants: the constants of steps.
     """
     columns = Columns(cases)
+    # The forms hold more closely for one op than for a network: by the median of the residuals.
     sigma = float(np.clip(np.median(np.abs(residuals)), MIN_OP_SIGMA, SIGMA))
     step_priors = {
         name: prior._replace(value=step_constants[name]) for name, prior in priors.items()
     }
     influential_priors = {name: priors[name] for name in influential_constants([columns], priors)}
+    # Constants that ops influence start from the priors, all others stay as steps have them.
     op_priors = step_priors | influential_priors
     op_constants = fit_constants([columns], op_priors, sigma=sigma)
     left_out_residuals = leave_out_residuals(
@@ -236,6 +244,7 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
         return list(cases)
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
     cases_by_kind = grouped(cases, lambda case: case.kind)
+    # Kinds with few cases give all they have, and what is left is shared by the others.
     rarest_first = sorted(cases_by_kind, key=lambda kind: (len(cases_by_kind[kind]), kind))
     remaining_points = points
     choice: list[Case] = []
@@ -250,6 +259,7 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
         positions = ranks / len(log_sizes)
         if kind_cases[0].is_single_op:
             log_range = max(np.ptp(log_sizes), MIN_RANGE)
+            # Ops are spread over the mean of rank and log of the size, steps over ranks alone.
             positions += (log_sizes - log_sizes.min()) / log_range
         indices = draw_evenly(positions.tolist(), kind_point_count, draw)
         choice += [kind_cases[i] for i in indices]
@@ -273,6 +283,7 @@ def draw_evenly(positions: Sequence[float], count: int, draw: random.Random) -> 
     for cell_index in range(count):
         target = low + (high - low) * (cell_index + draw.random()) / count
         right = bisect_left(candidates, target, key=position_of)
+        # The nearest position is the one before or the one behind the target.
         neighbours = range(max(0, right - 1), min(right + 1, len(candidates)))
         nearest = min(neighbours, key=lambda i: abs(position_of(candidates[i]) - target))
         _, index = candidates.pop(nearest)
@@ -340,16 +351,19 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
         residuals: their ln(measured / predicted) when they are left out.
     """
     prior_widths = _prior_half_widths(columns, constants)
+    # Widths of the priors in the form of ends, from which each case gets a width of its own.
     prior_ends = {f"interval.{form}_low": -width for form, width in prior_widths.items()}
     prior_ends |= {f"interval.{form}_high": width for form, width in prior_widths.items()}
     value_s, low_s, high_s = columns.predict_intervals({**constants, **prior_ends})
     upper_widths = np.log(high_s / value_s)
     lower_widths = np.log(value_s / low_s)
+    # A positive residual is measured in upper widths, a negative one in lower widths.
     case_widths = np.where(residuals > 0, upper_widths, lower_widths)
     family_count = len(indices_by_family(columns.families))
     prior_shares = _prior_width_shares(family_count)
     width_shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
     share_count = len(width_shares)
+    # Conformal ranks: of n shares the floor(0.1 (n + 1))th from either end.
     low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))
     high_rank = min(share_count, ceil((1 + LEVEL) / 2 * (share_count + 1)))
     low_share = width_shares[low_rank - 1]
@@ -373,6 +387,7 @@ def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, floa
     """Return the half width of the interval in ln of each form that a case runs, and of `all`."""
     forms = {form_name(kernel, columns.device) for case in columns.cases for kernel in case.kernels}
     forms.add("all")
+    # Repeated kernels alone show nothing of the host.
     if any(case.condition != "repeated" for case in columns.cases):
         forms.add("host")
     widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}

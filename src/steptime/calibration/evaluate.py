@@ -117,6 +117,7 @@ def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
     relative_widths = []
     for value, error in zip(values, value_errors, strict=True):
         errors_by_group[value.balance_group].append(float(error))
+        # Methods without intervals have no coverage.
         if value.low is not None and value.high is not None:
             is_covered.append(value.low <= value.measured <= value.high)
             relative_widths.append((value.high - value.low) / value.predicted)
@@ -127,6 +128,7 @@ def summarise_errors(values: Sequence[ComparedValue]) -> ErrorFigures:
         median=float(np.median(value_errors)),
         p90=float(np.quantile(value_errors, 0.9)),
         max=float(value_errors.max()),
+        # Positive if predictions are too long.
         bias=-float(np.log(ratios).mean()),
         factor=float(np.exp(farness(ratios).mean())),
         balanced=float(np.mean(group_means)),
@@ -151,7 +153,7 @@ def score(cases: Sequence[Case], method: Method) -> list[Scored]:
             prediction = _score_case(case, method)
         except PriceError as error:
             raise InputError(f"{case.place}: {error}") from error
-        except InputError:
+        except InputError:  # the method cannot predict it
             continue
         if not prediction.value:
             raise InputError(f"{case.place}: {method.name}: a time of 0 s")
@@ -166,6 +168,7 @@ def _score_case(case: Case, method: Method) -> Scored:
         model = StepModel(case.workload, case.device, method=method, options=options)
         times = model.timeline()
         return Scored(case, times.step_s, times.low_s, times.high_s)
+    # Kernels of a table, without a network: no host plays a part in their times.
     settings = replace(method.under(options).settings, host="no")
     step = total(kernel_times(case, method, settings))
     return Scored(case, step.value, step.low, step.high)
@@ -231,7 +234,7 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     device = cases[0].device
     op_constants: Constants = {
         **constants,
-        **(device.calibration.alone or {}),
+        **(device.calibration.alone or {}),  # where single ops differ from steps
         **interval_constants(device.calibration),
     }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]
@@ -281,7 +284,7 @@ def score_after_calibration(
         for device_cases in cases_by_device.values():
             calibration_candidates = [case for case in device_cases if case.calibrates]
             calibration_points = choose_cases(calibration_candidates, points, seed)
-            table = calibrate(device_cases[0].device, calibration_points, None)
+            table = calibrate(device_cases[0].device, calibration_points, points=None)
             moved_constant_names = table["constants"].keys() | table.get("alone", {}).keys()
             moved_counts.append(len(moved_constant_names))
             device = device_cases[0].device.with_calibration(table)

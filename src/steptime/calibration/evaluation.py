@@ -232,6 +232,7 @@ def _compare_methods(
     case_ids = [{id(score.case) for score in scores} for scores in all_scores]
     shared_ids = set.intersection(*case_ids)
     error_rows = []
+    # Only then its errors on the shared cases differ from those on all.
     if 0 < len(shared_ids) < len(scored):
         shared_scores = [score for score in scored if id(score.case) in shared_ids]
         constant_count = _count_constants(method, cases)
@@ -288,12 +289,12 @@ def _list_published_rows(
 ) -> list[JsonObject]:
     """Return the errors of published predictions, each with the method's on the same cases."""
     error_rows = []
-    for published_method in {
+    for published_method in {  # a dict keeps their order
         published_method: None for case in cases for published_method in case.published_s_by_method
     }:
         rival_cases = [case for case in cases if published_method in case.published_s_by_method]
         rival_scores = [
-            Scored(case, case.published_s_by_method[published_method], None, None)
+            Scored(case, case.published_s_by_method[published_method], low=None, high=None)
             for case in rival_cases
         ]
         error_rows.append(_error_row(f"{published_method} (published)", rival_scores))
@@ -340,6 +341,7 @@ def _describe_op(op: JsonObject) -> str:
     is_product = isinstance(first_size, list)
     size = "x".join(map(str, first_size)) if is_product else f"{first_size:,} bytes"
     roof_s, roof = max((op["compute_s"], "arithmetic"), (op["memory_s"], "memory"))
+    # More than half of its time is neither arithmetic nor traffic.
     is_launch_bound = op["step_s"] - roof_s >= op["step_s"] / 2
     limit = "launch" if is_launch_bound else roof
     return f"{count}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"

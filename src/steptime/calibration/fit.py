@@ -54,6 +54,7 @@ def log_slopes(
     residuals = log_residuals(rows, constants)
     slopes: Floats = np.empty((len(residuals), len(names)))
     for column, name in enumerate(names):
+        # A finite difference in units of the constant's spread.
         increased = constants[name] * np.exp(STEP * priors[name].spread)
         increased_residuals = log_residuals(rows, {**constants, name: increased})
         slopes[:, column] = (residuals - increased_residuals) / STEP
@@ -64,6 +65,7 @@ def influential_constants(
     row_sets: Sequence[FittedRows], priors: Mapping[str, Constant]
 ) -> list[str]:
     """Return the names of the constants that may vary and that change a prediction."""
+    # No spread: the constant is known.
     names = [name for name, prior in priors.items() if prior.spread > 0]
     start = constants_of(priors)
     steepest = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
@@ -99,6 +101,8 @@ def fit_constants(
     def compute_residuals(steps: Floats) -> Floats:
         constants = move_constants(steps)
         scaled = np.concatenate([log_residuals(rows, constants) / sigma for rows in row_sets])
+        # Soft L1: its square is the loss, quadratic for small and linear for large residuals, so
+        # that outliers count little. The steps themselves are the residuals of the priors.
         soft_l1 = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
         residuals: Floats = np.concatenate([soft_l1, steps])
         return residuals
@@ -138,17 +142,21 @@ def leave_out_residuals(
     """
     residuals = log_residuals(rows, constants)
     names = influential_constants([rows], priors)
+    # Nothing was fitted, so that nothing changes without a row.
     if not names:
         return residuals
     slopes = log_slopes(rows, priors, constants, names) / sigma
+    # Weights of the soft L1 loss at the fit.
     weights = 1 / np.sqrt(1 + (residuals / sigma) ** 2)
     weighted_slopes = weights[:, None] * slopes
+    # Ridge regression: the identity is the precision of the priors, in spreads.
     covariance = np.linalg.inv(slopes.T @ weighted_slopes + np.eye(len(names)))
     hat = slopes @ covariance @ weighted_slopes.T
     left_out = np.empty(len(residuals))
     for indices in indices_by_family(families or [""] * len(residuals)):
         block = np.eye(len(indices)) - hat[np.ix_(indices, indices)]
         left_out[indices] = np.linalg.solve(block, residuals[indices])
+    # The linear model does not hold beyond residuals that occur.
     limit = np.abs([residuals, log_residuals(rows, constants_of(priors))]).max()
     return np.clip(left_out, -limit, limit)
 

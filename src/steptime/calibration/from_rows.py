@@ -71,6 +71,7 @@ def calibrate_from_rows(
         InputError: for unreadable rows, and for rows of several devices without `of`.
     """
     path = rows if isinstance(rows, Path) else None
+    # A file may have very many rows; rows of a script are all meant.
     default_points = POINTS if path else None
     max_points = points or default_points
     device = None if of is None else catalog.device(of)
@@ -104,6 +105,7 @@ def _read_rows(
     predicted_steps = [] if mapping or path is None else _read_steps(path, refusals)
     cases = []
     if not predicted_steps:
+        # Rows of a script that cannot be predicted raise at once; of files they are noted.
         row_refusals = None if path is None else refusals
         cases = _pool_cases(read_cases(rows, mapping, device, warn=note, refusals=row_refusals))
     return _RowSet(predicted_steps, cases, refusals)
@@ -181,6 +183,7 @@ def _fit_cases(
     source = f"{len(cases)} {word} of {path}" if path else ""
     table = calibrate(device, cases, points, source=source)
     stacks = {case.stack or catalog.DEFAULT_STACK for case in cases if not case.is_single_op}
+    # A calibration has the steps of one stack; others would have other times of the host.
     ignored_stacks = sorted(stacks - {table.get("stack")})
     if ignored_stacks:
         names = ", ".join(ignored_stacks)
@@ -198,6 +201,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
         hint = f"{device.name} is no device by name; choose its file: --of {device.name}.toml"
         raise InputError(f"{path}: {hint}")
     if device.name in catalog.device_names(with_user_files=False):
+        # The file of a shipped device is never changed: the user gets a device of another name.
         table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")

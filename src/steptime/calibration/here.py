@@ -109,6 +109,7 @@ def calibrate_machine(
     with Worker(backend, options) as worker:
 
         def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
+            # Far longer than any point takes: a worker that is silent until then hangs.
             return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
         def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
@@ -140,6 +141,7 @@ def calibrate_machine(
         }
     table = {**start.table, "calibration": calibration}
     points = calibration["measured_points"]
+    # An interrupted session must not replace an earlier one that knows more.
     if session.interrupted and _count_earlier_points(table["name"]) > points:
         start.log_path.unlink()
         raise KeyboardInterrupt
@@ -166,6 +168,7 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
     """
     folder = item_files.user_folder("devices")
     check_writable(folder)
+    # One log for each backend, device and number of threads.
     log_name = f".calibrating-{backend}-{options.device}-{options.threads or 'all'}.jsonl"
     log_path = folder / log_name
     software = {

@@ -71,6 +71,7 @@ def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] |
     """
     heading, *point_lines = read_lines(path) or [{}]
     answers: dict[str, list[Mapping[str, Any]]] = defaultdict(list)  # by point
+    # Another version or driver may measure other times.
     has_other_software = heading.get("of") != software
     if has_other_software:
         return None, answers

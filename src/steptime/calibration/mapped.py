@@ -76,7 +76,7 @@ def read_cases(
     table = Path(rows) if isinstance(rows, str | Path) else _rows_of_frame(rows)
     if mapping is not None:
         return list(cases_of(table, read_mapping(Path(mapping)), max_rows, refusals))
-    if max_rows is not None:
+    if max_rows is not None:  # only a mapping has kinds of rows
         raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
     if isinstance(table, Path) and table.is_dir():
         return list_record_cases(table, warn, refusals)
@@ -138,7 +138,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     Raises:
         InputError: if a key is missing, unknown or has a bad value.
     """
-    device = None if row.get("device") else device
+    device = None if row.get("device") else device  # for rows that name none
     keys = _plain_keys(row, place)
     required = ["seconds"] if device else ["seconds", "device"]
     for name in required:
@@ -161,7 +161,7 @@ def _plain_keys(row: Row, place: str) -> RowKeys:
     values = {key: row[key] for key in row if key in PLAIN_KEYS and row[key] is not None}
     if "attrs" in values:
         attrs = dict(values["attrs"])
-        values["attrs"] = {
+        values["attrs"] = {  # texts become quoted formulas
             name: repr(value) if isinstance(value, str) else value for name, value in attrs.items()
         }
     rivals = dict(row.get("rivals") or {})
@@ -256,7 +256,7 @@ def _list_tables(
         for source in list_sources(table):
             if isinstance(source, Unread):
                 add_refusal(refusals, source.file, InputError(source.reason))
-            elif mapping.recognises(source):
+            elif mapping.recognises(source):  # other files of the folder are passed over
                 prefix = f"{source.name}:"
                 yield _TableSource(source, mapping.rows, row_prefix=prefix, message_prefix=prefix)
             elif table.is_file() and not source.archive:
@@ -268,7 +268,7 @@ def _draw_rows(rows: Iterable[NumberedRow], max_rows: int) -> Iterator[NumberedR
     """Draw rows of each device and entry, with a fixed seed; broken rows are all yielded."""
     rows_by_device_and_entry: dict[tuple[str, int], list[NumberedRow]] = defaultdict(list)
     for line, row in rows:
-        if isinstance(row, InputError):
+        if isinstance(row, InputError):  # refused later, not drawn
             yield line, row
         else:
             rows_by_device_and_entry[row.text(row.keys.device), id(row.keys)].append((line, row))
@@ -321,6 +321,7 @@ def _make_case(
         if workload.plan.data > 1 or row.options.get("device_count", 1) != 1:
             raise InputError(SEVERAL_REPLICAS)
         stack = stack or str(row.options.get("stack", ""))
+        # Families are left out together.
         family = family or (workload.label if keys.quantities else "")
         kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif network_kernels is not None:

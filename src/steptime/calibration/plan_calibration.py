@@ -102,7 +102,8 @@ class _DeviceRows:
             question.measured[_first_measured_quantity(question, reply)]
             for question, reply in steps
         ]
-        prior_values = _predict_quantities(steps, {})
+        prior_values = _predict_quantities(steps, constants={})
+        # Each constant is moved by STEP in ln: rows are linear in the logs of constants.
         values_by_constant = np.array(  # [constants, rows]
             [
                 _predict_quantities(steps, {name: prior.value * np.exp(STEP)})
@@ -238,6 +239,7 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value
         )
+        # A device that the stack was fitted on is known better: only what plans share is open.
         factor = shared_plan_width / shared_device_width
         free_priors = {
             name: prior._replace(spread=factor * prior.spread)

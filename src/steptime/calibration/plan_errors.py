@@ -166,7 +166,7 @@ def errors_of(
     if not cases:
         first_reason = refusals[0]["reason"] if refusals else "there is none"
         raise InputError(f"no row can be asked: {first_reason}")
-    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, ())]
+    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, by=())]
     _count_unmeasured_fits(sets, steps)
     document = {
         "method": method,
@@ -190,6 +190,7 @@ def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) ->
     for row in sets:
         is_right_of_rows = is_right_by_set[row["set"]]
         if is_right_of_rows and row["fits"] is not None:
+            # `fits` is a share of rows right so far: turned into a count, and back.
             right_count = row["fits"] * row["cases"] + sum(is_right_of_rows)
             row["fits"] = right_count / (row["cases"] + len(is_right_of_rows))
 
@@ -229,6 +230,7 @@ def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[J
     cases_after: list[JsonObject] = []
     for draw in draw_calibrations(steps, points, draws):
         question = draw.question
+        # Memory does not depend on constants of time.
         quantities = question.measured.keys() & draw.after.values.keys() - {"memory_bytes"}
         for quantity in quantities:
             cases_before.append(row_of(question, draw.before, quantity))
@@ -244,6 +246,7 @@ def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[J
             if all(draw_row[name] == row[name] for name in key_columns)
         ]
         row["points"] = points
+        # Each row is a case once for each draw.
         row["cases"] //= draws
         row["before"] = row_before["mape"]
         row["spread"] = [min(mapes), max(mapes)]

@@ -142,7 +142,7 @@ def describe_missing_columns(path: Path) -> str | None:
     missing = [name for name in COLUMNS if name not in columns]
     if len(missing) <= MAX_MISSING_SHARE * len(COLUMNS):
         return f"{path.name}: columns of {SET_NAME}, without {', '.join(missing)}"
-    if columns.isdisjoint(COUNT_COLUMNS) or "seconds" in columns:
+    if columns.isdisjoint(COUNT_COLUMNS) or "seconds" in columns:  # no table of trainings
         return None
     hint = "no column 'seconds'; --map MAP.toml says what columns mean"
     return f"{path.name}: {hint}. As a table of trainings it lacks {', '.join(missing)}"
@@ -221,7 +221,7 @@ def row_of(question: Question, reply: Reply, quantity: str) -> JsonObject:
 
 def _block_of(question: Question, reply: Reply) -> str | None:
     """Return in what a row differs from those that its stack was fitted on: "unseen model"."""
-    if not reply.stack:
+    if not reply.stack:  # a method without stacks
         return None
     fitted_rows = catalog.stack(reply.stack).fitted_on
     if not fitted_rows:
@@ -271,7 +271,7 @@ def prepare_plan(
         method,
         length=sizes.get("length"),
         gradients=sizes.get("gradients"),
-        split=() if stack else split_items,
+        split=() if stack else split_items,  # it decides the usual stack
         tuning=tuning or FULL_TRAINING,
     )
     microbatch = sizes.get("microbatch", 1)

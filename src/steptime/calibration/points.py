@@ -67,6 +67,7 @@ class Point:
     def graph(self) -> Graph:
         """The forward graph."""
         name, _, sizes = self.text.partition(" ")
+        # The text is a network with its sizes, or an op with its sizes.
         if name not in OP_ADDERS:
             workload = make_workload(
                 read_model(name), sizes, self.dtype, self.phase, self.optimizer
@@ -74,6 +75,7 @@ class Point:
             return build(workload)
         b = Builder(name, precision(self.dtype), training=self.phase == "train")
         y = OP_ADDERS[name](b, *map(int, sizes.split()))
+        # A scalar result is a loss already.
         return b.graph(mean_loss(b, y) if b.training and b.shape(y) else y)
 
     @cached_property
@@ -95,6 +97,7 @@ class Point:
             return []
         step_s = sum(seconds.values())
         has_step_alone = "step" in seconds
+        # Calling a pass takes some 10 us: of short steps only the whole is a measurement.
         if has_step_alone or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
             return [Case(self.kernels, device, step_s, self.kind, "step", family=self.name)]
         min_pass_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
@@ -147,6 +150,7 @@ def _add_convolution(b: Builder, *sizes: int, is_first_layer: bool = False) -> s
     """
     default_stride, default_groups = 1, 1
     sizes_and_defaults = (*sizes, default_stride, default_groups)
+    # Stride and groups that are left out are taken from the defaults behind them.
     n, c, size, filters, kernel, stride, groups = sizes_and_defaults[:7]
     add_input = b.input if is_first_layer else b.weight
     x = add_input("x", (n, c, size, size))

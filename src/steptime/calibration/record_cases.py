@@ -88,6 +88,7 @@ def _make_case(record: Record, step_s: float, place: str) -> Case:
         condition="step",
         family=workload.label,
         workload=workload,
+        # "" is the usual stack.
         stack="" if stack == catalog.DEFAULT_STACK else stack,
         place=place,
         method_options={name: text for name, text in options.items() if name != "stack"},

@@ -48,6 +48,8 @@ def learn_residuals(
     """
     residuals = log_residuals(columns, constants)
     posterior_residuals = left_out.copy()
+    # How much larger a residual is when its family is left out of the constants' fit: the process
+    # below is fitted to residuals of the full fit and scaled by it.
     left_out_ratios = np.divide(
         left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0
     )
@@ -62,6 +64,7 @@ def learn_residuals(
         posterior_residuals[indices] = product_residuals * left_out_ratios[indices]
     indices, host_s, device_s = columns.find_host_steps(constants)
     if len(indices) >= MIN_ROWS:
+        # Steps are similar if host and device take similar seconds.
         covariance = SPREAD**2 * step_similarity(
             host_s[:, None], device_s[:, None], host_s, device_s
         )
@@ -83,6 +86,8 @@ def _learn_products(
     first_sizes = sizes[:, :, None]
     similarity = product_similarity(*first_sizes, *sizes)  # of each pair of products
     has_equal_kinds = kinds[:, None] == kinds
+    # `sensitivity` is the share of a case's time that follows its product; products of other kinds
+    # or types share nothing.
     covariance = SPREAD**2 * similarity * np.outer(sensitivity, sensitivity) * has_equal_kinds
     families = [columns.families[index] for index in indices]
     posterior = _fit_process(covariance, residuals[indices], PRODUCT_NOISE, families)
@@ -99,14 +104,17 @@ def _fit_process(
 
     Cases of one family are left out together, as in `fit.leave_out_residuals`.
     """
+    # Reweighting: a case with a large residual gets a larger noise variance in the next round.
     variances = np.full(len(residuals), noise**2)
     for _ in range(ROUNDS):
         precision = np.linalg.inv(covariance + np.diag(variances))
         weights = precision @ residuals
+        # `residuals - covariance @ weights` is what the process leaves of each case.
         scaled_residuals = (residuals - covariance @ weights) / noise
         variances = noise**2 * (DEGREES_OF_FREEDOM + scaled_residuals**2) / (DEGREES_OF_FREEDOM + 1)
     left_out = np.empty(len(weights))
     for indices in indices_by_family(families):
+        # The leave-one-out formula of Gaussian processes, for a block of cases at once.
         block = precision[np.ix_(indices, indices)]
         left_out[indices] = np.linalg.solve(block, weights[indices])
     return _Posterior(weights, left_out)

@@ -131,9 +131,11 @@ class _Parameters:
     def __init__(self, runs: Sequence[ServedRun]) -> None:
         phases = runs[0].phases
         has_long_prompts = any(_has_long_prompts(run) for run in runs)
+        # Short prompts say nothing of the constant of long ones.
         names = [name for name in CONSTANTS if has_long_prompts or name != "long_prompt_s"]
         self.stack = runs[0].stack
         self.stack_constants = {name: phases.constant(name) for name in names}
+        # A constant that the stack has not (0) is not fitted.
         self.names = [name for name in names if self.stack_constants[name] > 0]
         self.networks = list(dict.fromkeys(run.network for run in runs))
         self.models = {run.network: run.service.model for run in runs}
@@ -146,6 +148,7 @@ class _Parameters:
             constants * relative_spreads, NETWORK_DEVIATION * unit_per_network
         ]
         self.difference_steps = np.r_[-STEP_SHARE * constants, FACTOR_STEP * unit_per_network]
+        # No constant falls below MIN_SHARE of the stack's; logs of factors are free.
         self.lowest_values = np.r_[(MIN_SHARE - 1) * constants, -np.inf * unit_per_network]
 
     def __len__(self) -> int:
@@ -164,6 +167,7 @@ class _Parameters:
             NetworkFactor(self.models[network], *network, exp(log_factor))
             for network, log_factor in zip(self.networks, log_factors, strict=True)
         ]
+        # Without source and number of runs: it only serves predictions.
         return ServingCalibration(self.stack, "", 0, constants, tuple(factors))
 
     def has_effect(self, parameter: int, run: ServedRun) -> bool:
@@ -195,10 +199,11 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
     _check_stacks(runs)
     parameters = _Parameters(runs)
     measured_logs = [np.array(run.measured) for run in runs]
-    logs_before = [np.array(run.predict(None)) for run in runs]
+    logs_before = [np.array(run.predict(calibration=None)) for run in runs]
     parameter_values = np.zeros(len(parameters))
     slopes = _find_slopes(runs, parameters, parameter_values, logs_before)
     predicted_logs = logs_before
+    # Gauss-Newton with slopes of the start, since times are nearly linear in the constants.
     for _ in range(ROUNDS):
         parameter_values = _solve_linear_model(
             parameters, slopes, parameter_values, predicted_logs, measured_logs
@@ -233,6 +238,7 @@ def _find_slopes(
     for run_number, (run, logs) in enumerate(zip(runs, predicted_logs, strict=True), start=1):
         run_slopes = np.zeros((len(logs), len(parameters)))
         for parameter, step in enumerate(parameters.difference_steps):
+            # Otherwise the slope stays 0, and no simulation is spent on it.
             if parameters.has_effect(parameter, run):
                 moved_values = parameter_values.copy()
                 moved_values[parameter] += step
@@ -258,6 +264,7 @@ def _solve_linear_model(
     measured_logs: Sequence[Any],
 ) -> Any:
     """Return the most likely parameters of the linear model around `parameter_values`."""
+    # What the logs would be at parameters of 0, by the linear model.
     targets = [
         measured - predicted + run_slopes @ parameter_values
         for measured, predicted, run_slopes in zip(
@@ -281,8 +288,10 @@ def _predict_left_out(
     """
     groups = [run.run.group for run in runs]
     if len(set(groups)) == 1:
+        # A single file: its runs are left out one by one.
         groups = [run.run.place for run in runs]
     if len(set(groups)) == 1:
+        # A single run has no others.
         return [None] * len(runs)
     values_by_left_out_group = {}  # by the group that is left out
     for left_out_group in dict.fromkeys(groups):

@@ -104,6 +104,7 @@ class Session:
         self._end_s = self.clock() + self.limit_s
         points = self._list_candidates()
         try:
+            # Not counted: until arrays were freed, small ones lie in new pages.
             self._request_point(Point(WARM_UP, "stream", "infer", dtype=self.dtypes[0]))
             self._measure_points(points)
             self._repeat_disturbed_points()
@@ -162,6 +163,7 @@ class Session:
                 continue
             measured_point = self.measured_points[index]
             repeated_s = self._request_point(measured_point.point).get("seconds", {})
+            # Neighbours only ever make a measurement longer.
             shortest = {
                 part: min(part_s, repeated_s.get(part, part_s))
                 for part, part_s in measured_point.seconds.items()
@@ -194,8 +196,9 @@ class Session:
         constants = constants_of(priors_of(self.device))
         points = {}
         for point in candidates(dtypes or self.dtypes[:1]):
+            # 1.0 s stands for a measurement, which a prediction does not need.
             case = Case(point.kernels, self.device, 1.0, point.kind, "step", point.name)
-            step_s = Columns([case]).predict_s(constants)[0]
+            (step_s,) = Columns([case]).predict_s(constants)
             kernel_bytes = max(kernel.bytes for kernel in point.kernels)
             if step_s <= MAX_STEP_S and kernel_bytes <= max_bytes:
                 points[point.name] = point
@@ -211,7 +214,9 @@ class Session:
         slopes = self._slopes_by_point(points, constants_of(priors), names)
         step_slopes = [slopes[name] for name, point in points.items() if point.kind == NETWORK_STEP]
         no_slopes = np.empty((0, len(names)))  # there may be no points at all
+        # Whole steps are the targets; without any, all points are.
         target_slopes = np.concatenate([no_slopes, *(step_slopes or slopes.values())])
+        # In units of the constants' spreads, as slopes are: the priors are the identity.
         covariance: Floats = np.eye(len(names))
         while points and len(self.measured_points) < self.max_points and self._remaining_s() > 0:
             # The last of each interval only checks the fit, and tells it nothing.
@@ -236,6 +241,7 @@ class Session:
         for name, point in points.items():
             for pass_ in sorted({kernel.pass_ for kernel in point.kernels}):
                 kernels = tuple(kernel for kernel in point.kernels if kernel.pass_ == pass_)
+                # 1.0 s: slopes do not depend on the measured time.
                 cases.append(Case(kernels, self.device, 1.0, point.kind, "repeated", name))
                 owners.append(name)
         if not cases:
@@ -269,6 +275,7 @@ class Session:
         """Return the worker's answer to a point that runs for `min_s` seconds at least."""
         remaining_s = max(0.0, self._remaining_s())
         remaining_points = max(1, self.max_points - len(self.measured_points))
+        # What is left is shared among the points that may still come.
         point_s = min(SHARE_OF_TIME * remaining_s / remaining_points, MAX_POINT_S)
         return self.send_request(
             {
@@ -282,6 +289,7 @@ class Session:
 
     def _measure_sustained_work(self) -> None:
         """Let a device with a power limit work for seconds, since short ops do not show it."""
+        # Short ops do not show a power limit, which the largest product reaches.
         if self.device.datasheet.peak_w is None or self.device.is_cpu:
             return
         products = [
@@ -316,6 +324,7 @@ class Session:
         checks = self._cases_of(
             [measured_point for measured_point in self.measured_points if measured_point.is_check]
         )
+        # Check points never tell the fit anything: their errors are those of unseen points.
         constants = fit_constants([Columns(cases)], priors) if cases else constants_of(priors)
         if checks:
             residuals = log_residuals(Columns(checks), constants)

@@ -42,6 +42,7 @@ class Trait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def applies_to(self, datasheet: "Datasheet", device_name: str = "") -> bool:
         """Whether a device with this datasheet has the property."""
+        # A condition that the property does not state (None) holds for every device.
         family = find_family(datasheet.architecture or "")
         maker = datasheet.maker or ""
         memory_type = datasheet.memory_type or ""

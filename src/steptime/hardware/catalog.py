@@ -64,6 +64,7 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
         return name
     text = str(name)
     lower_text = text.lower()
+    # `local` stands for the device that was calibrated on this machine last.
     if lower_text == LOCAL:
         return DEVICES.read_file(_local_file())
     if lower_text.endswith(".toml"):
@@ -76,6 +77,7 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
             return exact_device
         if not find_devices(text):
             raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
+    # Cheap first: a full name in another spelling needs one file, a partial name all of them.
     spelled_device = find_device_by_spelling(text)
     if spelled_device:
         return spelled_device

@@ -69,6 +69,7 @@ def split_flags(
     """
     numbers: dict[str, float] = {}
     flags: dict[str, bool] = {}
+    # A use (`training`, `serving`) is the first part of its constants' names.
     for full_name, kind in kinds_of_use(use).items():
         value = constants.get(full_name, NEUTRAL[kind])
         name = full_name.removeprefix(f"{use}.")
@@ -102,6 +103,7 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
     constants: dict[str, Constant] = {}
     for form, rows in table.items():
         kinds = kinds_of_use(form) if form in uses() else {}
+        # A constant without a form's name stands directly in its table.
         row_by_name = rows if isinstance(rows, Mapping) else {"": rows}
         for name, row in row_by_name.items():
             key = f"{form}.{name}"
@@ -115,6 +117,7 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
 def _check_constant(constant: Constant, kind: str | None, source: str, key: str) -> Constant:
     """Return a constant whose value is of its kind, a flag as True or False."""
     if not constant.rows:
+        # Only rows can be fitted on; without any the text is the reason of the value.
         constant = constant._replace(fitted_on="", why=constant.why or constant.fitted_on)
     if not constant.rows and not constant.why:
         raise InputError(f"{source}: {key} needs 'rows', the sets that told it, or 'why'")
@@ -123,6 +126,7 @@ def _check_constant(constant: Constant, kind: str | None, source: str, key: str)
         rule = "true or false" if is_flag else "a number"
         value = shorten(constant.value)
         raise InputError(f"{source}: '{key}.value' must be {rule}, not {value}")
+    # A factor of 0 would remove what it multiplies; seconds, bytes and shares may be 0.
     may_be_zero = NEUTRAL.get(kind or "") == 0
     is_in_range = 0 <= constant.value < inf and (may_be_zero or constant.value > 0)
     if not is_in_range or constant.spread < 0:

@@ -99,6 +99,7 @@ class Datasheet:
 
     def _usual_usable_share(self, memory_bytes: float) -> float:
         """Return the share of a memory that programs have on the maker's devices of this kind."""
+        # The table has the usable GiB for each GB that is sold; an unlisted maker sells plain GB.
         gib_share_by_type = packaged("usable.toml").get(self.maker or "", {"other": GB / GIB})
         is_small = memory_bytes < gib_share_by_type.get("small_GB", 0) * GB
         if is_small:

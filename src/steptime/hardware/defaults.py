@@ -40,6 +40,7 @@ def default_dtype(dtypes: Sequence[str], device: Device | None = None) -> str:
     if device is None:
         return dtypes[0]
     choices = CPU_DTYPES if device.kind == "cpu" else dtypes
+    # Types of products in 8 or 4 bit are never taken unasked.
     peak_by_dtype = {
         name: peak
         for name, peak in device.datasheet.peak_flop_per_s.items()
@@ -49,6 +50,8 @@ def default_dtype(dtypes: Sequence[str], device: Device | None = None) -> str:
         if precision(dtype).compute in peak_by_dtype:
             return dtype
     if not peak_by_dtype:
+        # By convention the last choice is float32, which a device without known peaks can do as
+        # well.
         return choices[-1]
 
     def rank_dtype(name: str) -> tuple[float, bool]:

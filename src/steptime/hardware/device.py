@@ -206,6 +206,7 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
 
     device_fields = asdict(device)
     figures = device_fields | device_fields["datasheet"] | {"calibration": device.calibration.table}
+    # A field that came later counts only if it has a value, so that older hashes stay valid.
     names = [
         name
         for name in (*_FIELDS_READ_BY_ALL, *reads)

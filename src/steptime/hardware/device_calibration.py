@@ -63,6 +63,7 @@ class DeviceCalibration:
             table: fields of this class, tables of a phase (`train`, `infer`), and further facts.
         """
         values = {name: table[name] for name in FIELDS if name in table}
+        # A phase has the values of all phases but for those that it states itself.
         common = {name: value for name, value in table.items() if name not in PHASES}
         phases = {
             phase: cls.from_table({**common, **table[phase]}) for phase in PHASES if phase in table

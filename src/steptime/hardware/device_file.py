@@ -117,6 +117,7 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     Raises:
         InputError: for an unknown key, a missing one, or a number that no device has.
     """
+    # These tables are kept as they are, with keys that nothing reads.
     values = typed_values(table, _DEVICE_TABLE, source) | {
         key: table[key] for key in _OPEN_TABLES if key in table
     }
@@ -160,6 +161,7 @@ def link_from_table(table: Mapping[str, Any], source: str) -> Link:
     values = _convert_fields_to_si(typed_values(table, _LINK_TABLE, source), _LINK_SI_FIELDS)
     if latency_range_us := values.pop("latency_range_us", None):
         low_s, high_s = (1e-6 * latency_us for latency_us in latency_range_us)
+        # Without a latency the range has only to be in order.
         if not low_s <= values.get("latency_s", low_s) <= high_s:
             rule = "must be two numbers around 'latency_us', the lower one first"
             raise InputError(
@@ -168,6 +170,7 @@ def link_from_table(table: Mapping[str, Any], source: str) -> Link:
         values["latency_range_s"] = low_s, high_s
     measured = table.get("measured", {})
     if measured:
+        # A measured link is known better than one of a datasheet.
         values.setdefault("spread", MEASURED_SPREAD)
     return Link(**{"latency_s": None, **values, "measured": measured})
 

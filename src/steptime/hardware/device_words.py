@@ -56,14 +56,17 @@ def find_devices(word: str) -> list[str]:
         name
         for name, device_tokens in _tokens_by_name().items()
         if word_tokens <= device_tokens
+        # The word may leave out variants alone: size of memory, form, cooling.
         and all(VARIANT.fullmatch(token) for token in device_tokens - word_tokens)
     ]
     aliased_names = {name for alias, name in aliases().items() if set(tokens(alias)) <= word_tokens}
+    # A short name (`A100`) decides between variants, if the word does not.
     return [name for name in names if name in aliased_names] or names
 
 
 def _list_quadro_successors(name: str, word: str) -> list[str]:
     """Return later cards with a Quadro's number, where a word leaves out its make: `RTX 6000`."""
+    # "RTX 6000" may mean a Quadro or a later card; "Quadro RTX 6000" is only one of them.
     if "quadro" not in name or "quadro" in word.lower():
         return []
     quadro_tokens = set(tokens(name))
@@ -95,6 +98,7 @@ def find_device_by_spelling(text: str) -> Device | None:
             continue
         device = DEVICES.read_by_name(path)
         if not device.datasheet.only_by_name:
+            # A later card with the number of a Quadro makes the word ambiguous.
             return None if _list_quadro_successors(name, text) else device
     return None
 
@@ -107,6 +111,7 @@ def device_name_of(text: str) -> str:
     """
     names = find_devices(text)
     if len(names) == 1:
+        # An exact name cannot be a slip of the keyboard.
         slips = [] if key_of(text) in _device_names_by_key() else digit_slips(text, aliases())
         if not slips:
             return names[0]
@@ -129,6 +134,7 @@ def _list_nearest_names(text: str) -> list[str]:
     if names_with_all_tokens or is_single_word:
         return names_with_all_tokens
     # "DGX H100", "m2 max 38-core"
+    # Only devices that share a model number can be meant.
     number_tokens = {token for token in text_tokens if re.search(r"[a-z]\d|\d{3}", token)}
     common_count_by_name = {
         name: len(text_tokens & device_tokens)
@@ -154,6 +160,7 @@ def _device_names_by_key() -> Mapping[str, str]:
         key_of(product): device.name for device in devices for product in device.datasheet.products
     }
     names |= {key_of(alias): name for alias, name in aliases().items()}
+    # Later entries win: a device's own name before short names, these before product names.
     return names | {key_of(device.name): device.name for device in devices}
 
 

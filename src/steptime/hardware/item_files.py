@@ -77,6 +77,7 @@ class ItemFiles(Generic[Item]):
         Raises:
             InputError: for a user's file with the name of a shipped one.
         """
+        # Text that cannot be a name must not become a path.
         if not NAME.fullmatch(key):
             return None
         shipped_file = self.shipped().get(alias or key)

@@ -35,10 +35,12 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
     for name in family_links:
         if generation and name.startswith(f"{family_name}-{generation}"):
             full_link = link(name)
+            # A device with fewer lanes than the link of that generation has a part of its rate.
             lanes_share = bytes_per_s / full_link.bytes_per_s
             if lanes_share == 1:
                 return [full_link]
             return [replace(full_link.faster(lanes_share), name=stated_name)]
+    # The datasheet names neither a link nor a generation: only the rate tells which link it is.
     return [
         family_link
         for family_link in map(link, family_links)

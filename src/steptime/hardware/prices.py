@@ -101,6 +101,7 @@ def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
         for device in devices:
             offer = Offer(
                 device=device,
+                # Per device: offers are of machines with several.
                 price=row.per_hour / row.number,
                 currency=file.currency,
                 billing=file.billing,
@@ -161,6 +162,7 @@ def bill_training(
     epoch_s = training.examples / global_batch * step_s
     train_s = training.epochs * epoch_s
     hours = train_s / HOUR_S
+    # A started hour counts in full; rounding errors must not start another one.
     paid_hours = math.ceil(round(hours, _HOUR_DIGITS)) if training.billing == "hour" else hours
     cost = None if training.price is None else training.price * paid_hours * device_count
     return TrainingBill(epoch_s, train_s, hours * device_count, cost)

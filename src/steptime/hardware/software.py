@@ -70,6 +70,7 @@ def defaults_for(
     first_year = architectures().since.value_of(family_of(device))
     stack_years_of_families = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers are of today
+        # The stacks of a family are in order: the last is the newest.
         newest_stacks = [list(years_by_stack)[-1] for years_by_stack in stack_years_of_families]
         stack_years_of_families = [{name: 1.0} for name in newest_stacks]
     all_years = {
@@ -77,12 +78,14 @@ def defaults_for(
         for years_by_stack in stack_years_of_families
         for name, years in years_by_stack.items()
     }
+    # Families are listed with the most usual one first.
     preferred_family_years = stack_years_of_families[0]
     return Software(_middle_stack(preferred_family_years), all_years)
 
 
 def _middle_stack(years_by_stack: Mapping[str, float]) -> str:
     """Return the stack that was the newest in the middle of the years of all."""
+    # The stack of the middle year is as likely too old as too new.
     half_years = sum(years_by_stack.values()) / 2
     passed_years = 0.0
     for name, years in years_by_stack.items():
@@ -149,6 +152,7 @@ def years_as_newest(
     month_by_stack = stacks_of(family, months)
     if not month_by_stack:
         return {family: 1.0}
+    # Each stack was the newest until the next one came, the last until the end of the newest year.
     begins = [_convert_to_years(month) for month in month_by_stack.values()]
     end_of_newest_year = float(max(months.values())[:4]) + 1
     spans = zip(month_by_stack, pairwise([*begins, end_of_newest_year]), strict=True)
@@ -176,6 +180,7 @@ def newest_in(family: str, date: str) -> str:
         raise unknown("software", family, _list_dated_families(months))
     stacks_so_far = [name for name, since in month_by_stack.items() if since <= date]
     oldest_stack = next(iter(month_by_stack))
+    # Names of a family end in their year, so that the largest name is the newest.
     return max(stacks_so_far, default=oldest_stack)
 
 
@@ -195,6 +200,7 @@ def resolve_stack(text: str) -> str:
         InputError: for a text that is none of these.
     """
     word = text.lower()
+    # Names and files are read elsewhere; only families and years are resolved here.
     if word in (*catalog.stack_names(), "torch") or word.endswith(".toml"):
         return text
     months = months_of_stacks()
@@ -206,7 +212,7 @@ def resolve_stack(text: str) -> str:
     is_in_future = year > newest_year
     if is_in_future or not stacks_until_year:
         raise unknown("stack", text, [*months, *_list_dated_families(months)])
-    return stacks_until_year[-1]
+    return stacks_until_year[-1]  # they are in order of their months
 
 
 def _list_dated_families(months: Mapping[str, str]) -> list[str]:

@@ -192,25 +192,27 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         execution_by_kind[kind] = Execution(**typed_values(row, _EXECUTION_TABLE, place))
-    unlike = values.pop("unlike", ())
+    uninherited_paths = values.pop("unlike", ())
     values |= {"kinds": execution_by_kind}
+    # A use (`host`, `training`, `serving`, ...) is a table of constants.
     for use in uses_of_stacks():
         values[use] = constants_from_table({use: values.get(use, {})}, source)
         for name in values[use]:
+            # Constants of single kinds of ops (`forward_conv2d_s`) are free, all others are listed.
             is_of_op_kind = name.partition("_")[0] in _HOST_PASSES
             if not is_of_op_kind:
                 check_choice(use, name, kinds_of_use(use), source)
-    stack = Stack(**_inherit_from_base(values, base, unlike, source))
+    stack = Stack(**_inherit_from_base(values, base, uninherited_paths, source))
     _check_host_is_complete(stack, source)
     return stack
 
 
 def _inherit_from_base(
-    values: JsonObject, base: Stack | None, unlike: Sequence[str], source: str
+    values: JsonObject, base: Stack | None, uninherited_paths: Sequence[str], source: str
 ) -> JsonObject:
     """Return the fields of a stack: its own values, and else those of its base."""
     if base is None:
-        if unlike:
+        if uninherited_paths:
             raise InputError(f"{source}: 'unlike' needs 'like', the name of a stack")
         return values
     inherited = {
@@ -218,7 +220,7 @@ def _inherit_from_base(
         for field in fields(base)
         if field.name not in _NOT_INHERITED
     }
-    for path in unlike:  # a field, or an entry of one: `fuses`, `kinds.attention`
+    for path in uninherited_paths:  # a field, or an entry of one: `fuses`, `kinds.attention`
         field_name, _, entry_name = path.partition(".")
         check_choice("unlike", field_name, inherited, source)
         if not entry_name:
@@ -229,6 +231,7 @@ def _inherit_from_base(
         entries = inherited[field_name]
         check_choice(f"unlike {field_name}", dropped_key, entries, source)
         inherited[field_name] = {key: row for key, row in entries.items() if key != dropped_key}
+    # These tables are inherited entry by entry, all other fields as a whole.
     merged_tables = {
         field_name: {**inherited.get(field_name, {}), **values[field_name]}
         for field_name in (*_INHERITED_BY_ENTRY, *uses_of_stacks())
@@ -241,6 +244,7 @@ def _check_host_is_complete(stack: Stack, source: str) -> None:
     """Raise `InputError` for a stack whose host has some constants and lacks others."""
     if not stack.host:  # nobody measured it
         return
+    # A stack that runs inference alone has no backward pass and no update.
     needed_names = [
         name
         for name in kinds_of_use("host")

@@ -48,16 +48,21 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
     """
     axis_count = row["axes"]
+    # Only large slices have links that close their axes.
     can_close = size >= row.get("least", 0)
     closed_side = row["wraps"] if can_close else inf  # from this length on an axis closes
     if group == size:
         group_sides = sides(group, axis_count)
     else:
+        # A part of the torus: a block within its sides.
         group_sides = _group_sides(sides(size, axis_count), group)
     long_sides = [side for side in group_sides if side > 1]
+    # A closed axis passes messages both ways round, an open one has half of that.
     axis_rates = [1.0 if side >= closed_side else 0.5 for side in long_sides]
+    # A byte of an all-to-all passes a quarter of a closed axis in the mean, a third of an open one.
     mean_hops = sum(side / 4 if side >= closed_side else side / 3 for side in long_sides)
     rate = sum(axis_rates) / axis_count
+    # Mean hops at the mean rate of the axes in use: `rate` is a mean over all axes.
     hops = max(1.0, mean_hops * rate * axis_count / len(long_sides))
     return GroupShare(rate, hops)
 
@@ -113,6 +118,7 @@ def _share_through_host(row: Row, link: Link, __: int, group: int) -> GroupShare
 def _share_by_group_size(row: Row, _: Link, __: int, group: int) -> GroupShare:
     """Small groups reach less of the rate: `groups` says the shares, others lie between them."""
     stated_shares = [(int(size), share) for size, share in row["groups"].items()]
+    # Linear between stated sizes; beyond them as at the nearest one.
     for (low_size, low_share), (high_size, high_share) in pairwise(stated_shares):
         if low_size <= group < high_size:
             slope = (high_share - low_share) / (high_size - low_size)

@@ -53,6 +53,7 @@ def explain(
 
 def _corrected_methods(target: Method) -> Iterator[tuple[str, str, Method]]:
     """Yield each correction, its meaning, and the method with it and those before it."""
+    # From Paleo with all faults, one correction after the other, to the target.
     remaining_faults = list(FAULTS)
     extras = {name: getattr(ANALYTIC, name) for name in EXTRAS}
     start = {"paleo": "as published, compute and memory time added"}
@@ -61,6 +62,7 @@ def _corrected_methods(target: Method) -> Iterator[tuple[str, str, Method]]:
             continue  # an option keeps the fault
         if name in EXTRAS:
             target_setting = getattr(target.settings, name)
+            # The target does not change this setting.
             if extras[name] == target_setting:
                 continue
             extras[name] = target_setting

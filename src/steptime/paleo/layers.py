@@ -63,6 +63,7 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
             continue
         parents = tuple(maker[name] for name in op.inputs if name in maker)
         layers.append(_layer_of_op(graph, op, parents or (INPUT,)))
+        # A cast of the input is no layer: its result still counts as the input.
         carries_input = parents == (INPUT,) and op.kind == "cast"
         maker.update(dict.fromkeys(op.outputs, INPUT if carries_input else op.name))
     return tuple(layers)
@@ -111,6 +112,7 @@ def _read_global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpSh
 
 
 def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
+    """Return the shapes of a convolution, and its sizes as Paleo's layer has them."""
     if max(attrs.get("dilation", (1, 1))) > 1:
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
     x, weights, *_, y = shapes
@@ -119,8 +121,10 @@ def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> 
     sizes = {
         "kernel": tuple(kernel),
         "strides": attrs.get("stride", (1, 1)),
+        # Paleo has equal padding on both sides, or none ("VALID").
         "padding": (top, left) if any(attrs.get("padding", ())) else "VALID",
         "groups": attrs.get("groups", 1),
+        # Paleo counts a bias for each filter.
         "parameters": prod(weights) + filters,
     }
     return x, y, sizes

@@ -43,6 +43,7 @@ def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """
     paleo_settings = settings_of(settings)
     faults = paleo_settings.faults
+    # A kept fault ("ops": layers alone are priced) is a part of Paleo's published behaviour.
     if "ops" in faults:
         return _lower_layers(graph, dtype, paleo_settings)
     if "dtype" in faults and precision(dtype).compute != "float32":
@@ -86,10 +87,12 @@ def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
         kernels.append(update_kernel(parameters, kernel_dtype))
     elif trains:
         kernels += [
+            # The update of all weights belongs to no layer.
             kernel._replace(op="", dtype=kernel_dtype)
             for kernel in lower_ops(graph, dtype, settings).kernels
             if kernel.pass_ == "update"
         ]
+    # Paleo exchanges 4 bytes for each parameter, whatever the type.
     exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
     return Lowered(rows, tuple(kernels), input_bytes(graph), exchanged, by_layer=True)
 
@@ -108,6 +111,7 @@ def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     exchanged = lowered.gradient_bytes
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
+        # As Paleo has it: 4 bytes a parameter are exchanged, and one kernel of SGD updates all.
         exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
         kernels = [kernel for kernel in kernels if kernel.pass_ != "update"]
         if _trains(graph):
@@ -123,6 +127,7 @@ def _replace_products(
     trains: bool,
 ) -> list[Kernel]:
     """Replace the product kernels of the given passes by those of Paleo's rules."""
+    # Only layers whose rule is an exact product can replace the product of an op.
     ruled_layers = {layer.op: layer for layer in layers if layer.op and rule_of(layer).exact(layer)}
     ruled_kernels = [
         kernel
@@ -133,6 +138,7 @@ def _replace_products(
     for kernel in kernels:
         layer = ruled_layers.get(kernel.op)
         if layer is not None and kernel.pass_ in passes and OPS[kernel.kind].work:
+            # What the op does beyond its product, such as adding the bias, stays.
             ruled_kernels += rules.bias_kernels(kernel, layer)
         else:
             ruled_kernels.append(kernel)
@@ -185,6 +191,7 @@ class _LayerRules:
         if "first" in self.faults:  # Paleo omits a pass of first layers by their kind
             needs_data_gradient = _find_omitted_pass(layer) != "backward"
         if "backward" not in self.faults and (cost := rule.exact(layer)):
+            # A corrected gradient costs as much as the forward product, for each operand.
             return (cost, cost) if needs_data_gradient else (cost,)
         weight_costs = rule.weight_gradient(layer, self.algorithm)
         if not needs_data_gradient:
@@ -215,6 +222,7 @@ def _layers_with_data_gradient(layers: Iterable[Layer]) -> frozenset[str]:
     for layer in layers:
         if depends_on_weights.intersection(layer.parents):
             with_data_gradient.add(layer.name)
+        # Whatever follows a layer with weights depends on a weight.
         if layer.name in with_data_gradient or layer.parameters:
             depends_on_weights.add(layer.name)
     return frozenset(with_data_gradient)

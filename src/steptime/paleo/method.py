@@ -69,6 +69,7 @@ def with_faults(method: Method, faults: Collection[str]) -> Method:
 
 def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return remarks on the work that the rules of Paleo that are kept leave out or ignore."""
+    # A fault in the set is kept, one that is missing was corrected.
     faults, remarks = settings_of(settings).faults, []
     if "dtype" in faults and precision(dtype).compute != "float32":
         remarks.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")

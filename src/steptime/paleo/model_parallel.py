@@ -76,6 +76,7 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     Raises:
         InputError: if `replicas` is not the number of the file's splits.
     """
+    # Each split of the file lies on a device of its own.
     count = _device_count(model, replicas)
     layers = time_layers(model, batch, "model")
     nested_layers = nest_layers([timed_layer.layer for timed_layer in layers])
@@ -91,6 +92,7 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     forward_s, backward_s = (
         _parallel_pass_s(model, nested_layers, layers, get_pass) for get_pass in PASSES
     )
+    # Waits for the host are added on the slowest device.
     parts = _time_slowest_device(model, devices, (forward_s, backward_s, update_s), pass_count=1)
     forward_lower_s, backward_lower_s, _ = parts
     forward_upper_s, backward_upper_s = (
@@ -124,6 +126,7 @@ def _model_parallel_notes(
     model: StepModel, layers: Sequence[LayerTimes], items: Nested, device_count: int
 ) -> list[str]:
     """Return remarks on the places where the original stops or misleads."""
+    # The notes are about faults of the original, which are corrected otherwise.
     if not as_published(model):
         return []
     has_fork = any(isinstance(item, Fork) for item in items)
@@ -175,6 +178,7 @@ def hybrid(
         "data": {**dict(zip(PARTS, data_parts, strict=True)), "sync_s": sync_s},
         "model": dict(zip(PARTS, model_parts, strict=True)),
     }
+    # Strong scaling divides `batch` over the devices, weak scaling gives each as much.
     global_batch = share * count if scaling == "weak" else batch
     return scaling_row(
         model,
@@ -211,7 +215,9 @@ def _time_split_layers(
     ]
     if as_published(model):
         forward_s, backward_s = (
-            (pass_s - hidden_s) * device_count + hidden_s for pass_s in single_pass_times
+            # F seconds for the examples of one device, t of them fetches: (F - t) n + t for all n.
+            (pass_s - hidden_s) * device_count + hidden_s
+            for pass_s in single_pass_times
         )
         update_s = _update_s(model, split_layers, is_sequential=True)
     else:
@@ -268,6 +274,7 @@ def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count
         if unsplit.keys() & set(timed_layer.layer.parents)
     ]
     if not as_published(model):
+        # Fetches run side by side, one on each device.
         return max((timed_layer.fetch_s for timed_layer in fetching), default=0.0)
     if model.fabric is None:
         return 0.0

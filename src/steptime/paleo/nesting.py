@@ -43,6 +43,7 @@ def nest_layers(layers: Sequence[Layer]) -> Nested:
         InputError: if forks are nested more than `MAX_NESTED_FORKS` deep.
     """
     layer_names = {layer.name for layer in layers}
+    # Parents that are no layers (the network's input) do not count.
     parents = {layer.name: layer_names.intersection(layer.parents) for layer in layers}
     children: dict[str, dict[str, None]] = {layer.name: {} for layer in layers}
     for layer in layers:
@@ -81,6 +82,7 @@ def _nest_chain(
             for _, chain_counts in chains:
                 joining_layers += chain_counts.items()
         else:
+            # Without a fork there is exactly one.
             (head,) = heads
             items.append(head)
             children = [*edges.children[head]]
@@ -119,6 +121,7 @@ def lower_bound(
             continue
         busy_s: dict[int, float] = {}  # of each device; without devices, of each chain
         for chain_index, chain in enumerate(item.chains):
+            # Without devices each chain has one of its own. Chains that begin on one device add up.
             device_number = chain_index if device is None else device(_first_layer_name(chain))
             chain_s = lower_bound(chain, seconds, device)
             busy_s[device_number] = busy_s.get(device_number, 0.0) + chain_s

@@ -71,6 +71,7 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
     fetch_s_by_layer = _find_fetches_s(model, layers, mode)
     rows_by_layer: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
     for row in model.timeline(batch).rows:
+        # A row that no layer names counts to the last layer.
         rows_by_layer[layer_name(row.row.name, rows_by_layer, layers[-1].name)].append(row)
     pipelined = model.settings.pipelined
     flop_by_row = model.flop_by_row(batch)
@@ -109,6 +110,7 @@ def crosses_groups(layers: Sequence[Layer]) -> bool:
     """Return whether a layer with several parents fetches from another group of devices."""
     layer_by_name = {layer.name: layer for layer in layers}
     return any(
+        # A parent outside of the list is the network's input, which crosses nothing.
         _crosses_group(layer, layer_by_name.get(parent, layer))
         for layer in layers
         if len(layer.parents) > 1
@@ -153,6 +155,7 @@ class _FetchRates:
 
 
 def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
+    """Return the rates at which layers fetch their inputs from other devices."""
     settings = settings_of(model.settings)
     faults = settings.faults
     is_published = as_published(model)
@@ -164,6 +167,7 @@ def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
         link = model.fabric.between
         bytes_per_s = link.bytes_per_s
         latency_s = link.latency_s or 0.0
+    # Paleo takes a GB for 2^30 bytes.
     gigabyte_factor = GIB / GB if "gigabyte" in faults else 1.0
     native_bytes = SIZE_BYTES[precision(model.workload.dtype).compute]
     # in the original no fetch is shorter than a cycle of the device
@@ -205,6 +209,7 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
             continue
         crosses_group = rates.halves_between_groups and _crosses_group(layer, parent)
         halves = crosses_group and (has_several_parents or not rates.is_published)
+        # Corrected: each fetch has the rate of its own link. The original halves on and on.
         if not rates.is_published:
             halvings = 0
         halvings += halves
@@ -214,6 +219,7 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
                 "other groups; each halves the link's rate in Paleo, until nothing is left"
             )
         bytes_per_s = rates.bytes_per_s / 2**halvings
+        # With a single parent Paleo fetches the layer's own input.
         shape = parent.outputs if has_several_parents else layer.inputs
         transfer_s = rates.element_bytes * prod(shape) / bytes_per_s
         fetch_s += max(rates.min_s, rates.latency_s + transfer_s)
@@ -234,6 +240,8 @@ def layer_rows(model: StepModel, batch: int, mode: str) -> list[Mapping[str, Any
 
 
 def _layer_row(timed_layer: LayerTimes, mode: str) -> Mapping[str, Any]:
+    """Return the times and sizes of a layer as a row of a table."""
+    # As Paleo has it: split layers overlap nothing.
     is_sequential = mode == "model" or timed_layer.layer.split is not None
     forward, backward = timed_layer.forward, timed_layer.backward
     return {

@@ -39,6 +39,7 @@ def apply_figures(device: Device, dtype: str, settings: Settings) -> Device:
     efficient = price.derate_device(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
         return efficient
+    # Paleo's update ignores the efficiency, so that it needs the full peaks beside.
     full = price.derate_device(published, peak_dtype, replace(settings, compute_efficiency=1.0))
     return PaleoDevice(
         **{item.name: getattr(efficient, item.name) for item in fields(Device)},
@@ -69,6 +70,7 @@ def price_sequential(
         cycle_s = 1.0 / pass_device.datasheet.clock_hz
         has_arithmetic = kernels.flop > 0
         compute_s = np.maximum(cycle_s, compute_s) * has_arithmetic
+        # `figures` are the bytes of each tensor of the layer, if Paleo counts them one by one.
         tensor_sizes_bytes = kernels.figures or (kernels.bytes,)
         memory_s = sum(
             np.maximum(cycle_s, size_bytes / pass_device.datasheet.memory_bytes_per_s)

@@ -89,6 +89,7 @@ def _convolution_costs(layer: Layer, algorithm: str) -> Costs:
 
 
 def _data_gradient_costs(layer: Layer, algorithm: str) -> Costs:
+    """Return the costs of the gradient of a layer's input by an algorithm."""
     convolution = _convolution(layer)
     return _kernel_costs(
         _data_gradient(convolution, _convolved_size(layer), layer),
@@ -137,6 +138,7 @@ def _convolution(layer: Layer) -> Convolution:
     """Return the convolution of a layer; for a deconvolution, the one that it transposes."""
     inputs, outputs = layer.inputs, layer.outputs
     if layer.kind == "deconv":
+        # A deconvolution is counted as the convolution that it transposes.
         inputs, outputs = outputs, inputs
     images, height, width, channels = inputs
     return Convolution(
@@ -152,11 +154,13 @@ def _convolution(layer: Layer) -> Convolution:
 
 
 def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: Layer) -> Pair:
+    """Return the padding before height and width; of `SAME` it covers the output."""
     if not isinstance(padding, str):
         return padding
     if padding == "VALID":
         return (0, 0)
     sides = zip(output, layer.strides, layer.kernel, size, strict=True)
+    # "SAME": the padding with which so many positions cover the whole side, half before.
     vertical, horizontal = (
         ((positions - 1) * stride + kernel - length) // 2
         for positions, stride, kernel, length in sides
@@ -169,6 +173,7 @@ def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
     sizes: list[int] = []
     pads: list[int] = []
     for i in (0, 1):  # height, width
+        # Zeros ("holes") between the positions that the stride left out.
         dilated_size = (output_size[i] - 1) * convolution.strides[i] + 1
         padding_before = convolution.kernel[i] - 1 - convolution.padding[i]
         total_size = convolution.size[i] + convolution.kernel[i] - 1
@@ -187,6 +192,7 @@ def _share_of_holes(size: Pair, output_size: Pair) -> float:
 def _data_gradient(convolution: Convolution, output_size: Pair, layer: Layer) -> Convolution:
     """Return the convolution of the dilated output gradient that makes the input's gradient."""
     size, padding = _dilate(convolution, output_size)
+    # The output gradient, with holes where the stride jumped, is convolved with the filters.
     gradient = Convolution(
         images=convolution.images,
         size=size,
@@ -207,7 +213,10 @@ def _filter_gradient(
     """Return the convolution of the input with the dilated output gradient as its filter."""
     size, padding = _dilate(convolution, output_size)
     if layer.kind == "conv" and layer.padding == "VALID":
+        # As in the original.
         padding = (0, 0)
+    # The input's channels become images, and its images channels: each channel is convolved with
+    # the output gradient of each filter.
     gradient = Convolution(
         images=convolution.filter_channels,
         size=convolution.size,
@@ -256,6 +265,7 @@ def _gemm_cost(convolution: Convolution, output_size: Pair) -> Cost:
         * convolution.filters
     )
     flop *= convolution.images * nonzero_share
+    # Paleo counts an addition and a product for each element that is no hole, on top.
     if convolution.input_hole_share > 0:
         elements = convolution.images * prod(convolution.size) * convolution.channels
         flop += 2.0 * elements * (1.0 - convolution.input_hole_share)
@@ -286,30 +296,32 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
         ]
         size, side, tiles = prod(padded), max(padded), 1
     is_flat_filter = 1 in convolution.kernel
+    # A filter with a side of 1 needs a transform along one axis alone.
     transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)
     inputs = convolution.images * convolution.channels
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
     spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
-    return (
-        Cost(
-            tiles * inputs * transform_flop / 2,
-            (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
-        ),
-        Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum)),
-        Cost(
-            tiles * 4 * inputs * convolution.filters * size,
-            (
-                COMPLEX_BYTES * tiles * inputs * size,
-                tiles * spectrum,
-                COMPLEX_BYTES * tiles * outputs * size,
-            ),
-        ),
-        Cost(
-            tiles * outputs * transform_flop,
-            (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
+    # Four kernels, with the bytes that each reads and writes. Transforms of real numbers take half
+    # of the FLOP, a product of complex ones 4; the last transform's bytes are of one tile.
+    transform_inputs = Cost(
+        tiles * inputs * transform_flop / 2,
+        (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
+    )
+    transform_filters = Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum))
+    multiply_points = Cost(
+        tiles * 4 * inputs * convolution.filters * size,
+        (
+            COMPLEX_BYTES * tiles * inputs * size,
+            tiles * spectrum,
+            COMPLEX_BYTES * tiles * outputs * size,
         ),
     )
+    transform_back = Cost(
+        tiles * outputs * transform_flop,
+        (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
+    )
+    return transform_inputs, transform_filters, multiply_points, transform_back
 
 
 def _transform_flop(size: float) -> float:

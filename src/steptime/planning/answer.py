@@ -56,6 +56,8 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
         "half": passes * (forward_flop.products + forward_flop.attention / 2),
         "6N": FLOP_PER_PARAMETER * rank.active_parameters * rank.shape.length,
     }
+    # Networks that are no language models have no causal mask and no 6N rule. With frozen weights
+    # fewer than 6 FLOP per parameter are computed, so 6N would be too many.
     if rank.shape.unit != "tokens":
         conventions = {"full"}
     elif rank.tuning.freezes:
@@ -70,13 +72,15 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
 
 def _forward_passes(rank: RankModel) -> float:
     """Return the FLOP of a step over those of its forward pass; fewer with frozen weights."""
+    # With all weights trained a backward pass has twice the FLOP of a forward pass.
     if not rank.tuning.freezes:
         return FORWARD_PASSES
     graph = rank.full_step(1).graph(1)
     flop = Counter[str]()
     for op in graph.ops:
         if OPS[op.kind].work:
-            flop[op.part] += op_work(graph, op)[0]
+            op_flop, _moved_bytes = op_work(graph, op)
+            flop[op.part] += op_flop
     return 1 + flop["backward"] / flop["forward"]
 
 
@@ -117,6 +121,7 @@ def _unseen_device_notes(
 ) -> list[str]:
     """Return a note if no step on the device was among those that a stack was fitted on."""
     device_name = problem.device.name
+    # On one device no constant of trainings is used, unless the stack was fitted on such steps.
     is_relevant = fitted_devices or problem.cluster.levels
     if device_name in fitted_devices or not is_relevant:
         return []
@@ -133,6 +138,7 @@ def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:
         memory = f"{bytes_per_s / 1e9:,.0f} GB/s of memory for {device_count} devices"
         notes.append(f"a host is taken to have {memory}")
     filled_share = plan_time.peak_memory.total / rank.room_bytes
+    # It fits by the prediction, but not by a prediction that is off as far as usual.
     fits_within_error = 1 - rank.memory_error_share < filled_share <= 1
     if fits_within_error:
         error = f"which predictions miss by up to {percent(rank.memory_error_share)}"

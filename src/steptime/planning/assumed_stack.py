@@ -48,8 +48,9 @@ def widen_over_stacks(
     number of years in which it was the newest one since the device was released.
     """
     software = problem.software
-    if software is None:
+    if software is None:  # the user named the stack
         return plan_time, None
+    # The predicted stack comes first: `mix_intervals` always keeps its value in the interval.
     times = {software.stack: plan_time}
     for stack in software.years_by_stack:
         if stack == software.stack:
@@ -62,7 +63,7 @@ def widen_over_stacks(
         low_s, high_s = mix_intervals(
             [
                 (
-                    software.years_by_stack.get(stack, DEFAULT_YEARS),
+                    software.years_by_stack.get(stack, DEFAULT_YEARS),  # the weight of a stack
                     Interval(time.step_s, time.low_s, time.high_s),
                 )
                 for stack, time in times.items()

@@ -40,6 +40,7 @@ def cached_by_owner(
         try:
             cached = owner.caches[function]
         except KeyError:
+            # `is_enabled` is off where a test compares results with and without a cache.
             uncached = partial(function, owner)
             cached = cache(uncached) if owner.caches.is_enabled else uncached
             owner.caches[function] = cached

@@ -24,11 +24,12 @@ def step_energy_j(cost: PlanCost, step: PlanStep, step_s: float) -> float | None
     """
     plan = step.plan
     rank = cost.rank
+    # Only then are the kernels those of `predict`: recomputation and offloading add others.
     saves_on_device = plan.recompute == plan.offload == "none"
     if saves_on_device and rank.runs_full_network(plan):
         device_j = _single_device_j(rank, step, step_s)
         return None if device_j is None else device_j * plan.device_count
-    if rank.power_limits_w is None:
+    if rank.power_limits_w is None:  # the power of the device is unknown
         return None
     waiting_w, limit_w = rank.power_limits_w
     waiting_j = waiting_w * step_s
@@ -36,11 +37,12 @@ def step_energy_j(cost: PlanCost, step: PlanStep, step_s: float) -> float | None
     microbatches = step.microbatches
     pipeline_j = sum(
         [
+            # A device draws at most its limit.
             device_count * min(waiting_j + microbatch_j * microbatches, limit_j)
             for device_count, microbatch_j in cost.device_energies
         ]
     )
-    return pipeline_j * (plan.device_count // plan.pipeline)
+    return pipeline_j * (plan.device_count // plan.pipeline)  # for each pipeline
 
 
 def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | None:
@@ -50,11 +52,13 @@ def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | 
     """
     microbatch = step.microbatch
     model = rank.full_step(microbatch)
+    # The step is the one of `predict`, and so is its energy.
     if step.plan.device_count == step.microbatches == 1:
         columns = model.lowered(microbatch).columns
         return step_energy(model.timeline(microbatch), model.effective_device, columns).energy_j
     kernels = _full_kernel_energy(rank, microbatch)
     kernels_j = kernels.passes_j * step.microbatches + kernels.update_j
+    # Only the joules of the predicted seconds are used, not those of an interval.
     joules = step_joules(kernels_j, (step_s, step_s, step_s), model.effective_device)
     return None if joules is None else joules.value
 

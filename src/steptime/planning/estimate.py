@@ -57,26 +57,28 @@ class PlanRun(NamedTuple):
 
     Attributes:
         pipeline: the stages and their schedule.
-        tails_s: for each device of the pipeline, the seconds after its last task.
+        final_work_s: for each device of the pipeline, the seconds after its last task.
         bound: a lower bound of the run.
     """
 
     pipeline: PipelineTimes
-    tails_s: tuple[float, ...]
+    final_work_s: tuple[float, ...]
     bound: PipelineBound
 
     def end_s(self, microbatches: int) -> float:
         """Return the end of the slowest device."""
         ends_s = end_times(self.pipeline, microbatches)
-        return max([end_s + tail_s for end_s, tail_s in zip(ends_s, self.tails_s, strict=True)])
+        return max(
+            [end_s + tail_s for end_s, tail_s in zip(ends_s, self.final_work_s, strict=True)]
+        )
 
 
 @cached_by_owner
 def plan_run(_problem: PlanProblem, cost: PlanCost) -> PlanRun:
     """Return the time of a plan for any number of microbatches."""
     tail_of_load = {load: step_tail(cost, load).seconds for load in set(cost.layout.devices)}
-    tails_s = tuple([tail_of_load[load] for load in cost.layout.devices])
-    return PlanRun(cost.pipeline, tails_s, lower_bound(cost.pipeline, tails_s))
+    final_work_s = tuple([tail_of_load[load] for load in cost.layout.devices])
+    return PlanRun(cost.pipeline, final_work_s, lower_bound(cost.pipeline, final_work_s))
 
 
 def needed_bytes(problem: PlanProblem, cost: PlanCost, microbatches: int) -> float:
@@ -106,6 +108,7 @@ def estimate_plan(
     memory_bytes = needed_bytes(problem, cost, microbatches)
     if memory_bytes > problem.rank.room_bytes:
         return PlanEstimate(step_s=inf, needed_bytes=memory_bytes, energy_j=None, step=step)
+    # The less accurate levels are lower bounds, which a search compares before it prices more.
     if accuracy is ScheduleAccuracy.BUSIEST_DEVICE:
         end_s = microbatches * cost.busiest_s
     elif accuracy is ScheduleAccuracy.LONGEST_CHAIN:

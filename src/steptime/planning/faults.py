@@ -36,6 +36,7 @@ def check_step(shape: Shape, step: PlanStep, command: str = "plan") -> PlanStep:
     first_fault = find_fault(shape, step)
     if first_fault is None:
         return step.change({"microbatches": step.microbatches})
+    # Mending one fault may cause the next one, so changes add up until no rule is broken.
     change = dict(first_fault.change)
     for _ in range(MAX_CHANGES - 1):
         next_fault = find_fault(shape, step.change(change))
@@ -48,6 +49,7 @@ def check_step(shape: Shape, step: PlanStep, command: str = "plan") -> PlanStep:
 
 def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
     """Describe a change of a step by the options that make it: `--tensor 4 --zero 3`."""
+    # A change may name a field of the plan (`tensor`) or of the step (`microbatch`).
     current_values = {**vars(step.plan), **vars(step)}
     phrases = [
         _describe_option(name, value)
@@ -59,7 +61,9 @@ def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
 
 
 def _describe_option(name: str, value: Any) -> str:
+    """Describe the option that sets a field, or `leave out --option` for a field that is unset."""
     option = option_of(name)
+    # 0, False and () are what the option has if it is left out; only --zero 0 can be written.
     if name != "zero" and value in (0, ()):  # False equals 0
         return f"leave out {option}"
     if value is True:
@@ -161,10 +165,13 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
     for field, values, required_field in _REQUIREMENTS:
         value = getattr(plan, field)
         default = getattr(default_plan, field)
+        # Without `values` any value but the default is one that needs the other field.
         is_set = value in values if values else value != default
         # A search tries other values of the required field than 1.
+        # A required field that is left out is 1.
         is_required_idle = split.get(required_field, None if is_search else 1) == 1
         if is_set and is_required_idle:
+            # The words do not depend on the batch of a step.
             option = describe_change(PlanStep(default_plan, 1, 1), {field: value})
             nearest = describe_change(PlanStep(plan, 1, 1), {field: default})
             reason = f"{option} does nothing with {option_of(required_field)} 1"
@@ -188,6 +195,7 @@ def _network_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     """Yield the faults of networks that are no language models."""
     if shape.is_language_model:
         return
+    # The fields that must have their defaults, then the values that a network cannot have.
     for name, value in NETWORK_FIELDS.items():
         if getattr(step.plan, name) != value:
             reason = f"{shape.label} is split into data, pipeline and ZeRO alone"
@@ -203,16 +211,18 @@ def _tensor_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     numbers = _sizes_split_by_tensor(shape, step.plan)
     kv_heads = int(shape.kind_settings["kv_heads"])
 
+    # Either ranks have several heads each, or several ranks have a copy of one head.
     def splits_kv_heads(ranks: int) -> bool:
         return kv_heads % ranks == 0 or ranks % kv_heads == 0
 
     find_nearest = partial(_nearest_divisor, tensor, gcd(*numbers.values()), splits_kv_heads)
     yield from _check_divides("tensor", tensor, numbers, find_nearest)
     if not splits_kv_heads(tensor):
-        kv_parts = {"heads of keys and values": kv_heads}
+        kv_parts = {"heads of keys and values": kv_heads}  # for the words of the fault
         yield from _check_divides("tensor", tensor, kv_parts, find_nearest)
     if step.plan.sequence:
         for fault in _check_divides("tensor", tensor, {"tokens": shape.length}, find_nearest):
+            # Tokens that do not divide are no reason for another number of tensor ranks.
             yield fault._replace(change={"sequence": False})
 
 
@@ -223,6 +233,7 @@ def _sizes_split_by_tensor(shape: Shape, plan: Plan) -> dict[str, int]:
         "heads": int(settings["heads"]),
         "columns of the feed-forward part": int(settings["ffn"]),
     }
+    # Ranks that route tokens by themselves have whole experts.
     if shape.experts and not plan.routes_per_rank:
         numbers["columns of an expert"] = int(settings["expert_ffn"])
     if shape.experts and settings["shared_ffn"]:
@@ -235,6 +246,7 @@ def _context_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     plan = step.plan
     context = plan.context
     tokens = shape.length // (plan.tensor if plan.sequence else 1)
+    # Only all-to-all gives each rank some of the heads; the other methods split tokens alone.
     if plan.context_method != "all-to-all":
         yield from _check_divides("context", context, {"tokens": tokens})
         return
@@ -260,6 +272,7 @@ def _stage_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
         yield Fault(f"--pipeline {plan.pipeline} {too_many}", {"pipeline": layers})
     has_stages_of_ends = stage_count == layers + 2  # embedding and head have a stage each
     if stage_count > layers and not has_stages_of_ends:
+        # The most stages a device for which no stage is empty.
         max_virtual = max(1, layers // plan.pipeline)
         yield Fault(f"--virtual {plan.virtual} {too_many}", {"virtual": max_virtual})
     if plan.virtual > 1 and plan.pipeline == 1:
@@ -287,16 +300,18 @@ def _recompute_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
         yield Fault("--recompute-layers needs --recompute", {"recompute": "full"})
     if plan.recompute_layers > layers:
         reason = f"--recompute-layers {plan.recompute_layers} are more than there are ({layers})"
-        yield Fault(reason, {"recompute_layers": 0})
+        yield Fault(reason, {"recompute_layers": 0})  # 0 stands for all layers
 
 
 def _dualpipe_faults(step: PlanStep) -> Iterator[Fault]:
+    """Yield the faults of DualPipe's stages and microbatches."""
     plan = step.plan
     reason = "--schedule dualpipe has a stage of both directions a device"
     if plan.virtual > 1:
         yield Fault(reason, {"virtual": 1})
     if plan.pipeline % 2:
         yield Fault(f"{reason}: --pipeline {plan.pipeline} is odd", {"schedule": "1f1b"})
+    # Each direction needs as many microbatches as there are devices to fill the pipeline.
     min_microbatches = 2 * plan.pipeline
     if step.microbatches % 2 or step.microbatches < min_microbatches:
         needs = f"dualpipe needs an even number of microbatches, {min_microbatches} or more"
@@ -319,7 +334,7 @@ def _replica_count_by_name(plan: Plan) -> dict[str, int]:
 def _expert_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
     """Yield the experts, ranks and tokens that expert parallelism does not divide."""
     plan = step.plan
-    if plan.expert > 1 and not shape.experts:
+    if plan.expert > 1 and not shape.experts:  # a network without experts
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
     if plan.routes_per_rank and not plan.sequence:
         needs = "has each rank route its own tokens: it needs --sequence-parallel"
@@ -329,6 +344,7 @@ def _expert_faults(shape: Shape, step: PlanStep) -> Iterator[Fault]:
         numbers[f"devices of tensor, data and context ({plan.routers})"] = plan.routers
     else:
         numbers |= _replica_count_by_name(plan)
+    # Ranks that route their own tokens have equally many of them, unless they are padded.
     if not step.pads_tokens:
         token_ranks = plan.tensor if plan.routes_per_rank else 1
         numbers["tokens"] = shape.length // plan.context // token_ranks
@@ -344,6 +360,7 @@ def _shard_faults(_shape: Shape, step: PlanStep) -> Iterator[Fault]:
         yield Fault("--shard needs --zero of 1, 2 or 3", {"zero": 3})
 
     def is_valid(shard: int) -> bool:
+        # Groups of replicas that share states and those that share experts must nest.
         fits_expert = shard % plan.expert == 0 or plan.expert % shard == 0
         return plan.replicas % shard == 0 and fits_expert
 

@@ -40,6 +40,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
             description = "one that reads images; nearest: images=0"
         elif settings.get("decoder_layers"):
             description = "an encoder with a decoder"
+        # The text may be the family's name itself, which says it already.
         but = "" if description in model else f", but {description}"
         raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
     settings["length"] = length or settings["length"]
@@ -53,6 +54,8 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     kinds = []
     for layer in range(settings["layers"]):
         kind = _layer_kind(settings, layer)
+        # Of each kind the first layer is the example, as far from the start as in the shortened
+        # network, in which `shared_dense` layers are left out.
         example_layer = example_layers.setdefault(kind, max(0, layer - shared_dense))
         kinds.append(f"block{example_layer + 1}")
     dense_layers = settings["dense_layers"] if settings["experts"] else 0
@@ -68,6 +71,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         kinds=tuple(kinds),
         length=settings["length"],
         vocabulary=settings["vocabulary"],
+        # An encoder has no head that could share the embedding.
         tied=settings["kind"] == "decoder" and bool(settings["tied"]),
         experts=experts,
         expert_share=settings["experts_per_token"] / experts if experts else 1.0,
@@ -88,9 +92,10 @@ def _shared_dense_layers(settings: Settings) -> int:
         or settings["linear_heads"]
         or settings.get("designs")
     )
+    # With other kinds of layers, the position of a layer decides its kind: none may be left out.
     if has_other_kinds or dense_layers >= settings["layers"]:
         return 0
-    return max(0, dense_layers - 1)
+    return max(0, dense_layers - 1)  # all of them but the example
 
 
 def _layer_kind(settings: Settings, layer: int) -> tuple[object, ...]:
@@ -100,6 +105,7 @@ def _layer_kind(settings: Settings, layer: int) -> tuple[object, ...]:
     is_routed = bool(settings["experts"]) and is_after_dense and is_expert_turn
     windows = settings["windows"]
     window = windows[layer % len(windows)]
+    # Without a window length the letters of `windows` change nothing, but for linear attention.
     has_window_length = bool(settings["window"])
     if not has_window_length and window != LINEAR_ATTENTION:
         window = ""
@@ -121,11 +127,13 @@ def resolve_settings(choice: Choice, length: int | None) -> tuple[Family, Mutabl
     family = family_of(choice)
     model_settings = dict(choice.settings)
     if length is not None and "length" in family.parameters:
+        # As text, since the model's settings are strings or numbers.
         if str(model_settings.get("length", length)) != str(length):
             raise InputError(
                 f"--length {length} contradicts length={model_settings['length']} of the model"
             )
         model_settings.pop("length", None)  # learned positions grow with it
+    # Families of plugins may have no such settings.
     defaults: MutableSettings = dict(getattr(family, "settings", {}))
     return family, {**defaults, **resolve(family, model_settings, choice.source or choice.model)}
 

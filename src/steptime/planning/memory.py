@@ -23,8 +23,7 @@ class Memory(NamedTuple):
         weights: weights and their copies.
         gradients: gradients of weights.
         states: states of the optimizer.
-        activations: saved activations of all microbatches in flight, and the gradients that are
-            live in the backward pass of a layer.
+        activations: saved by all microbatches in flight, and gradients live in a layer's backward.
         gathered: gathered weights of sharded layers.
         logits: head and loss.
         buffers: buffers of the framework.
@@ -192,8 +191,8 @@ def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
 def _stages_of_device(cost: PlanCost, device: int) -> Sequence[int]:
     plan = cost.plan
     if plan.goes_both_ways:
-        return (device, plan.pipeline - 1 - device)
-    return range(device, len(cost.layout.stages), plan.pipeline)
+        return (device, plan.pipeline - 1 - device)  # DualPipe: and the mirror image of it
+    return range(device, len(cost.layout.stages), plan.pipeline)  # dealt out in turn
 
 
 class SavedBytes(NamedTuple):
@@ -218,9 +217,9 @@ def _saved_of_load(
         part_bytes = saved_bytes(rank, recompute, pieces[part.name], part) * count
         if part.name == FIRST:
             first_bytes += part_bytes
-        elif part.name != LAST:
+        elif part.name != LAST:  # the head is counted by `_logit_bytes`
             layer_bytes += part_bytes
-    fragmentation = 1 + rank.constant("fragmented")
+    fragmentation = 1 + rank.constant("fragmented")  # gaps that the allocator leaves
     offloads_layers = offload in ("activations", "both")
     if offloads_layers:  # the embedding's activations stay on the device
         return SavedBytes(device_bytes=first_bytes * fragmentation, host_bytes=layer_bytes)
@@ -245,7 +244,7 @@ def host_bytes_of_device(
         state_bytes = parameters * cost.rank.constant("state_bytes")
     stages = [
         StageActivations(stage, _saved_of_stage(cost, stage).host_bytes)
-        for stage in range(device, len(in_flight), cost.plan.pipeline)
+        for stage in range(device, len(in_flight), cost.plan.pipeline)  # dealt out in turn
     ]
     return state_bytes + activation_bytes(stages, in_flight, microbatches)
 
@@ -280,7 +279,7 @@ def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memo
     counts = count_parameters(pieces, load)
     parameter_bytes = bytes_of_parameters(rank, settings.sharding, settings.offload, counts)
     frozen_bytes = float(sum(pieces[part.name].frozen_bytes * count for part, count in load))
-    if settings.sharding.zero == 3:  # weights are sharded
+    if settings.sharding.zero == 3:  # weights are sharded, of which frozen ones have nothing else
         frozen_bytes /= settings.sharding.shards
     return Memory(
         weights=parameter_bytes.weights + frozen_bytes,
@@ -336,7 +335,7 @@ def _logit_bytes(
     head = settings.pieces[LAST].activations
     tokens = settings.microbatch * rank.shape.length / settings.context
     logits = tokens * rank.shape.vocabulary / settings.tensor
-    chunk_count = rank.constant("logit_chunks")
+    chunk_count = rank.constant("logit_chunks")  # 0 or 1: all logits at once
     chunk_bytes = logits * rank.constant("logit_bytes") / max(1.0, chunk_count)
     head_bytes = head.saved_bytes + head.working_bytes + chunk_bytes
     if chunk_count > 1:  # the head is done before the backward pass of the layers begins

@@ -59,6 +59,7 @@ def _price_changes(
             price = estimate_plan(problem, check_step(problem.shape, changed.step))
         except InputError:  # not a valid plan
             continue
+        # A plan that does not fit has infinite seconds.
         fits = price.step_s < inf
         if fits:
             yield FittingPlan(
@@ -85,6 +86,8 @@ def _changes(problem: PlanProblem, step: PlanStep) -> Iterator[ChangedPlan]:
 
 
 def _recompute_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
+    """Yield changes that recompute more layers: the first ones of each stage, or all."""
+    # `RECOMPUTES` are in ascending order. 0 recomputed layers stand for all layers.
     stronger_recomputes = RECOMPUTES[RECOMPUTES.index(plan.recompute) + 1 :]
     for name in stronger_recomputes:
         yield {"recompute": name, "recompute_layers": 0}
@@ -95,7 +98,7 @@ def _recompute_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
             yield {"recompute": "full", "recompute_layers": recomputed_layers}
             recomputed_layers *= 2
     elif plan.recompute_layers:  # all layers instead of the first ones
-        yield {"recompute_layers": 0}
+        yield {"recompute_layers": 0}  # 0: all
 
 
 def _microbatch_changes(step: PlanStep) -> Iterator[Change]:
@@ -106,10 +109,12 @@ def _microbatch_changes(step: PlanStep) -> Iterator[Change]:
 
 
 def _sharing_changes(plan: Plan) -> Iterator[Change]:
+    """Yield changes that share states, gradients or weights among more ranks."""
     if plan.replicas > 1:
         for zero in range(plan.zero + 1, 4):
             yield {"zero": zero}
     if plan.zero and plan.shards < plan.replicas:
+        # Over twice as many replicas, or over all of them (0).
         yield {"shard": 2 * plan.shard}
         yield {"shard": 0}
     if plan.tensor > 1 and not plan.sequence:
@@ -117,7 +122,8 @@ def _sharing_changes(plan: Plan) -> Iterator[Change]:
 
 
 def _offload_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
-    if problem.host_link is None:
+    """Yield changes that move states or activations to the host's memory."""
+    if problem.host_link is None:  # without a link there is nothing to offload over
         return
     if plan.offload == "none":
         yield {"offload": "optimizer"}
@@ -129,7 +135,7 @@ def _offload_changes(problem: PlanProblem, plan: Plan) -> Iterator[Change]:
 def _wider_changes(plan: Plan) -> Iterator[Change]:
     """Yield changes that split the network over twice the devices, with half the replicas."""
     half_data, remainder = divmod(plan.data, 2)
-    if remainder:
+    if remainder:  # an odd number of replicas cannot be halved
         return
     # Of the same devices, half as many replicas that are twice as wide.
     yield {"tensor": 2 * plan.tensor, "data": half_data}

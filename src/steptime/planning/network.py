@@ -80,6 +80,7 @@ def read_network(
     """
     workload = make_workload(choice, dtype=dtype, phase="train", optimizer=optimizer)
     usual_batch = workload.batch_per_replica
+    # The graph is cut at batch 1: the cuts are the same at any batch.
     workload = replace(workload, batch_per_replica=1)
     method = cost_model(DEFAULT)
     lowered = method.lower(build_step(workload), workload.dtype, method.settings)
@@ -87,7 +88,9 @@ def read_network(
     return NetworkShape(
         family=family_of(choice),
         settings={},
+        # It has no heads and columns that tensor ranks could divide.
         kind_settings={"heads": 1, "kv_heads": 1, "ffn": 1},
+        # A piece has the name of its last row.
         kinds=tuple(piece[-1].name for piece in pieces),
         length=1,
         vocabulary=0,
@@ -107,7 +110,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], ...]:
     last_reader = {row.name: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
         for parent in row.parents:
-            if parent in last_reader:
+            if parent in last_reader:  # inputs of the network are no rows
                 last_reader[parent] = i
     pieces = []
     start = 0
@@ -132,12 +135,14 @@ def balance_stages(piece_s: Sequence[float], stage_count: int) -> tuple[int, ...
         piece_s: the seconds of each piece, in order.
         stage_count: the number of stages.
     """
+    # No stage can be faster than the largest piece; with all pieces' seconds one stage takes them.
     low_s = max(piece_s)
-    high_s = sum(piece_s) * (1 + 1e-9)
+    high_s = sum(piece_s) * (1 + 1e-9)  # above it by more than rounding
     counts = _fill_stages(piece_s, stage_count, high_s)
     for _ in range(BALANCE_STEPS):
         middle_s = (low_s + high_s) / 2
         better_counts = _fill_stages(piece_s, stage_count, middle_s)
+        # The pieces fit into the stages, so that a lower limit may do.
         if better_counts:
             counts = better_counts
             high_s = middle_s
@@ -182,9 +187,11 @@ class NetworkRankModel(RankModel):
     def constants(self) -> Constants:
         """The constants of the stack, and the bytes of gradients and states of the network."""
         all_constants = super().constants.numbers
+        # The constants that other networks than language models have, too; those of bytes follow.
         stack_constants = {f"{self.use}.{name}": all_constants[name] for name in STACK_CONSTANTS}
         numbers, flags = split_flags(self.use, stack_constants)
         model = self.step_model
+        # Per parameter, in the mean.
         numbers["gradient_bytes"] = model.gradient_bytes / max(1, model.parameters)
         numbers["state_bytes"] = STATES[self.network.workload.optimizer] * self.weight_bytes
         return Constants(numbers, flags)
@@ -237,6 +244,8 @@ class NetworkRankModel(RankModel):
         pieces = self.network_pieces(microbatch).by_name
         if microbatches > 1:
             pieces = self._add_host_waits(pieces, microbatch, microbatches)
+        # FIRST and LAST stand for embedding and head, which such a network has not. By convention
+        # the input of LAST is what stages send.
         return RankPieces({**pieces, FIRST: Piece(), LAST: Piece(activations=largest_sent)})
 
     def _add_host_waits(
@@ -245,6 +254,7 @@ class NetworkRankModel(RankModel):
         """Return pieces slowed by the host as it issues several microbatches."""
         single_passes = single_device.accumulate_passes(self.step_model, microbatch, 1)
         repeated_passes = single_device.accumulate_passes(self.step_model, microbatch, microbatches)
+        # How much longer the passes take than so many single microbatches, by the host alone.
         forward_factor = _host_slowdown(
             repeated_passes.forward_s, microbatches * single_passes.forward_s
         )

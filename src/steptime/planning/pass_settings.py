@@ -108,6 +108,8 @@ def settings_of_passes(
     rank: RankModel, plan: Plan, pieces: RankPieces, groups: RankGroups
 ) -> PassSettings:
     """Return the settings of a plan that its passes depend on."""
+    # ZeRO 1 communicates after the passes only. What no pass depends on has one value, so that
+    # equal passes have equal cache keys.
     shards_gradients = plan.zero >= 2
     return PassSettings(
         pieces=pieces,

@@ -24,13 +24,14 @@ def price_passes(problem: PlanProblem, settings: PassSettings, part: Part) -> Pa
     forward_host_s = piece.host_s.forward_s + call_s
     backward_host_s = piece.host_s.backward_s + call_s
     repeated_s = recompute_s(problem.rank, settings.recompute, piece) if part.recomputes else 0.0
+    # A full repetition of the forward pass repeats its collectives and its launches, too.
     if repeated_s and settings.recompute == "full":
         backward_collectives = [*backward_collectives, *forward_collectives]
         backward_host_s += forward_host_s
     gathers = _weight_gathers(problem, settings, piece)
     scatters = _gradient_scatters(problem, settings, piece)
     offloaded_bytes = 0.0
-    if settings.offloads_activations and not part.is_end:
+    if settings.offloads_activations and not part.is_end:  # ends stay on the device
         offloaded_bytes = saved_bytes(problem.rank, settings.recompute, piece, part)
     forward_kernels = Pass(
         seconds=piece.forward_s,
@@ -61,8 +62,11 @@ def recompute_s(rank: RankModel, recompute: str, piece: Piece) -> float:
     if recompute == "full":
         if piece.recompute_s is not None:
             return piece.recompute_s
+        # The backward pass does not read a layer's result, so the last product need not run again.
         skips_last_product = rank.flag("stops_early")
         return piece.forward_s - (piece.last_product_s if skips_last_product else 0.0)
+    # Selective: a stack says which share of the other kernels it repeats; else attention is
+    # repeated, and of the others what is not kept.
     attention_s = piece.attention_s.forward_s
     other_s = piece.forward_s - attention_s
     repeated_share = rank.constant("selective_repeated")
@@ -78,6 +82,7 @@ def saved_bytes(rank: RankModel, recompute: str, piece: Piece, part: Part) -> fl
         return activations.saved_bytes
     if recompute == "full":
         return activations.input_bytes
+    # Selective: attention is computed again, and of the others a share is kept.
     other_bytes = activations.saved_bytes - activations.attention_bytes
     return other_bytes * rank.constant("selective_kept")
 
@@ -86,6 +91,7 @@ def _layer_call_s(rank: RankModel, settings: PassSettings, part: Part) -> float:
     """Return the host's seconds in a pass for the code of parallel training around a layer."""
     if part.is_end or not settings.has_layer_calls:
         return 0.0
+    # The wrapper of a layer; with routed experts the router, and a call for each expert.
     call_s = rank.constant("layer_s")
     if settings.pieces[part.name].expert_parameters:
         experts_of_rank = rank.shape.experts / len(settings.expert)
@@ -103,7 +109,7 @@ def _piece_collectives(
         if collective.pass_ != pass_:
             continue
         if collective.group == "context" and settings.context_method == "ring":
-            ring_bytes += collective.size_bytes
+            ring_bytes += collective.size_bytes  # keys and values, which go round together
         else:
             times.append(_collective_time(problem, settings, collective))
     if ring_bytes:
@@ -114,9 +120,11 @@ def _piece_collectives(
 def _collective_time(
     problem: PlanProblem, settings: PassSettings, collective: PieceCollective
 ) -> GroupCollective:
+    """Return a collective of a piece with its total and its exposed seconds."""
     size_bytes = collective.size_bytes
     if collective.group == "expert":
         size_bytes = _routed_bytes(problem.rank, settings, collective)
+    # Such stacks send a token once to each node, however many of its experts are there.
     if collective.group == "expert" and problem.rank.flag("sent_once"):
         time = _token_exchange(problem, settings, size_bytes)
     else:
@@ -130,6 +138,7 @@ def _collective_time(
 
 def _routed_bytes(rank: RankModel, settings: PassSettings, collective: PieceCollective) -> float:
     """Return the bytes of the busiest rank's tokens on their way to experts or back."""
+    # The busiest rank decides.
     size_bytes = collective.size_bytes * settings.imbalance
     if settings.sequence and not settings.routes_per_rank:  # each rank sends its own tokens
         size_bytes /= len(settings.tensor)
@@ -163,11 +172,13 @@ def _ring_time(
     """
     rank_count = len(settings.context)
     is_backward = pass_ == "backward"
+    # Backward, keys and values go round again, beside their gradients.
     sends_of_round = 2 if is_backward else 1
     round_bytes = all_bytes / rank_count * sends_of_round
     neighbours = problem.farthest_neighbours(settings.context)
     time = problem.collective_time("send", round_bytes, neighbours)
     attention_s = piece.attention_s.backward_s if is_backward else piece.attention_s.forward_s
+    # A round is hidden by the attention to one rank's keys and values.
     exposed_s = max(0.0, time.seconds - attention_s / rank_count)
     rounds = rank_count - 1
     return GroupCollective(
@@ -206,6 +217,7 @@ def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
     """Return the sharded parameters of a piece: those of all replicas, and of routed experts."""
     if not settings.zero:
         return []
+    # Experts that no ranks share are replicated as all other parameters are.
     expert_parameters = piece.expert_parameters if len(settings.expert) > 1 else 0
     dense_parameters = piece.parameters - expert_parameters
     groups = [
@@ -213,7 +225,10 @@ def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
         _WeightGroup(expert_parameters, 0, settings.expert_shard),
     ]
     return [
-        group for group in groups if len(group.ranks) > 1 and group.parameters + group.frozen_bytes
+        # A single rank shares with nobody.
+        group
+        for group in groups
+        if len(group.ranks) > 1 and group.parameters + group.frozen_bytes
     ]
 
 
@@ -278,11 +293,13 @@ def _add_communication(
         weight_collectives: gathers of weights and scatters of gradients.
         offloaded_bytes: saved activations that go to the host or come back.
     """
+    # In parallel run: the kernels, the collectives of weights, and the transfer to the host. Only
+    # what outlasts the kernels is exposed; collectives between kernels hide nothing.
     busy_s = kernels.seconds
     weights_s = sum(time.total_s for time in weight_collectives)
     slowdown_s = problem.rank.constant("slowed") * min(weights_s, busy_s)
     exposed_weights_s = max(0.0, weights_s - busy_s)
-    exposed_share = exposed_weights_s / weights_s if weights_s else 0.0
+    exposed_share = exposed_weights_s / weights_s if weights_s else 0.0  # the same share of each
     collectives = list(kernels.collectives)
     collectives += [
         time._replace(exposed_s=time.total_s * exposed_share) for time in weight_collectives
@@ -309,6 +326,7 @@ def _overlap_experts(rank: RankModel, passes: PartPasses) -> PartPasses:
     forward_exchange_s = _expert_exposed_s(passes.forward)
     backward_exchange_s = _expert_exposed_s(passes.backward)
     exchange_s = forward_exchange_s + backward_exchange_s
+    # What is left of both passes of another microbatch, behind which the exchange can hide.
     other_s = passes.forward.seconds + passes.backward.seconds - exchange_s
     exposed_share = max(0.0, 1 - other_s / exchange_s) if exchange_s else 0.0
     return PartPasses(
@@ -324,6 +342,7 @@ def _expert_exposed_s(pass_: Pass) -> float:
 def _hide_experts(rank: RankModel, pass_: Pass, exchange_s: float, exposed_share: float) -> Pass:
     """Return a pass of which only a share of the exchange of tokens is exposed."""
     hidden_s = exchange_s * (1 - exposed_share)
+    # Hidden exchanges take a share of the kernels' speed.
     slowdown_s = rank.constant("slowed") * hidden_s
     collectives = tuple(
         time._replace(exposed_s=time.exposed_s * exposed_share) if time.group == "expert" else time

@@ -168,6 +168,8 @@ def build_rank_graph(
         raise InputError(f"plan: {error}") from None
     trains_layers = bool({*map(piece_of, graph.weights)} - {FIRST, LAST})
     methods = tuning.methods
+    # "inside" marks a cut-out layer: weights before it are trained, so that its input needs a
+    # gradient.
     if trains_layers and not is_full:
         methods = (*methods, "inside")
     return differentiated(graph, optimizer, replace(tuning, methods=methods))
@@ -188,6 +190,7 @@ def price_pieces(
     graph = model.graph()
     op_kinds = {op.name: op.kind for op in graph.ops}
     recomputed_rows: set[str] = set()  # the ops whose results some gradient needs
+    # With frozen weights a repetition runs only what leads to some gradient.
     if graph.frozen:
         for needed_ops in find_repeated_ops(graph).values():
             recomputed_rows.update(op.name for op in needed_ops)
@@ -259,11 +262,13 @@ def _price_kernels(
     is_of_experts = [kind_of_op.get(kernel.op) == "experts" for kernel in all_kernels]
     times = model.price_kernels(columns).take(columns.distinct_of_kernel)
     kernel_s = times.value * np.where(is_of_experts, imbalance, 1.0)
+    # A row for each piece: its forward, backward and update seconds.
     passes_s = sum_rows(kernel_s, cells, cell_count).reshape(-1, 3).tolist()
     kernel_j = kernel_energies(columns, model.effective_device)[columns.distinct_of_kernel]
     passes_j = sum_rows(kernel_j, cells, cell_count).reshape(-1, 3)
     forward_and_backward_j = passes_j[:, :2].sum(axis=1).tolist()
     seconds = kernel_s.tolist()
+    # Kernels lie piece after piece, as they were joined above.
     costs = {}
     start = 0
     for i, (name, piece_kernels) in enumerate(kernels.items()):
@@ -293,6 +298,7 @@ def _product_times(
     kernel_times: KernelTimes, kind_of_op: Mapping[str, str], pass_: str
 ) -> dict[str, float]:
     """Return, by row, the seconds of its last product in a pass; attention is left out."""
+    # A row's later kernels overwrite the earlier ones: its last product stays.
     return {
         kernel.op: kernel_s
         for kernel, kernel_s in kernel_times
@@ -343,6 +349,7 @@ class _ParameterCounts(NamedTuple):
 def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
     """Return the parameters of each piece; scales of quantised weights count as bytes alone."""
     counts = {FIRST: _ParameterCounts(), LAST: _ParameterCounts()}
+    # Inputs of experts that are no weights (their tokens) are never looked up.
     expert_weights = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
     for name in (*graph.weights, *graph.frozen):
         spec = graph.tensors[name]

@@ -66,6 +66,7 @@ def gpipe(device: int, device_count: int, virtual: int, microbatches: int) -> It
     for stage in stages:
         for microbatch in range(microbatches):
             yield FORWARD, stage, microbatch
+    # The backward passes start with the last microbatch, whose activations came last.
     for stage in reversed(stages):
         for microbatch in reversed(range(microbatches)):
             yield BACKWARD, stage, microbatch
@@ -81,6 +82,7 @@ def pipedream_flush(
 
     Source: Narayanan and others 2021.
     """
+    # Both orders by themselves; they are merged below.
     forward_tasks: list[Task] = []
     backward_tasks: list[Task] = []
     group_count = max(1, microbatches // device_count)
@@ -94,9 +96,11 @@ def pipedream_flush(
             backward_stage = (virtual - 1 - chunk) * device_count + device
             forward_tasks += [(FORWARD, forward_stage, i) for i in group]
             backward_tasks += [(BACKWARD, backward_stage, i) for i in group]
+    # Before its first backward pass a device runs as many forward passes as devices follow.
     later_devices = device_count - 1 - device
     warmup_tasks = later_devices
     if virtual > 1:  # interleaved: the last chunk of the first group must pass, too
+        # Two microbatches less for each device nearer to the end (Megatron's interleaved schedule).
         warmup_tasks = 2 * later_devices + (virtual - 1) * len(group)
     warmup_tasks = min(warmup_tasks, len(forward_tasks))
     steady_tasks = len(forward_tasks) - warmup_tasks
@@ -114,6 +118,8 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
     The gradients of weights lag by as many microbatches as the device is away from the first one.
     So a device holds as many microbatches as the first device does in 1F1B.
     """
+    # Gradients of weights lag by as many microbatches as there are devices before this one, so that
+    # each device holds as many microbatches as the first one does.
     warmup = min(device_count - device, microbatches)
     next_weight = 0
     for i in range(warmup):
@@ -125,6 +131,7 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
             next_weight += 1
         if i + warmup < microbatches:
             yield FORWARD, device, i + warmup
+    # What lagged behind is done at the end.
     for i in range(next_weight, microbatches):
         yield WEIGHT, device, i
 
@@ -162,6 +169,8 @@ def simulate(
         list(task_order(device, device_count, virtual, microbatches))
         for device in range(device_count)
     ]
+    # Each device runs its tasks in order until one depends on a task that has not ended yet; when
+    # that task ends, the device is ready again.
     end_of_task: dict[Task, float] = {}
     waiting_device: dict[Task, int] = {}  # by the task that the device waits for
     free_s = [0.0] * device_count
@@ -194,7 +203,7 @@ def simulate(
                 ready_devices.append(waiting_device.pop(task))
         positions[device] = position
         free_s[device] = clock_s
-    if waiting_device:
+    if waiting_device:  # a schedule that can never run
         raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting_device)}")
     return PipelineRun(tuple(events), tuple(free_s))
 
@@ -211,10 +220,12 @@ def _dependency(direction: str, stage: int, microbatch: int, last_stage: int) ->
     """Return the task that must end before a task can start; None for the first stage."""
     if direction == FORWARD:
         return (FORWARD, stage - 1, microbatch) if stage else None
+    # The gradients of weights follow the gradients of inputs in the same stage.
     if direction == WEIGHT:
         return (BACKWARD, stage, microbatch)
     if stage < last_stage:
         return (BACKWARD, stage + 1, microbatch)
+    # The last stage turns round: its backward pass follows its own forward pass.
     return (FORWARD, last_stage, microbatch)
 
 

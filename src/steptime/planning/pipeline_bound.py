@@ -41,7 +41,7 @@ class PipelineBound(NamedTuple):
         return max([fixed_s + microbatches * microbatch_s for fixed_s, microbatch_s in lines])
 
 
-def lower_bound(pipeline: PipelineTimes, tails_s: Sequence[float]) -> PipelineBound:
+def lower_bound(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> PipelineBound:
     """Return a lower bound of a pipeline's run; it is exact for equal stages with hidden sends.
 
     A chain of dependent tasks goes forward to a device, runs the tasks of all microbatches there,
@@ -49,17 +49,20 @@ def lower_bound(pipeline: PipelineTimes, tails_s: Sequence[float]) -> PipelineBo
 
     Args:
         pipeline: the stages and their schedule.
-        tails_s: for each device, the seconds of its work after the last task.
+        final_work_s: for each device, the seconds of its work after the last task.
     """
+    # `final_work_s`: exchange of gradients and update of each device, after its last task.
     schedule, stages, device_count, _ = pipeline
+    # Stages of both directions run in pairs: the busiest pair decides.
     if schedule == "dualpipe":
-        fixed_s = dualpipe_bubble_s(stages) + max(tails_s)
+        fixed_s = dualpipe_bubble_s(stages) + max(final_work_s)
         line = BoundLine(fixed_s, microbatch_s=max(paired_busy_s(stages)))
         return PipelineBound((line,), (line,), device_count)
-    chains = _list_chains(pipeline, tails_s)
+    chains = _list_chains(pipeline, final_work_s)
     lines = [chain.line for chain in chains]
+    # `full_pipeline_wait_s` counts only with enough microbatches to fill the pipeline.
     full_lines = [
-        BoundLine(chain.line.fixed_s + chain.full_wait_s, chain.line.microbatch_s)
+        BoundLine(chain.line.fixed_s + chain.full_pipeline_wait_s, chain.line.microbatch_s)
         for chain in chains
     ]
     return PipelineBound(_highest_lines(lines), _highest_lines(full_lines), device_count)
@@ -69,10 +72,10 @@ class _Chain(NamedTuple):
     """The line of a chain of dependent tasks, and the seconds added where the pipeline is full."""
 
     line: BoundLine
-    full_wait_s: float
+    full_pipeline_wait_s: float
 
 
-def _list_chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[_Chain]:
+def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list[_Chain]:
     """Return the chains of dependent tasks of a pipeline.
 
     While the loop goes from stage to stage, `forward_path_s` are the seconds of the way to a stage,
@@ -80,6 +83,7 @@ def _list_chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[_Cha
     """
     schedule, stages, device_count, send_s = pipeline
     splits_backward = schedule == "zero-bubble"
+    # Only plain 1F1B with one stage a device waits for the way to the last stage and back.
     has_round_trips = schedule == "1f1b" and len(stages) == device_count
     weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
     device_busy_s = busy_s(stages, device_count)
@@ -87,25 +91,31 @@ def _list_chains(pipeline: PipelineTimes, tails_s: Sequence[float]) -> list[_Cha
     chains = []
     forward_path_s = 0.0
     backward_path_s = -inf
+    # Both passes of all stages behind the current one.
     later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
         task_s = _task_s(stage, weight_s)
         later_stages_s -= task_s
         is_first_of_device = j < device_count
         if is_first_of_device:
-            tail_s = weight_s + tails_s[j]
-            fixed_s = max(tail_s - weight_s, backward_path_s - (1 + j) * weight_s)
+            final_s = weight_s + final_work_s[j]
+            # After the last backward pass the chain ends here with this device's tail, or it goes
+            # on to the slowest earlier device. The latter does not wait for the 1 + j gradients of
+            # weights that zero bubble has put off to the end here, though the device's busy time
+            # holds them.
+            fixed_s = max(final_s - weight_s, backward_path_s - (1 + j) * weight_s)
             wait_s = 0.0
             if has_round_trips:
                 wait_s = _round_trip_wait_s(stage, last_stage - j, later_stages_s, send_s)
             chains.append(_Chain(BoundLine(forward_path_s + fixed_s, device_busy_s[j]), wait_s))
             if splits_backward:  # with few microbatches the gradients of weights come late
                 line = BoundLine(forward_path_s + max(backward_path_s, 0.0), task_s)
-                chains.append(_Chain(line, full_wait_s=0.0))
-            backward_path_s = max(tail_s, backward_path_s)
+                chains.append(_Chain(line, full_pipeline_wait_s=0.0))
+            backward_path_s = max(final_s, backward_path_s)
+        # Interleaved: the last stage turns round, whichever device has it.
         elif j == last_stage:
             line = BoundLine(forward_path_s + backward_path_s, task_s)
-            chains.append(_Chain(line, full_wait_s=0.0))
+            chains.append(_Chain(line, full_pipeline_wait_s=0.0))
         forward_path_s += stage.forward_s + send_s
         backward_path_s += stage.backward_s - weight_s + send_s
     return chains
@@ -129,7 +139,7 @@ def _round_trip_wait_s(
 def _highest_lines(lines: Sequence[BoundLine]) -> tuple[BoundLine, ...]:
     """Return the lines that may be the highest for some number of microbatches, from one on."""
     highest: list[BoundLine] = []
-    highest_step_s = -inf  # of these lines, for one microbatch
+    highest_step_s = -inf  # the height of these lines at one microbatch
     steepest_first = sorted(lines, key=lambda line: (line.microbatch_s, line.fixed_s), reverse=True)
     for line in steepest_first:
         # A flatter line is only higher somewhere if it begins above all steeper ones.
@@ -149,12 +159,16 @@ def microbatches_in_flight(
     It agrees with a count over the tasks of the schedule, without listing them.
     """
     stage_count = device_count * virtual
+    # All forward passes come first.
     if schedule == "gpipe":
         return (microbatches,) * stage_count
+    # Put-off gradients of weights keep as many as the first device has in 1F1B.
     if schedule == "zero-bubble":
         return (min(microbatches, device_count),) * device_count
+    # 1F1B: one microbatch for each device from this one to the last.
     if virtual == 1:
         return tuple(min(microbatches, device_count - d) for d in range(device_count))
+    # The last group is larger than the others, for which there is no formula.
     if microbatches > device_count and microbatches % device_count:
         return _count_in_flight(schedule, device_count, virtual, microbatches)
     # Interleaved 1F1B: a device takes a group of microbatches through all its chunks in turn. It
@@ -177,6 +191,7 @@ def _count_in_flight(
 ) -> tuple[int, ...]:
     """Return the microbatches in flight, counted over a schedule without its repeating middle."""
     group_count = microbatches // device_count
+    # Leave out repeating groups: they change no maximum.
     microbatches -= device_count * max(0, group_count - COUNTED_GROUPS)
     in_flight = [0] * (device_count * virtual)
     for device in range(device_count):
@@ -190,5 +205,6 @@ def _count_in_flight(
             count += change
             if count > peak:
                 peak = count
+                # The counts of the device's stages at its fullest moment.
                 in_flight[device::device_count] = stage_counts
     return tuple(in_flight)

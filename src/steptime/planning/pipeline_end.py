@@ -55,6 +55,7 @@ def end_times(pipeline: PipelineTimes, microbatches: int) -> tuple[float, ...]:
         return _dualpipe_ends(stages, microbatches)
     if schedule in RECURRENT_SCHEDULES and len(stages) == device_count:
         return _single_stage_ends(stages, microbatches, send_s, schedule == "zero-bubble")
+    # The recurrence of interleaved stages needs full groups of microbatches.
     has_even_groups = device_count > 1 and microbatches % device_count == 0
     if schedule in RECURRENT_SCHEDULES and has_even_groups:
         return _interleaved_ends(stages, device_count, microbatches, send_s)
@@ -110,6 +111,7 @@ def _single_stage_ends(
     free_s = [0.0] * p
     backward_ends_s = [0.0] * p + [-inf]  # ends of backward passes; no device follows the last one
     states: list[State] = []
+    # In step j, device d runs the backward pass of microbatch j - p + d and the forward pass of j.
     j = 0
     while j < microbatches + p:
         arrival_s = -inf
@@ -131,6 +133,8 @@ def _single_stage_ends(
         is_steady = p < j < microbatches  # every device runs both passes in each step
         if not is_steady:
             continue
+        # All times that the next step depends on. If they differ from an earlier step's by one and
+        # the same delay, all further steps repeat, and whole periods are skipped.
         states.append((*free_s, *backward_ends_s[:p]))
         period = _find_period(states, range(1, p + 1)) if j % p == 0 else None
         if period is not None:
@@ -160,6 +164,7 @@ def _interleaved_ends(
     backward_ends_s = [-inf] * p
     free_s = [0.0] * p
     states: list[State] = []
+    # In step j, device d runs its forward task j - d, and a backward task that lags by its warm-up.
     j = 0
     end = task_count + warmups[0] + p
     while j < end:
@@ -169,6 +174,8 @@ def _interleaved_ends(
             clock_s = free_s[d]
             forward_task = j - d
             if forward_task < task_count:
+                # Tasks go in groups: p microbatches through each of the device's stages (chunks) in
+                # turn.
                 chunk = forward_task % group_tasks // p
                 is_first_stage = d == 0 and chunk == 0
                 arrival_s = -inf if is_first_stage else forward_ends_s[d - 1] + send_s
@@ -189,6 +196,7 @@ def _interleaved_ends(
         ends_group = j % group_tasks == 0
         if not (is_steady and ends_group):
             continue
+        # All times that the next step depends on; see `_find_period`.
         states.append((*free_s, *forward_ends_s, *backward_ends_s))
         period = _find_period(states, (1,))
         if period is not None:

@@ -101,6 +101,7 @@ class PlanCost:
             return GroupCollective(
                 "pipeline", "send", link="", size_bytes=0.0, total_s=0.0, exposed_s=0.0
             )
+        # By convention the input of LAST is what a stage sends on.
         size_bytes = float(self.pieces[LAST].activations.input_bytes)
         if plan.tensor > 1 and not plan.sequence:
             size_bytes /= plan.tensor  # scattered for the send, and gathered again
@@ -128,11 +129,13 @@ class PlanCost:
         issue_s = forward_host_s + backward_host_s
         host_wait_s = max(0.0, issue_s - forward_s - backward_s)
         is_host_slower = issue_s > forward_s + backward_s
+        # Kernels then start when the host has issued them; the host does not wait between steps.
         if is_host_slower:
             issued_s = (forward_host_s, issue_s, issue_s)  # no update: it ends with the passes
             host = Host(issued_s, waits=False)
             passes_s = wait_for_host((forward_s, backward_s, 0.0), host)
             forward_s, backward_s, _ = map(float, passes_s)
+        # Each pass ends with the exposed part of a send.
         send_s = self.stage_send.exposed_s
         return Stage(forward_s + send_s, backward_s + send_s, weight_s, host_wait_s)
 
@@ -154,6 +157,7 @@ class PlanCost:
         """The joules of a microbatch by devices with equal parts, beyond those of waiting."""
         repeats_all = self.plan.recompute == "full"
         energies = _device_energies(self.rank, self.pieces, self.layout, repeats_all)
+        # DualPipe has both directions on each device, which share the microbatches.
         if self.microbatch_share == 1:
             return energies
         return [
@@ -170,6 +174,9 @@ class PlanCost:
         plan = self.plan
         if not plan.overlaps:
             return 0.0
+        # What passes hide behind another microbatch (`overlap_s`) is exposed while there is none:
+        # in warm-up and drain, for a forward and a backward pass of each of a device's stages. With
+        # DualPipe that is a backward pass, of one direction, for half of the devices less one.
         overlap_s = 0.0
         for part, count in load:
             forward, backward = self.passes(part)
@@ -200,7 +207,7 @@ def _plan_cost(
 def _busiest_device_s(problem: PlanProblem, settings: PassSettings, layout: Layout) -> float:
     """Return the seconds of both passes on the device with the longest ones."""
     busiest_s = 0.0
-    for load in set(layout.devices):
+    for load in set(layout.devices):  # equal devices once
         device_s = 0.0
         for part, count in load:
             forward, backward = price_passes(problem, settings, part)
@@ -221,6 +228,7 @@ def _device_energies(
     for load, device_count in Counter(layout.devices).items():
         microbatch_j = 0.0
         for part, count in load:
+            # With full recomputation a step has four passes, not three.
             factor = RECOMPUTE_ENERGY_FACTOR if part.recomputes and repeats_all else 1
             microbatch_j += pieces[part.name].joules * factor * count
         energies.append(DeviceEnergy(device_count, microbatch_j))

@@ -95,8 +95,10 @@ class PlanSpace:
             "recompute": ("none", "selective", "full"),
             "offload": ("none",) if self.problem.host_link is None else OFFLOADS,
         }
+        # Their graphs are cut into stages alone.
         if not self.is_language_model:
             choices |= {"virtual": (1,), "recompute": ("none", "full"), "offload": ("none",)}
+        # What the user fixed is tried alone, whatever the search would try.
         user_choices = {name: [self.fixed[name]] for name in choices if name in self.fixed}
         return {name: list(values) for name, values in (choices | user_choices).items()}
 
@@ -136,6 +138,8 @@ class PlanSpace:
 
     def _base_plan(self, split: PlanSplit, schedule: str) -> Plan:
         """Return the plan of a split that shares and recomputes nothing."""
+        # Sequence parallelism splits tokens over the tensor ranks. It saves memory and communicates
+        # as much, so that it is on wherever it can be.
         context_length = self.problem.shape.length // split.context
         can_split_sequence = split.tensor > 1 and context_length % split.tensor == 0
         fixed_fields = {name: self.fixed[name] for name in _UNSEARCHED_FIELDS if name in self.fixed}
@@ -156,8 +160,10 @@ class PlanSpace:
         if "recompute_layers" in self.fixed:
             fields = {**fields, "recompute_layers": self.fixed["recompute_layers"]}
         zeros = self.choices["zero"]
+        # A single replica has nobody to share with.
         if plan.replicas == 1:
             zeros = [zero for zero in zeros if zero == 0]
+        # Only fields that the user fixed can break a rule here.
         needs_check = any(name in self.fixed for name in _SPLIT_DEPENDENT_FIELDS)
         for zero, recompute, offload in product(
             zeros, self.choices["recompute"], self.choices["offload"]
@@ -179,6 +185,7 @@ class PlanSpace:
             return (microbatch,) if microbatch in sizes else ()
         if not self.is_language_model:
             return sizes
+        # Fewer choices: their size, or their number, is a power of 2.
         return tuple(
             [
                 size
@@ -191,10 +198,12 @@ class PlanSpace:
         """Return the schedules that are tried with a number of stages."""
         is_interleaved = split.virtual > 1
         is_pipeline = split.pipeline > 1
+        # Several stages a device make sense in a pipeline alone.
         if is_interleaved and not is_pipeline:
             return ()
         fixed_schedule = self.fixed.get("schedule")
         if fixed_schedule is not None:
+            # Interleaved needs several stages a device, zero bubble one.
             conflicts = {"interleaved": not is_interleaved, "zero-bubble": is_interleaved}
             return () if conflicts.get(fixed_schedule, False) else (fixed_schedule,)
         # Zero bubble has one stage a device. Only the pieces of language models know the part of
@@ -206,16 +215,18 @@ class PlanSpace:
         """Return the replicas that share states: all (0), or those inside a level of links."""
         if "shard" in self.fixed:
             return [self.fixed["shard"]]
-        shards = [0]
+        shards = [0]  # all replicas
         if not zero:
             return shards
         devices_inside = 1
         for level in self.problem.cluster.ladder:
             devices_inside *= level.size
+            # The replicas inside this level of links (a node, a rack).
             shard, odd_devices = divmod(devices_inside, plan.tensor)
             is_partial = 2 <= shard < plan.replicas
             if odd_devices or not is_partial or plan.replicas % shard:
                 continue
+            # Groups that share states and those that share experts must nest.
             fits_experts = shard % plan.expert == 0 or plan.expert % shard == 0
             if fits_experts:
                 shards.append(shard)

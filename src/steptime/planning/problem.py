@@ -114,13 +114,14 @@ class PlanProblem:
             InputError: if no link joins the ranks.
         """
         if len(group) == 1 or not size_bytes:
-            return LinkTime(0.0, "")
+            return LinkTime(seconds=0.0, link="")
         fabric, link = self.group_fabric(group)
         transfer_s = self._find_collective(kind)(size_bytes, len(group), fabric)
         return LinkTime(self._find_startup(kind).add_to(transfer_s, fabric), link)
 
     def _find_collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""
+        # "once": each token is sent once to each node, however many of its experts are there.
         send_once = partial(dispatch_s, expected_part_count=self.shape.expected_expert_groups)
         collectives: Mapping[str, Collective] = {
             "all_reduce": all_reduce,
@@ -143,7 +144,7 @@ class PlanProblem:
         Raises:
             InputError: if no link joins the ranks.
         """
-        level = self.cluster.level_of(group)
+        level = self.cluster.level_of(group)  # the outermost level of links that it crosses
         fabric = fabric_of_group(self.cluster, group)
         if level is None or fabric is None:
             raise InputError("several devices need a link: --link LINK (steptime list links)")
@@ -185,6 +186,7 @@ class PlanProblem:
         if not self.rank.exchanges_in_buckets(plan):
             return None
         total_s = self.collective_time(kind, size_bytes, group).seconds
+        # Gathered weights come after the update, when nothing is left to hide them.
         if kind == "all_gather" or not total_s:
             return total_s
         bucketed_s = exposed_exchange_s(

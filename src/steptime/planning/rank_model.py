@@ -78,6 +78,7 @@ class RankModel(RankSetup):
             microbatch,
             tuning.under(self.stack.tuning_rules),
             is_full,
+            # Weights of inference are priced as those of training; no update of them is used.
             self.optimizer if self.is_training else "adam",
         )
 
@@ -116,6 +117,7 @@ class RankModel(RankSetup):
             microbatches: the microbatches of a step. A device that runs the whole network has the
                 seconds of that step.
         """
+        # As `predict` has it. If some layers alone recompute, their parts say so (`recomputes`).
         if self.runs_full_network(plan):
             recomputes_all = plan.recompute == "full" and not plan.recompute_layers
             return self.full_network_pieces(microbatch, microbatches, recomputes_all)
@@ -166,6 +168,7 @@ class RankModel(RankSetup):
             recomputes_all: whether all layers recompute their activations.
         """
         pieces = self._timed_pieces(microbatch, microbatches, "none")
+        # Recomputation is what the backward pass takes longer than without it.
         if recomputes_all:
             recomputing_pieces = self._timed_pieces(microbatch, microbatches, "full")
             pieces = single_device.split_off_recompute(pieces, recomputing_pieces)
@@ -206,7 +209,8 @@ class RankModel(RankSetup):
             return single_device.update_s(self.full_step(microbatch), microbatch, microbatches)
         has_fused_update = bool(self.constant("update_bytes"))
         if has_fused_update:
-            return self.kernel_seconds([fused_update(size_bytes, parameters)])[0]
+            (fused_update_s,) = self.kernel_seconds([fused_update(size_bytes, parameters)])
+            return fused_update_s
         # The stack has an update kernel for each weight: the time goes by the share of parameters.
         network_update_s = sum(
             self.unsplit_pieces[name].update_s * count for name, count in self.piece_counts.items()
@@ -263,6 +267,8 @@ class RankModel(RankSetup):
         recomputes_partly = plan.recompute_layers > 0 or plan.recompute == "selective"
         is_plain_training = self.is_training and not self.low_dtype
         is_as_predicted = has_all_on_device and not recomputes_partly and is_plain_training
+        # `predict` has the memory of plain trainings on one device; other plans are summed up by
+        # part.
         if not is_single_step or not is_as_predicted:
             return None
         model = self.full_step(microbatch, plan.recompute)
@@ -289,7 +295,8 @@ class RankModel(RankSetup):
             flop=flop,
             bytes=size_bytes,
         )
-        return self.kernel_seconds([kernel])[0]
+        (kernel_s,) = self.kernel_seconds([kernel])
+        return kernel_s
 
     def kernel_seconds(
         self, kernels: Sequence[Kernel], device: Device | None = None

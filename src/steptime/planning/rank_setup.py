@@ -141,9 +141,11 @@ class RankSetup:
                 device_constants, self.workload_dtype, self.stack.master_weights
             )
             state_dtype = "float32" if self.is_mixed else self.base_dtype
+            # Optimizer states in fewer bits need fewer bytes than the stack's constant says.
             numbers["state_bytes"] -= single_device.saved_state_bytes(self.tuning, state_dtype)
             low_gradient_bytes = numbers["low_gradient_bytes"] if self.low_dtype else 0.0
         if self.gradient_bits or low_gradient_bytes:
+            # The user's bits of a gradient win over what the stack has for low products.
             numbers["gradient_bytes"] = self.gradient_bits / 8 or low_gradient_bytes
         return Constants(numbers, flags)
 

@@ -136,6 +136,8 @@ class Request:
         is_batch_alone = self.global_batch is not None and self.microbatch is None
         if is_batch_alone and not shape.is_language_model:
             replica_batch = max(1, (self.global_batch or 1) // plan.data)
+            # One microbatch for each stage keeps the pipeline busy; it must divide the replica's
+            # batch.
             microbatch = max(1, replica_batch // plan.pipeline)
             while replica_batch % microbatch:
                 microbatch -= 1
@@ -156,6 +158,7 @@ class Request:
         Devices that are compared have the same stack: the newest of their usual ones.
         """
         plan = make_plan(self.split) if device_count > 1 else Plan()
+        # The plan's replicas on so many devices: the year's usual software depends on their number.
         data = plan.data * device_count // plan.device_count
         plan = replace(plan, data=max(plan.data, data))
         devices = [device, *(catalog.device(site.device) for site in self.other_sites)]
@@ -194,6 +197,7 @@ class Request:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
         max_device_count = max(self.device_counts, default=device_count)
         if isinstance(shape, NetworkShape):
+            # Their step is that of `predict`, whose stack is the usual one of a single device.
             max_device_count = 1
         default_software = self.find_software(cluster.device, max_device_count)
         is_stack_open = self.stack is None and "stack" not in self.options
@@ -207,6 +211,7 @@ class Request:
             tuning=shape.state_weights(self.tuning),
             optimizer=self.base_optimizer or "adam",
             host_link=self._host_link(),
+            # Several stacks may be meant only if the user named none, and only for several devices.
             software=default_software if is_stack_open and max_device_count > 1 else None,
         )
         stack = problem.method.settings.stack
@@ -267,11 +272,12 @@ def make_problem(
             cluster.device,
             configured_method,
             checked_dtype,
-            gradient_bits=gradients or 0,
+            gradient_bits=gradients or 0,  # 0: the stack's own
             use=use,
             tuning=tuning,
             optimizer=optimizer,
         )
+    # Servers exchange directly over the other devices' memory, without a latency of messages.
     if use == "serving":
         cluster = without_direct_latency(cluster)
     return PlanProblem(rank, cluster, host_link, software)
@@ -286,12 +292,14 @@ def _choose_dtype(dtype: str | None, device: Device, use: str) -> str:
         training_dtype = default_dtype(SEQUENCE_MODEL.dtypes, device)
         dtype = usual_serving_dtype if is_serving else training_dtype
     name = dtypes.ALIASES.get(dtype.lower(), dtype.lower())
+    # A known type, but one of mixed precision: say which type of inference is next to it.
     if is_serving and name in dtypes.PRECISIONS and name not in SERVING_DTYPES:
         nearest = f"nearest: --dtype {usual_serving_dtype}"
         raise InputError(f"serve: {name} is a type of training; {nearest}")
     valid_names = SERVING_DTYPES if is_serving else TRAINING_DTYPES
     if name not in valid_names:
         raise unknown("dtype", dtype, valid_names)
+    # 8- and 4-bit products need units for them; weights alone may be stored in fewer bits.
     if name in LOW_BYTES and name not in peaks:
         nearest = f"--dtype {usual_serving_dtype}-mixed"
         if is_serving:

@@ -69,18 +69,22 @@ def measure_activations(
     sizes = _tensor_sizes(graph, stack, imbalance)
     saved_bytes: dict[str, int] = {}
     attention_bytes: dict[str, int] = {}
+    # Saved is what the backward pass reads, if an op wrote it and it is not computed again.
     read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
     saved_tensors = read_tensors - _recomputed_pointwise(graph, stack)
     weights = {*graph.weights, *graph.frozen}
     for name in saved_tensors:
         op = storage.producer[name]
         is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
+        # Casts of weights are counted with the weights, not with activations.
         if op.part != "forward" or is_weight_copy:
             continue
         piece = find_piece(op.name)
+        # Products in 8 bit keep 8-bit copies of 16-bit tensors; embedding and head stay in 16 bit.
         is_halved = name in eight_bit_tensors and piece not in (FIRST, LAST)
         size_bytes = sizes[name] // (2 if is_halved else 1)
         saved_bytes[piece] = saved_bytes.get(piece, 0) + size_bytes
+        # The first output is the result; the others are what attention saves for its gradient.
         if op.kind == "attention" and name != op.outputs[0]:
             attention_bytes[piece] = attention_bytes.get(piece, 0) + size_bytes
     # Unfused attention saves its scores in place of what fused attention saves.
@@ -120,6 +124,7 @@ def _find_storage(graph: Graph, regathered_groups: tuple[str, ...]) -> _Storage:
     owner: dict[str, str] = {}
     producer: dict[str, Op] = {}
     for op in graph.ops:
+        # How many of its first outputs share the memory of the input at the same place.
         view_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
         view_count = view_counts[OPS[op.kind].storage]
         if op.kind == "all_gather" and op.part == "forward":
@@ -147,6 +152,7 @@ def _tensor_sizes(graph: Graph, stack: Stack, imbalance: float) -> dict[str, int
     sizes |= stack_sizes(graph, stack)
     if imbalance == 1:
         return sizes
+    # Routed tokens are uneven: the busiest expert rank has `imbalance` times the mean.
     for op in graph.ops:
         if op.kind == "experts" or op.name.endswith("/dispatch"):
             for name in op.outputs:
@@ -156,6 +162,7 @@ def _tensor_sizes(graph: Graph, stack: Stack, imbalance: float) -> dict[str, int
 
 def _recomputed_pointwise(graph: Graph, stack: Stack) -> set[str]:
     """Return the results that only fused pointwise ops read: the backward pass recomputes them."""
+    # Only a compiler that fuses pointwise ops computes them again in the backward pass.
     if "vector" not in stack.fuses:
         return set()
     results: set[str] = set()
@@ -169,6 +176,7 @@ def _recomputed_pointwise(graph: Graph, stack: Stack) -> set[str]:
             pointwise_inputs.update(op.inputs)
         else:
             other_inputs.update(op.inputs)
+    # A result that any other op reads has to be written, and is saved.
     return (results & pointwise_inputs) - other_inputs
 
 
@@ -191,6 +199,7 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
         elif op.kind == "experts_grad":
             eight_bit_inputs = inputs[:1]  # the tokens
         product_inputs.update(eight_bit_inputs)
+        # Whatever else reads a tensor needs it in 16 bit.
         other_inputs.update(inputs[len(eight_bit_inputs) :])
     return product_inputs - other_inputs
 
@@ -202,6 +211,7 @@ def _score_bytes(graph: Graph, stack: Stack, find_piece: PieceOf) -> list[tuple[
     too.
     """
     attention = stack.kinds.get("attention")
+    # Fused attention never writes its scores.
     if attention is None or not attention.scores:
         return []
     has_dropout = any(op.kind == "dropout" for op in graph.ops)
@@ -223,6 +233,7 @@ def _input_bytes(graph: Graph, find_piece: PieceOf, sizes: Mapping[str, int]) ->
     inputs: dict[str, int] = {}
     for op in graph.ops:
         if op.part == "forward":
+            # Only the first op of a piece counts: its first input enters the piece.
             inputs.setdefault(find_piece(op.of or op.name), sizes[op.inputs[0]])
     return inputs
 
@@ -234,6 +245,7 @@ def _peak_gradient_bytes(
 
     Gradients of weights are left out: they live on until the update.
     """
+    # By convention the last input of an update is the gradient of its weight.
     weight_gradients = {op.inputs[-1] for op in graph.ops if op.part == "update"}
     last_reader = {name: i for i, op in enumerate(graph.ops) for name in op.inputs}
     live_bytes: dict[str, int] = {}  # of each gradient that an op has yet to read
@@ -241,6 +253,7 @@ def _peak_gradient_bytes(
     for i, op in enumerate(graph.ops):
         if op.part != "backward":
             continue
+        # Views and results in place need no memory of their own.
         makes_new_tensors = OPS[op.kind].storage == "new"
         if makes_new_tensors:
             for name in op.outputs:
@@ -249,6 +262,7 @@ def _peak_gradient_bytes(
         piece = find_piece(op.of or op.name)
         peak_bytes[piece] = max(peak_bytes.get(piece, 0), sum(live_bytes.values()))
         for name in op.inputs:
+            # Freed after its last reader.
             if last_reader[name] == i:
                 live_bytes.pop(name, None)
     return peak_bytes

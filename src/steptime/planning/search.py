@@ -106,6 +106,7 @@ def find_best_plans(
         plans = _FittingPlans(problem, global_batch, limits)
         for family in families:
             plans.add(family)
+        # Limits need the exact time of each plan; else lower bounds are compared first.
         accuracy = ScheduleAccuracy.SCHEDULE if limits else ScheduleAccuracy.BUSIEST_DEVICE
         front, steps_s = _find_front(problem, plans.estimates, accuracy, tie_ratio)
         return Search(
@@ -147,6 +148,7 @@ class _FittingPlans:
         self.considered_count += size_count
         if self.considered_count > MAX_PLANS:
             raise InputError(f"more than {MAX_PLANS:,} plans: fix --tensor or --microbatch")
+        # Parameters alone are a lower bound that needs no pricing.
         parameter_bytes = min_device_bytes(self.problem.rank, family.plan)
         if parameter_bytes > self.problem.rank.room_bytes:
             self.refused_counts[MEMORY] += size_count
@@ -163,9 +165,10 @@ class _FittingPlans:
             self._add_step(step)
 
     def _add_step(self, step: PlanStep) -> None:
+        """Estimate a step, and add it to the plans or to the counts of refused ones."""
         accuracy = ScheduleAccuracy.SCHEDULE if self.limits else ScheduleAccuracy.BUSIEST_DEVICE
         estimate = estimate_plan(self.problem, step, accuracy)
-        if estimate.step_s == inf:
+        if estimate.step_s == inf:  # it does not fit
             self.refused_counts[MEMORY] += 1
             self.min_bytes = min(self.min_bytes, estimate.needed_bytes)
             return
@@ -179,6 +182,7 @@ class _FittingPlans:
             self.estimates.append(estimate)
             return
         self.refused_counts.update(excess.limit_name for excess in excesses)
+        # A plan is as far off as its worst limit; the nearest plan is the least far off.
         self.excess = min(self.excess, max(excesses))
 
     def find_nearest(self) -> LimitExcess | None:
@@ -189,12 +193,13 @@ class _FittingPlans:
             min_bytes = self._find_min_bytes()
             room_bytes = self.problem.rank.room_bytes
             excess = LimitExcess(min_bytes / room_bytes, MEMORY, min_bytes, room_bytes)
-        return None if self.estimates or excess.ratio == inf else excess
+        return None if self.estimates or excess.ratio == inf else excess  # inf: none beyond limits
 
     def _find_min_bytes(self) -> float:
         """Return the smallest memory of a plan, where none fits."""
         min_bytes = self.min_bytes
         for parameter_bytes, step in sorted(self.unpriced, key=lambda pair: pair[0]):
+            # Sorted by a lower bound: no later plan can need less.
             if parameter_bytes >= min_bytes:
                 break
             try:
@@ -227,10 +232,13 @@ def _steps_of_family(
         step = PlanStep(plan, microbatch, global_batch)
         if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
             microbatches = step.microbatches
+            # Only here a larger microbatch may mean fewer in flight, so that later ones may still
+            # fit.
             has_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
             if plan.virtual == 1 or has_groups:
                 return
             continue
+        # Where the cuts between stages move with the microbatch, no bound can be derived.
         if has_fixed_layout:
             memories = distinct_device_memories(problem, cost_plan(problem, step))
             priced = _PricedSize(memories, microbatch)
@@ -242,6 +250,7 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     plan = step.plan
     microbatches = step.microbatches
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
+    # Saved activations grow with the microbatch; the fixed memory at least stays.
     growth = step.microbatch / priced.microbatch * ROUNDING
     return max(
         [
@@ -278,8 +287,10 @@ def _find_front(
     steps_s: list[float] = []
     while heap:
         amounts, number, estimate_accuracy, estimate = heappop(heap)
+        # The heap is ordered by time: the first of the front is the fastest plan.
         is_tie = not front or estimate.step_s <= tie_ratio * front[0].step_s
         if _is_dominated(amounts, front_amounts):
+            # Dominated plans as fast as the fastest one are counted as ties, but not returned.
             if not is_tie:
                 continue
             if estimate_accuracy != ScheduleAccuracy.BUSIEST_DEVICE:
@@ -291,6 +302,7 @@ def _find_front(
             if is_tie:
                 steps_s.append(estimate.step_s)
             continue
+        # Its lower bound may still be too low: price it more exactly and compare again.
         next_accuracy = ScheduleAccuracy(estimate_accuracy + 1)
         refined = estimate_plan(problem, estimate.step, next_accuracy)
         heappush(heap, (_minimised_amounts(refined), number, next_accuracy, refined))
@@ -330,6 +342,7 @@ def with_partial_recompute(
     bounded_steps.sort(key=lambda pair: pair[0])  # the most promising first
     for bound_s, step in bounded_steps:
         can_be_fastest = bound_s < best_s
+        # The bound is sorted; plans of the front may still be improved.
         if not can_be_fastest and step not in front_steps:
             continue
         estimate = _recompute_fewest_layers(problem, step)
@@ -352,7 +365,9 @@ def _step_without_recompute_s(problem: PlanProblem, step: PlanStep) -> float:
 
 def _recompute_fewest_layers(problem: PlanProblem, step: PlanStep) -> PlanEstimate | None:
     """Return the plan that recomputes the fewest layers of each stage and fits, or None."""
+    # A margin for the error of predictions, so that the plan also fits where these are too low.
     room_bytes = (1 - problem.rank.memory_error_share) * problem.rank.room_bytes
+    # Bisection: more recomputed layers need less memory.
     low_layers = 1
     high_layers = max(problem.rank.layout(step.plan, step.microbatch).layers) - 1
     fewest: PlanStep | None = None

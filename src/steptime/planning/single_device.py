@@ -77,6 +77,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     _, _, single_update_s = single_step.passes_s
     transfer_s = times.update_s - float(single_update_s)
     repeated_host = None if host is None else host.repeat_passes(microbatches)
+    # Both passes for each microbatch, one update.
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
     passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
     all_forward_s, all_backward_s, all_update_s = map(float, passes_s)
@@ -117,6 +118,7 @@ def time_pieces(
     for row_time in times.rows:
         name = piece_of(row_time.row.name)
         if name not in (FIRST, LAST):
+            # Rows are named `block1`, `block2`, ... by layer; `kinds` has the example of each.
             layer = int(name.removeprefix("block")) - 1
             name = kinds[layer]
         forward_s[name] += row_time.forward.value * forward_slowdown
@@ -151,7 +153,7 @@ def split_off_recompute(
     split_pieces = {}
     for name, piece in recomputing_pieces.items():
         recompute_s = max(0.0, piece.backward_s - pieces[name].backward_s)
-        if name in (FIRST, LAST):
+        if name in (FIRST, LAST):  # only layers recompute
             recompute_s = 0.0
         split_pieces[name] = piece._replace(
             backward_s=piece.backward_s - recompute_s, recompute_s=recompute_s
@@ -168,6 +170,7 @@ def memory_by_part(model: StepModel, batch: int) -> dict[str, float]:
         "gradients": float(parts["gradients"]),
         "states": float(parts["state"]),
         "activations": float(parts["activations"]),
+        # Nothing is sharded on one device, and logits are counted with the activations.
         "gathered": 0.0,
         "logits": 0.0,
         "buffers": float(needs.workspace_bytes or 0),
@@ -225,6 +228,7 @@ def step_interval(
         microbatches: the microbatches of a step.
     """
     passes = accumulate_passes(model, microbatch, microbatches)
+    # The interval is as wide, relatively, as that of a step on one device.
     kernel_s = step_s - exposed_s
     low_share = 1.0 if passes.low_s is None else passes.low_s / passes.step_s
     high_share = 1.0 if passes.high_s is None else passes.high_s / passes.step_s

@@ -136,7 +136,7 @@ def _links_of_devices(names: LinkNames, option: str, device_count: int) -> Seque
         raise InputError(f"{option}: {shorten(','.join(links))} has an empty name")
     if len(links) not in (1, device_count):
         raise InputError(f"{option}: {len(links)} links for {device_count} devices")
-    return links * (device_count // len(links))
+    return links * (device_count // len(links))  # one link for all devices, or one for each
 
 
 def default_site(device: str | Path | Device) -> SiteDefaults:
@@ -167,12 +167,14 @@ def build_cluster(site: Site, device_count: int) -> Cluster:
     part_count = -(-device_count // site.per_node)  # nodes, then the parts of each level
     nodes_of_part = 1
     links_per_node = site.links_per_node or site.per_node
+    # The user's levels, then one that joins all remaining parts by the site's link.
     for size, link_name, links in (*site.levels, LinkLevel(device_count, site.link or "")):
-        if part_count == 1:
+        if part_count == 1:  # everything is joined
             break
         if not link_name:
             parts = "parts of the last --level" if site.levels else "nodes"
             raise InputError(f"{part_count} {parts} need a link: --link LINK (steptime list links)")
+        # A part of several nodes has the links of all of them, unless the level says its own.
         link_count = (links or links_per_node) * nodes_of_part
         levels.append(Level(min(size, part_count), catalog.link(link_name), link_count))
         part_count = -(-part_count // size)
@@ -210,6 +212,7 @@ def node_link_name(device: Device) -> str:
     node_link = find_node_link(device)
     if node_link is not None:
         return node_link.name
+    # Without a link of its own a card reaches others over its link to the host.
     name = host_link(device)
     name_through_host = f"{name}-host"
     has_no_peer_access = has_trait(device, "no_peer_access")

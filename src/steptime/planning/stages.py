@@ -35,6 +35,7 @@ def split_layers(layer_count: int, stage_count: int) -> tuple[int, ...]:
     per_stage_with_ends, remainder_with_ends = divmod(layer_count + 2, stage_count)
     per_stage, extra_layers = divmod(layer_count, stage_count)
     divides_only_with_ends = extra_layers > 0 and remainder_with_ends == 0
+    # Not where the ends would have no layer left.
     leaves_layers_to_ends = per_stage_with_ends > 1 and stage_count > 1
     if divides_only_with_ends and leaves_layers_to_ends:  # embedding and head count as a layer
         end_layers = per_stage_with_ends - 1
@@ -130,6 +131,7 @@ def rank_groups(
         expert=expert_ranks[:expert],
         replicas=replicas,
         shard=replicas[:shards],
+        # Shards are neighbours; ranks at the same place of each group of shards are copies.
         copies=replicas[::shards],
         expert_replicas=expert_replicas,
         expert_shard=expert_replicas[:expert_shards],
@@ -209,6 +211,7 @@ def lay_out(
     """
     layer_counts = layer_counts or split_layers(len(kinds), pipeline * virtual)
     stage_parts = _list_stage_parts(kinds, layer_counts, recomputed_layers)
+    # Stages are dealt out in turn: device d has d, d + pipeline, ...
     device_parts = [sum(stage_parts[d::pipeline], Counter[Part]()) for d in range(pipeline)]
     if goes_both_ways:
         device_parts = [
@@ -217,6 +220,7 @@ def lay_out(
         ]
     stages = tuple(tuple(parts.items()) for parts in stage_parts)
     devices = tuple(tuple(parts.items()) for parts in device_parts)
+    # Devices with equal parts and stages cost the same: one of each kind is enough.
     first_of_kind: dict[tuple[Load, tuple[Load, ...]], int] = {}
     for d, load in enumerate(devices):
         stages_of_device = stages[d::pipeline]

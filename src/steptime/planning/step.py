@@ -133,6 +133,7 @@ def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
     bubble_s = waits_s[device]
     if plan.pipeline > 1:
         sends = _pipeline_sends(cost, microbatches, bubble_s)
+        # The way through the pipeline is reported with the sends, not with the bubble.
         bubble_s -= sends.pipeline_wait_s
         collectives.append(sends.collective)
     exposed_s = sum(collective.exposed_s for collective in collectives)
@@ -166,6 +167,7 @@ def _device_waits(cost: PlanCost, microbatches: int, tails: Sequence[StepTail]) 
     """Return the waits of each device of the pipeline: in its schedule, and for slower devices."""
     plan = cost.plan
     ends_s = end_times(cost.pipeline, microbatches)
+    # Waits inside the schedule: the end of the last task less the device's own work.
     idle_s = [0.0]
     if plan.pipeline > 1:
         if plan.goes_both_ways:
@@ -192,6 +194,8 @@ def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[floa
     compute_s = repeated_s = 0.0
     for part, count in load:
         forward, backward = cost.passes(part)
+        # With DualPipe a device has the parts of both directions, each with half of the
+        # microbatches.
         device_microbatches = microbatches * cost.microbatch_share
         repeats = count * device_microbatches
         compute_s += (forward.compute_s + backward.compute_s) * repeats
@@ -205,6 +209,7 @@ def _device_collectives(
     """Return the collectives of a device in a step, those of equal group, kind and link summed."""
     sums: dict[tuple[str, str, str], GroupCollective] = {}
     for part, count in load:
+        # With DualPipe each direction has half of the microbatches.
         device_microbatches = microbatches * cost.microbatch_share
         repeats = count * device_microbatches
         forward, backward = cost.passes(part)
@@ -229,8 +234,10 @@ class _PipelineSends(NamedTuple):
 
 def _pipeline_sends(cost: PlanCost, microbatches: int, waits_s: float) -> _PipelineSends:
     """Return the sends between stages; part of a device's waits is the way through the pipeline."""
+    # Two passes of each microbatch through each stage of the device.
     send_count = 2 * microbatches * cost.plan.virtual
     send = cost.stage_send
+    # The first microbatch goes forward and back through all stages before the device is busy.
     round_trip_s = 2 * (len(cost.stages) - 1) * send.total_s
     pipeline_wait_s = min(waits_s, round_trip_s)
     collective = send._replace(
@@ -263,6 +270,7 @@ def step_interval(
     quick_s = _step_s(problem.with_link_rates("high"), step)
     slow_s = _step_s(problem.with_link_rates("low"), step)
     kernel_ends = StepEnds(low_s, high_s)
+    # A quicker link never makes the step slower, whatever the schedule does.
     ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
     return (
         low_s if ends.low_s is None else ends.low_s,

@@ -58,12 +58,14 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
     )
     warmup_s = cost.warmup_exchange_s(load)
     if warmup_s:
+        # Only its exposed seconds count here: its bytes are counted in the passes.
         warmup = GroupCollective(
             "expert", "all_to_all", link="", size_bytes=0.0, total_s=0.0, exposed_s=warmup_s
         )
         collectives.append(warmup)
     if cost.plan.offload in ("optimizer", "both"):
         part_count = sum(count for _, count in load)
+        # Gradients of all parts but the last can move while the backward pass goes on.
         hidden_s = last_passes.backward_s * (1 - 1 / part_count)
         update_s, transfer = _host_update(cost, parameters, hidden_s)
         collectives.append(transfer)
@@ -72,6 +74,7 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
 
 
 def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
+    """Return the last passes of a device, which hide the exchange of its gradients."""
     plan = cost.plan
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
@@ -119,6 +122,7 @@ def _replica_collectives(
     for group in _replica_groups(cost, load):
         gradient_bytes = cost.rank.constant("gradient_bytes") * group.parameters
         weight_bytes = cost.rank.weight_bytes * group.parameters
+        # What a rank has of the gradients once they are scattered.
         share_bytes = gradient_bytes / len(group.shard)
         backward_s = last_passes.backward_s
         if cost.plan.zero == 0:
@@ -131,6 +135,7 @@ def _replica_collectives(
                 "data", "reduce_scatter", gradient_bytes, group.shard, backward_s
             )
             times.append(scatter)
+            # Both collectives hide behind the same backward pass.
             backward_s = max(0.0, backward_s - scatter.total_s)
         times.append(
             price_collective("copies", "all_reduce", share_bytes, group.copies, backward_s)
@@ -168,6 +173,7 @@ def _price_collective(
     problem = cost.problem
     time = problem.collective_time(kind, size_bytes, group)
     exposed_s = problem.exposed_bucket_s(cost.plan, kind, size_bytes, group, load, cost.microbatch)
+    # Without real buckets: the backward pass hides all but the last of so many equal buckets.
     if exposed_s is None:
         hidden_share = cost.rank.constant("data_hidden")
         bucket_count = last_passes.bucket_count
@@ -197,6 +203,7 @@ def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
     is_on_two_stages = cost.problem.shape.tied and cost.plan.pipeline > 1
     if not is_on_two_stages or not has_end:
         return []
+    # The embedding is the head as well: both stages sum their gradients of it.
     size_bytes = cost.rank.constant("gradient_bytes") * cost.pieces[FIRST].parameters
     time = cost.problem.collective_time("all_reduce", size_bytes, cost.groups.ends)
     all_reduce = GroupCollective(
@@ -225,6 +232,7 @@ def _host_update(
     weight_bytes = cost.rank.weight_bytes * parameters
     host_device_count = problem.cluster.ladder[0].size if problem.cluster.levels else 1
     memory_bytes_per_s, usual_device_count = host_memory()
+    # The devices of a node share the memory bandwidth of their host.
     device_bytes_per_s = memory_bytes_per_s / min(host_device_count, usual_device_count)
     update_s = cost.rank.constant("update_bytes") * parameters / device_bytes_per_s
     host_update = time_host_update(
@@ -237,7 +245,7 @@ def _host_update(
     transfer = GroupCollective(
         "host",
         "states",
-        problem.host_transfer(0.0).link,
+        problem.host_transfer(0.0).link,  # for its name alone
         gradient_bytes + weight_bytes,
         host_update.transfers_s,
         host_update.exposed_s,

@@ -48,6 +48,7 @@ def device_tracks(plan_time: PlanTime) -> list[list[PipelineEvent]]:
         update_end_s = exchange_end_s + tail.update_s
         tasks = [task for task in run.events if task.device == device]
         tasks.sort(key=lambda task: task.start_s)
+        # After the pipeline's tasks: gradients are exchanged, then weights updated.
         tasks.append(_device_event(device, EXCHANGE, pipeline_end_s, exchange_end_s))
         tasks.append(_device_event(device, UPDATE, exchange_end_s, update_end_s))
         tracks.append(_fill_gaps(device, tasks, end_s))
@@ -65,7 +66,7 @@ def _fill_gaps(device: int, tasks: list[PipelineEvent], end_s: float) -> list[Pi
     for task in tasks:
         if task.start_s > free_s + MIN_BUBBLE_S:
             track.append(_device_event(device, BUBBLE, free_s, task.start_s))
-        if task.end_s > task.start_s:
+        if task.end_s > task.start_s:  # empty tasks are left out
             track.append(task)
         free_s = task.end_s
     if end_s > free_s + MIN_BUBBLE_S:
@@ -81,7 +82,7 @@ def trace_events(plan_time: PlanTime, label: str) -> Iterator[Event]:
     for task in chain.from_iterable(tracks):
         name = task.direction
         arguments = {}
-        if task.microbatch != NONE:
+        if task.microbatch != NONE:  # bubbles, exchange and update belong to none
             name = f"{task.direction} {task.microbatch}"
             arguments = {"stage": task.stage, "microbatch": task.microbatch}
         track_number = task.device + 1

@@ -25,6 +25,7 @@ def cost_model(name: str | Method) -> Method:
     method: Method = registry.resolve(METHODS, "methods", "method", name)
     if method.name != name:  # a package's own name for a method of the house
         method = replace(method, name=name)
+    # `analytic` corrects Paleo's model: the corrections are options, shown before its own.
     if name not in CORRECTIONS:
         return method
     return replace(method, options={**registry.load(CORRECTIONS[name]), **method.options})

@@ -14,12 +14,14 @@ def assumed_of(model: StepModel) -> dict[str, str]:
     none. A setting is left out if the method does not know it or the step does not depend on it.
     The same question with an option set to the value that stands here has the same answer.
     """
+    # A setting that is no option of the method plays no part in its prediction.
     options = model.method.options
     assumed = {"stack": model.settings.stack} if "stack" in options else {}
     if "channels_last" in options:
         assumed |= _image_layout(model)
     if "tf32" in options:
         assumed |= _tf32_setting(model)
+    # A CPU is its own host; a stack without [host] has no time of one.
     if "host" in options and not model.device.is_cpu and model.stack.host:
         assumed["host"] = model.settings.host_name or assumed_host(model.device)
     return assumed | assumed_step(model.workload)
@@ -42,8 +44,10 @@ def _tf32_setting(model: StepModel) -> dict[str, str]:
     if not products or "tf32" not in model.device.datasheet.peak_flop_per_s:
         return {}
     setting = model.settings.tf32
+    # Methods that ignore the stack's layout (`channels_last`) ignore its TF32 setting as well.
     knows_stack = "channels_last" in model.method.options
     runs_as_tf32 = knows_stack and any(kernel.tf32 for kernel in products)
+    # "auto" is resolved to what the stack really does.
     return {"tf32": "off" if setting == "auto" and not runs_as_tf32 else setting}
 
 

@@ -40,6 +40,7 @@ class BlockLines:
     @classmethod
     def between(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
+        # The moments below have indices of columns in place of bytes.
         columns: dict[tuple[int, int], int] = {}  # a column for each pair of sizes at both ends
 
         def find_columns(sizes: list[int], end_sizes: list[int]) -> list[int]:
@@ -56,6 +57,7 @@ class BlockLines:
         counts = np.zeros((len(moments), len(columns)))
         for moment_counts, moment in zip(counts, moments, strict=True):
             np.add.at(live, moment.allocated, 1.0)
+            # Scratch counts during its moment alone, freed tensors until its end.
             moment_counts[:] = live
             np.add.at(moment_counts, moment.scratch, 1.0)
             np.add.at(live, moment.freed, -1.0)
@@ -69,6 +71,7 @@ class BlockLines:
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
     def _reserved_bytes(self, shares: Floats) -> Ints:
+        """Return the most bytes that the allocator reserves at the shares of one chunk."""
         change = self.last_bytes - self.first_bytes
         is_changing = change != 0  # sizes that depend on the batch
         constant_sizes = self.first_bytes[~is_changing, None]
@@ -76,6 +79,7 @@ class BlockLines:
             self.first_bytes[is_changing, None] + change[is_changing, None] * shares
         )
         changing_sizes = np.rint(interpolated_sizes / SIZE_STEP) * SIZE_STEP
+        # By moment and share: each pool's blocks, rounded up to whole segments where it has them.
         reserved: Floats = np.zeros((len(self.counts), len(shares)))
         for pool in range(POOL_COUNT):
             pool_bytes = self.counts[:, is_changing] @ _in_pool(changing_sizes, pool)
@@ -102,10 +106,12 @@ def block_lines_through(
     )
     if not has_equal_shapes:
         return None
+    # The batch in the middle was not used for the lines: it shows whether they are straight.
     lines = BlockLines.between(low_sizes, high_sizes)
     low, middle, high = batches
     middle_share = (middle - low) / (high - low)
     interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))
+    # Lines between equal ends are constant: the exact bytes of the middle batch.
     exact_bytes = BlockLines.between(middle_sizes, middle_sizes).reserved_bytes(np.zeros(1))
     return lines if interpolated_bytes == exact_bytes else None
 

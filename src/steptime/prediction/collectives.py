@@ -46,7 +46,9 @@ def tree(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     "Two-tree algorithms for full bandwidth broadcast, reduction and scan").
     """
     node_devices, nodes = fabric.node_size_and_count(replicas)
+    # Up the tree to add and down it to spread, each over its height, inside nodes and between.
     latencies_s = fabric.latencies_s(2 * rounds(node_devices), 2 * rounds(nodes))
+    # Each device receives and sends the gradient twice; pieces are pipelined over the levels.
     transfer_s = fabric.slowest_link_s(2 * size_bytes, node_devices, nodes)
     added_s = fabric.add_s(size_bytes) if replicas > 1 else 0.0
     return latencies_s + transfer_s + added_s
@@ -58,6 +60,7 @@ def butterfly(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     Paleo's count of rounds, ceil(log2 n), is short of what other n than powers of two need.
     """
     node_devices, nodes = fabric.node_size_and_count(replicas)
+    # In each round partners exchange the whole gradient: inside nodes first, then between them.
     inside_s = rounds(node_devices) * fabric.inside_message_s(size_bytes)
     between_s = rounds(nodes) * fabric.message_s(size_bytes, node_devices)
     added_bytes = (rounds(node_devices) + rounds(nodes)) * size_bytes
@@ -79,6 +82,7 @@ def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     node_devices, nodes = fabric.node_size_and_count(replicas)
     node_crossings = 2 * (nodes - 1)  # messages of the ring that leave a node
     transfer_s = fabric.slowest_link_s(messages * (size_bytes * share), node_devices, nodes)
+    # Half of the messages add up, the other half gather the sums.
     added_s = fabric.add_s(messages / 2 * (size_bytes * share))
     latencies_s = fabric.latencies_s(messages - node_crossings, node_crossings)
     return latencies_s + transfer_s + added_s
@@ -97,9 +101,12 @@ def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     node_devices, nodes = fabric.node_size_and_count(replicas)
     link = fabric.between if nodes > 1 or fabric.inside is None else fabric.inside
     has_several_levels = node_devices > 1 and nodes > 1
+    # Inf means that this cannot be done: a switch adds up only what a single one joins, so that the
+    # callers' minimum never takes it.
     if isinstance(link, Fabric) or link.switch_bytes_per_s is None or has_several_levels:
         return inf
     bytes_per_s = link.switch_bytes_per_s * fabric.efficiency
+    # It sends and receives the gradient, and reads its own share back for the others.
     replica_bytes = size_bytes * (1 + 1 / replicas)
     return 2 * (link.latency_s or 0.0) + replica_bytes / bytes_per_s
 
@@ -118,6 +125,7 @@ def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     numbers p is the power of two below: each replica too many first gives its whole gradient to a
     partner and gets the sum at the end, two more messages. The largest messages are to the nearest.
     """
+    # log2 of the largest power of two that is not above the number.
     round_count = replicas.bit_length() - 1
     node_devices, _ = fabric.node_size_and_count(replicas)
     inside_rounds = node_devices.bit_length() - 1
@@ -129,11 +137,13 @@ def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
             half_s += fabric.inside_message_s(message_bytes)
         else:
             half_s += fabric.message_s(message_bytes, node_devices)
+    # Each replica beyond the power of two gives its whole gradient to a partner first.
     if replicas > 2**round_count:
         added_bytes += size_bytes
         has_near_partner = node_devices > 1
         send_s = fabric.inside_message_s if has_near_partner else fabric.message_s
         half_s += send_s(size_bytes)
+    # The way back gathers in the same messages.
     return 2 * half_s + fabric.add_s(added_bytes)
 
 
@@ -152,6 +162,7 @@ def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     usable_links = min(fabric.links_per_node, node_devices * fabric.groups)
     usable_fabric = replace(fabric, links_per_node=usable_links)
     inside_s = 2 * (node_devices - 1) * fabric.inside_message_s(device_bytes)
+    # All devices of a node exchange their parts between nodes at once.
     between_s = messages * usable_fabric.message_s(device_bytes * message_share, node_devices)
     added_inside_bytes = (node_devices - 1) / node_devices * size_bytes
     added_between_bytes = messages / 2 * message_share * size_bytes / node_devices
@@ -171,7 +182,10 @@ def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     if replicas == 1:
         return 0.0
     node_devices, _ = fabric.node_size_and_count(replicas)
+    # Messages at the bottleneck: a server gets one of each replica; the devices of a node send one
+    # to each server over the node's links.
     busiest = max(replicas, node_devices * fabric.servers)
+    # Twice: push the gradients, then pull the sum.
     return 2 * busiest * fabric.message_s(size_bytes / fabric.servers)
 
 
@@ -216,6 +230,7 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
     message_bytes = size_bytes / devices
     seconds = 0.0
     if devices > node_devices:
+        # A message that passes several links (`hops`, as in a torus) loads each of them.
         between_bytes = (devices - node_devices) * message_bytes * fabric.between.hops
         seconds = fabric.message_s(between_bytes, node_devices)
     # From the outermost level (a rack of nodes) to the innermost one: at each level, the messages
@@ -240,6 +255,7 @@ def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
     """One device sends `size_bytes` to another one of the group, the farthest in doubt."""
     if devices == 1:
         return 0.0
+    # In doubt the partner is in another node, and all devices of a node send at once.
     node_devices, nodes = fabric.node_size_and_count(devices)
     return (
         fabric.message_s(size_bytes, node_devices)
@@ -295,6 +311,7 @@ def exposed_all_reduce_s(
         filled_bytes += size_bytes
         is_last = number == len(sent_gradients)
         if filled_bytes >= bucket_bytes or is_last:
+            # A bucket starts when it is ready and the exchange of the bucket before is done.
             end_s = max(end_s, ready_s) + all_reduce_s(filled_bytes)
             filled_bytes = 0.0
     return max(0.0, end_s - backward_s)
@@ -321,6 +338,7 @@ def widen_by_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float)
         quick_s: the step with links at the upper end of the rates that they reach.
         slow_s: the step with links at the lower end.
     """
+    # Kernels and links err independently, so their distances from the step add as squares.
     low_s = None if ends.low_s is None else step_s - hypot(step_s - ends.low_s, step_s - quick_s)
     high_s = None
     if ends.high_s is not None:
@@ -347,6 +365,7 @@ class Startup(NamedTuple):
 
         The times of a measured link hold its startup already.
         """
+        # A measured table under any key but "bus" (a bandwidth) has whole times, startup included.
         has_measured_times = bool(fabric.between.measured.keys() - {"bus"})
         if not messages_s or has_measured_times:
             return messages_s

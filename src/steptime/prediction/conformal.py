@@ -1,4 +1,4 @@
-"""80 % intervals by kind of work, told by measurement campaigns that no constant has seen.
+"""80 % intervals by kind of work, from residuals of measurement campaigns that fitted no constant.
 
 `data/intervals.toml` has, by kind of work, how far measurements lie below and above predictions,
 in ln. It is written by `python -m validation.intervals`; the unit there is the campaign (a
@@ -80,6 +80,7 @@ def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> E
         is_software_assumed: whether the stack was assumed, which widens the interval, too. Of a
             network on one device, whose stack is nearly always the usual one, it does not.
     """
+    # How far measurements lie below and above predictions, in ln, on measured devices.
     row = packaged(FILE)["kinds"][kind]
     scale = 1.0 if kind in UNSCALED else device_scale(device)
     if is_software_assumed:
@@ -92,6 +93,7 @@ def device_scale(device: Device) -> float:
     scales = packaged(FILE)["scales"]
     if device.name in packaged(FILE)["devices"]:
         return 1.0
+    # Unmeasured itself, but of the architecture of a measured device: known better than others.
     is_family = device.datasheet.architecture in _architectures()
     return float(scales["family" if is_family else "unmeasured"])
 
@@ -120,6 +122,7 @@ def widen(
 
     The numbers may be arrays. A device that was calibrated by its own rows keeps its ends.
     """
+    # Methods without intervals have None; a device's own rows know it better than campaigns.
     is_unbounded = low is None or high is None
     if is_unbounded or has_calibrated_interval(kind, device):
         return low, high
@@ -174,6 +177,7 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
     """
     needed = find_ends(MEMORY, device).interval_around(needed_bytes)
     low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
+    # The inner half of the interval: a "no" or "yes" needs the capacity outside of it.
     row = packaged(FILE)["close_memory"]
     close = Ends(row["below"], row["above"]).interval_around(needed_bytes)
     if usable_bytes is None:

@@ -27,6 +27,7 @@ def exposed_exchange_s(
     """
     times = model.timeline(batch)
     gradient_bytes = model.gradients  # by row
+    # A host that issues kernels more slowly than they run delays all of a pass in proportion.
     _forward, host_slowdown, _update = times.host_slowdowns  # of the backward pass
     gradients: list[ReadyGradient] = []
     elapsed_s = 0.0

@@ -47,6 +47,7 @@ class Fabric:
     memory_bytes_per_s: float | None = None
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for a number out of its range."""
         for name in ("per_node", "links_per_node", "servers", "groups"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {shorten(getattr(self, name))}")
@@ -76,6 +77,7 @@ class Fabric:
             return replace(
                 self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
             )
+        # `inside` is a fabric itself, whose links move, too, or None.
         return replace(self, between=between, inside=inner and inner.with_link_rates(sign))
 
     @property
@@ -96,6 +98,7 @@ class Fabric:
         """
         # One kind of link for one group: what lies in a node makes no difference.
         is_flat = self.inside is None and self.links_per_node == 1 and self.groups == 1
+        # A flat fabric counts as nodes of one device, so that all messages go over `between`.
         per_node = 1 if is_flat and not counts_nodes else self.per_node
         node_devices = min(devices, per_node)
         nodes = ceil(devices / per_node)
@@ -134,6 +137,7 @@ class Fabric:
         """
         rates_per_s = []
         if nodes > 1:
+            # The rate that one device gets of its node's links, which all groups share.
             rates_per_s.append(self.between.bytes_per_s / self.link_load(1))
         inner_devices = node_devices
         inner = self.inside
@@ -174,6 +178,7 @@ def link_of_group(cluster: Cluster, ranks: Sequence[int]) -> Link | None:
     if place is None:
         return None
     level = cluster.ladder[place]
+    # A part is what the level joins: devices of all levels below it (a node, of racks).
     part_size = prod(below.size for below in cluster.ladder[:place])
     part_count = len({rank // part_size for rank in ranks})
     return effective_link(level.link, level.size, part_count)
@@ -188,12 +193,14 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     are alone in each node, where 8 such groups share its links. Raises `InputError` for ranks that
     the cluster does not have.
     """
+    # The outermost level that joins them all; None for a single rank.
     place = cluster.level_of(ranks)
     if place is None:
         return None
     level = cluster.ladder[place]
     link = link_of_group(cluster, ranks)
     devices = prod(below.size for below in cluster.ladder[:place])
+    # The ranks of the group that lie in the same part of that level as its first rank.
     members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
     below = cluster.level_of(members)
     return Fabric(
@@ -201,5 +208,6 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
         fabric_of_group(cluster, members) if below else link_of_group(cluster, members),
         per_node=len(members),
         links_per_node=level.links,
+        # Devices of the part that are not in this group are in equal groups that run at once.
         groups=devices // len(members),
     )

@@ -53,6 +53,8 @@ class Host(NamedTuple):
     def repeat_passes(self, count: int) -> Host:
         """Return the host of a step that runs both passes `count` times before one update."""
         forward_s, backward_s, update_s = self.issued_s
+        # `issued_s` are the times since the start at which each pass is issued: they accumulate,
+        # and the first one holds the base of the step, which is paid once.
         extra_s = (count - 1) * (backward_s - self.base_s)
         issued_s = (
             self.base_s + count * (forward_s - self.base_s),
@@ -89,6 +91,7 @@ def count_calls(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
             continue
         key = kernel.pass_, kernel.kind
         ops, launches, views = counts.get(key, (0, 0, 0))
+        # The first launch of each call is part of the call.
         extra_launches = max(kernel.launches - kernel.calls, 0)
         ops += kernel.calls
         if kernel.pass_ == "update":  # each of its launches is a call of its own
@@ -112,8 +115,10 @@ def count_constants(calls: CallCounts, names: Iterable[str]) -> dict[str, dict[s
     """
     stack_constants = frozenset(names)
     counts: dict[str, Counter[str]] = {pass_: Counter() for pass_ in PASSES}
+    # The base of a step is paid in its first pass, that of an update with its first op.
     counts["forward"]["host.step_s"] = 1
     for (pass_, kind), (ops, launches, views) in calls.items():
+        # A constant of the kind wins over that of all ops of the pass.
         kind_constant = f"host.{pass_}_{_constant_kind(kind)}_s"
         has_constant = kind_constant in stack_constants
         count = counts[pass_]
@@ -122,6 +127,7 @@ def count_constants(calls: CallCounts, names: Iterable[str]) -> dict[str, dict[s
         count["host.view_s"] += views
         if pass_ == "update":
             count["host.update_s"] = 1
+    # A constant that the stack lacks costs nothing.
     return {
         pass_: {name: float(times) for name, times in count.items() if name in stack_constants}
         for pass_, count in counts.items()
@@ -141,8 +147,10 @@ def find_host(
     100 ops of 10 us after a base of 1 ms are issued after 2 ms, by a host of `host.factor` 1. A CPU
     issues its own ops, whose calls are in their prices: it has the base `launch.step_s` alone.
     """
+    # A CPU issues its own ops, whose calls are in their prices: only the base of a step is left.
     if "launch.step_s" in constants:
         return Host((0.0, 0.0, 0.0), constants["launch.step_s"])
+    # The stack says nothing of its host.
     if "host.step_s" not in constants:
         return None
     return time_host(count_constants(calls, constants), constants)._replace(waits=waits)
@@ -158,6 +166,7 @@ def time_host(counts: Mapping[str, Mapping[str, Any]], constants: Mapping[str, f
         factor * sum(constants[name] * times for name, times in count.items())
         for count in counts.values()
     ]
+    # Times since the start of the step.
     forward_s, backward_s, update_s = accumulate(seconds)
     return Host((forward_s, backward_s, update_s), factor * constants["host.step_s"])
 
@@ -186,6 +195,7 @@ def wait_for_host(device_passes_s: Sequence[Any], host: Host | None) -> tuple[An
         forward_s, backward_s, update_s = _wait_after_step(three_passes_s, host)
     else:
         forward_s, backward_s, update_s = _run_ahead(three_passes_s, host)
+    # The correction learnt from measured steps of similar size; 1 without any.
     factor = residual_factor(device_passes_s, host)
     return forward_s * factor, backward_s * factor, update_s * factor
 
@@ -225,6 +235,7 @@ def bound_step(
     low_share, high_share = shares
     if low_share is not None:
         fastest_s = factor * _scaled_step_s(device_passes_s, low_share, host, end=FASTEST)
+        # The bounds enclose the predicted step even if the scaled one does not.
         low_s = step_s - np.maximum(step_s - fastest_s, 0.0) + host.after_kernels_s
     if high_share is not None:
         slowest_s = factor * _scaled_step_s(device_passes_s, high_share, host, end=SLOWEST)
@@ -267,8 +278,9 @@ def _wait_after_step(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple
     """Return the passes of a step at whose end the host waits for the device."""
     passes_s = []
     start_s: Any = 0.0
-    device_end_s: Any = host.base_s
+    device_end_s: Any = host.base_s  # until then the device waits for its first kernel
     for pass_s, issued_s in zip(device_passes_s, host.issued_s, strict=True):
+        # A pass ends when the device has run it and the host has issued it.
         end_s: Any = np.maximum(device_end_s + pass_s, issued_s)
         passes_s.append(end_s - start_s)
         start_s = device_end_s = end_s
@@ -284,6 +296,7 @@ def _run_ahead(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, 
     """
     forward_s, backward_s, update_s = host.issued_s
     host_passes_s = (forward_s, backward_s - forward_s, update_s - backward_s)
+    # The host is late by as much as its whole step is longer than the device's.
     wait_s: Any = np.maximum(update_s - sum(device_passes_s), 0.0)
     excesses_s: list[Any] = [
         np.maximum(host_s - device_s, 0.0)

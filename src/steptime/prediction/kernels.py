@@ -77,6 +77,7 @@ def kernel_numbers(kernel: Kernel) -> Numbers:
         kernel.row,
         kernel.fresh,
     )
+    # The order that `_make_rows` reads.
     return (*scalars, *(kernel.window or ()), *sizes, *kernel.figures)
 
 
@@ -141,6 +142,8 @@ class Kernels:
         last_kernels: Sequence[Kernel] = (),
         owners: Sequence[int] = (),
     ) -> None:
+        # Kernels of equal priced fields (and owner) are priced once. With `last_kernels` these are
+        # the same kernels at a second batch, between which numbers are interpolated.
         index_of_key: dict[object, int] = {}  # of a distinct kernel, by its priced fields
         class_of_key: dict[object, int] = {}  # kernels of one class differ in fresh pages alone
         distinct_of_kernel: list[int] = []
@@ -160,6 +163,8 @@ class Kernels:
             self.distinct.append(kernel)
             distinct_owners.append(owner)
             class_of_distinct.append(class_of_key.setdefault(key, len(class_of_key)))
+            # Collectives are priced by their links. Kernels that differ in numbers alone form a
+            # group, which is priced at once.
             if kernel.exchange is None:
                 counts = len(kernel.products), len(kernel.figures), kernel.window is None
                 group = groups.setdefault((_class_of(kernel), counts), _GroupMembers([], [], []))
@@ -212,6 +217,7 @@ class Kernels:
         shares: set[float] = set()
         for group in self._groups:
             for i in range(len(group.distinct_indices) - 1):
+                # Two kernels are equal where all their differences are 0.
                 initial = group.first_numbers[:, i + 1 :] - group.first_numbers[:, i : i + 1]
                 final = group.last_numbers[:, i + 1 :] - group.last_numbers[:, i : i + 1]
                 shares.update(_find_zeros(initial, final))
@@ -251,6 +257,7 @@ class Kernels:
             group_counts = group_counts[is_used]
             interval = as_interval(price_rows(rows, distinct_indices))
             prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
+            # A kernel that runs n times adds n times its seconds, and n^2 times its squared error.
             parts = prices.sum_parts(group_counts.__matmul__, (group_counts**2).__matmul__)
             for total, part in zip(sums, parts, strict=True):
                 total[is_used] += part
@@ -267,6 +274,8 @@ def _to_two_axes(interval: Interval, kernel_count: int) -> Iterator[Any]:
 
 def _find_zeros(initial: Floats, final: Floats) -> list[float]:
     """Return the shares at which all rows of a column, lines between both ends, are 0."""
+    # A row that moves is 0 at one share. A pair of kernels with a constant difference is never
+    # equal, and one without any is equal everywhere: both are left out.
     moves = initial != final
     zero_share = np.divide(initial, initial - final, out=np.full_like(initial, np.nan), where=moves)
     stays_nonzero = (~moves & (initial != 0)).any(axis=0)

@@ -100,6 +100,7 @@ class _StepAtBatch(NamedTuple):
         living_bytes = tuple(map(float, model.living(batch)))
         allocations = model.allocations(batch)
         lowered = model.lowered(batch)
+        # New pages of a CPU are no straight lines of the batch.
         kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
         key = remark_key(model.graph(batch))
         return cls(replace(lowered, kernels=kernels), living_bytes, allocations, key)
@@ -118,6 +119,7 @@ def find_step_lines(model: StepModel, batches: Sequence[int]) -> StepLines | Non
     low = batches[0]
     middle = batches[len(batches) // 2]
     high = batches[-1]
+    # The middle batch shows whether the lines through the ends are straight.
     three_batches = (low, middle, high)
     steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
     low_step, _, high_step = steps
@@ -189,11 +191,13 @@ def _count_kernels(lines: StepLines, kernels: Kernels, pipelined: bool) -> Float
     """
     pass_of_kernel = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.low_step.kernels])
     sum_of_kernel = pass_of_kernel  # the sum that it belongs to: `3 * row + pass`
+    # Arithmetic and traffic then overlap within a row, so that each row has sums of its own.
     if pipelined:
         row_cells = lines.low_step.cell_of_kernel  # `NO_CELL` without a row: they get one more
         extra_row_cells = 3 * len(lines.low_step.rows) + pass_of_kernel
         sum_of_kernel = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
     last_row = int(sum_of_kernel.max()) // 3
+    # Always whole rows of three passes.
     counts: Floats = np.zeros((3 * (last_row + 1), len(kernels.distinct)))
     np.add.at(counts, (sum_of_kernel, kernels.distinct_of_kernel), 1.0)
     return counts
@@ -213,11 +217,13 @@ def _price_batches(lines: StepLines, kernels: Kernels, counts: Floats, model: St
     batch_count = parts.value.shape[-1]
     passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)  # over the rows
     step = parts.sum_all().to_prices()
+    # NaN stands for a method without bounds.
     low_share = None if np.isnan(step.low).any() else step.low / step.value
     high_share = None if np.isnan(step.high).any() else step.high / step.value
     bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.low_step))
     low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
     extrapolated_counts = parts.is_extrapolated.sum(axis=0)
+    # Unknown ends have no row.
     bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
     return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
 
@@ -233,6 +239,7 @@ def _is_straight(batches: tuple[int, int, int], values: Sequence[Numbers]) -> bo
         low_values, middle_values, high_values, strict=True
     ):
         interpolated = low_value + (high_value - low_value) * middle_share
+        # Written so that NaN is not straight either.
         if not abs(interpolated - middle_value) <= 1e-12 * abs(middle_value):
             return False
     return True

@@ -53,6 +53,7 @@ def lower_products(step: Lowered, graph: Graph, low: str) -> Lowered:
 def _lower_kernels(
     kernels: Iterable[Kernel], graph: Graph, ops: dict[str, Op], low: str
 ) -> Iterator[Kernel]:
+    """Yield kernels with products in the low type, and the casts of their inputs before them."""
     cast_inputs: set[tuple[str, str]] = set()
     for kernel in kernels:
         if kernel.op not in ops or kernel.unit != "matrix":
@@ -60,6 +61,7 @@ def _lower_kernels(
             continue
         op = ops[kernel.op]
         source = graph.tensors[op.inputs[0]]
+        # An operand that several products of a pass read is cast once.
         if (op.inputs[0], kernel.pass_) not in cast_inputs:
             cast_inputs.add((op.inputs[0], kernel.pass_))
             yield make_cast(kernel, source.size, source.dtype, low)

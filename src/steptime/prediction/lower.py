@@ -89,6 +89,7 @@ class Lowered:
         Collectives and kernels of an unknown row have no cell (`NO_CELL`).
         """
         row_places = {row.name: i for i, row in enumerate(self.rows)}
+        # The update of all weights has no op: it gets one row behind the others.
         row_places.setdefault("", len(self.rows))
         cells = [
             NO_CELL
@@ -153,6 +154,7 @@ def _list_rows(graph: Graph) -> Iterator[Row]:
     for op in graph.ops:
         if op.part != "forward":
             continue
+        # Weights are no parents: only inputs of the network ("") and results of rows.
         parents = tuple([row_of_tensor[name] for name in op.inputs if name in row_of_tensor])
         output_bytes = graph.tensors[op.outputs[0]].size_bytes
         yield Row(op.name, op.kind, parameters.get(op.name, 0), parents, output_bytes)
@@ -203,6 +205,7 @@ class _Lowering(NamedTuple):
         """
         views = 0
         for launch in launches:
+            # A view costs only its call, which is counted with the next kernel.
             is_view = not launch.kernels and not launch.traffic_bytes
             if is_view:
                 views += 1
@@ -221,6 +224,7 @@ class _Lowering(NamedTuple):
         first_op = launch.ops[0]
         first_case = self.graph.cases[first_op.name][:3]
         output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # several in a mixed step
+        # `runs_as` names the kind of kernel where an op runs as several unlike ones.
         is_part_of_op = bool(launch.runs_as)
         return Kernel(
             op=first_op.of or first_op.name,
@@ -246,7 +250,7 @@ class _Lowering(NamedTuple):
         leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the
         next convolution copies it back. A compiler writes norms itself.
         """
-        is_eager_group_norm = op.kind == "group_norm" and not stack.compile
+        is_eager_group_norm = op.kind == "group_norm" and not stack.compile  # it copies images
         if self.is_channels_last and is_eager_group_norm:
             image_bytes = self.graph.tensors[op.outputs[0]].size_bytes
             moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
@@ -267,6 +271,8 @@ class _Lowering(NamedTuple):
             return kernel._replace(
                 channels_last=self.is_channels_last,
                 tf32=stack.conv_tf32,
+                # `figures` are further sizes that the form of a kind reads: here the dilation,
+                # below the widths up to which weights stay in registers.
                 figures=(float(dilation),) if dilation > 1 else (),
             )
         if not launch.products:
@@ -349,17 +355,20 @@ def _add_exchange(
     first_op = ops[0]
     specs = tuple([graph.tensors[name] for name in first_op.inputs])
     link_bytes = exchanged_of(first_op.kind, specs, first_op.settings)
+    # No collective itself: it only waits for those that make its inputs.
     if link_bytes is None:
         return kernel._replace(after=after)
     ranks = cast("int", first_op.attrs.get("ranks", 2))
     stride = cast("int", first_op.attrs.get("stride", 1))
     group = Exchange(first_op.name, ranks, stride)
+    # A collective runs on the link: it has no launches and no FLOP of the device.
     return kernel._replace(flop=0, bytes=link_bytes, launches=0, exchange=group, after=after)
 
 
 def stack_of(settings: Settings) -> Stack:
     """Return the software stack of a prediction; raises `InputError` for an unknown one."""
     stack = catalog.stack(settings.stack)
+    # The user's settings win over the stack's.
     if settings.fuse:
         stack = replace(stack, fuses=UNITS)
     if settings.tf32 != "auto":

@@ -101,7 +101,7 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     architecture (`workspace_hopper_bytes`).
     """
     if device.kind != "gpu" or not stack.memory:
-        return ProcessMemory(None, None)
+        return ProcessMemory(workspace_bytes=None, context_bytes=None)
     names = format_constant_suffixes(device)
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
@@ -139,6 +139,7 @@ def list_allocations(
     tensor_bytes = {name: spec.size_bytes for name, spec in graph.tensors.items()} | stated_bytes
     resident_bytes = [tensor_bytes[name] for name in sorted(permanent_tensors(graph))]
     allocations = [Allocation(allocated=resident_bytes, scratch=[], freed=[])]
+    # `sizes` may have an op's name, too: the bytes of its scratch.
     scratch_by_op = scratch_bytes(graph, stack) | stated_bytes
     for op, (allocated, freed) in zip(
         graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True
@@ -194,11 +195,14 @@ def stack_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
     for op in graph.ops:
         execution = execution_of(op, stack)
         if execution.keeps and len(op.outputs) > 1:
+            # By convention the last output of an op is what it saves for the backward pass.
             *_, saved = op.outputs
             extra_bytes = execution.keeps * graph.tensors[op.inputs[0]].size_bytes
             sizes[saved] = graph.tensors[saved].size_bytes + round(extra_bytes)
+        # Of an op that runs chunk by chunk, one chunk of the result lives at a time.
         if execution.chunks > 1:
             sizes[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // execution.chunks
+        # A gradient in place needs no bytes: it overwrites the one that came in.
         if execution.in_place and op.part == "backward":
             sizes[op.outputs[0]] = 0
     return sizes
@@ -213,6 +217,7 @@ def _logit_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
     names: set[str] = set()
     for op in graph.ops:
         if op.kind == LOSS:
+            # The logits, and what the loss saves for the backward pass (its outputs but the loss).
             names |= {op.inputs[0], *op.outputs[1:]}
         elif op.kind in LOSS_GRADIENTS:
             names.add(op.outputs[0])
@@ -249,6 +254,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
         bytes_by_purpose[purposes[tensor]] += tensor_bytes[tensor]
     # What no tensor accounts for is scratch of the op that runs.
     bytes_by_purpose["temporaries"] += living_bytes[worst] - sum(bytes_by_purpose.values())
+    # Entry 0 of `living_bytes` is before the first op, so that entry i is after op i - 1.
     moment = _describe_moment(graph.ops[worst - 1]) if worst else "before the step"
     return Moment(moment, bytes_by_purpose)
 
@@ -268,6 +274,7 @@ def _living_tensors(graph: Graph, moment: int) -> set[str]:
 def _tensor_purposes(graph: Graph) -> dict[str, str]:
     """Return the purpose of each tensor, one of `PARTS`."""
     storage_of = storages(graph).storage_by_tensor
+    # By convention the last input of an update is the gradient of its weight.
     purposes = {
         storage_of.get(op.inputs[-1], ""): "gradients" for op in graph.ops if op.part == "update"
     }
@@ -277,10 +284,12 @@ def _tensor_purposes(graph: Graph) -> dict[str, str]:
         purpose = forward_purpose if op.part == "forward" else "temporaries"
         for name in op.outputs:
             purposes.setdefault(name, purpose)
+    # These overwrite what is above: permanent tensors keep their purpose whatever op writes them.
     purposes |= dict.fromkeys(graph.inputs, "inputs")
     purposes |= dict.fromkeys(graph.weights, "weights")
     purposes |= dict.fromkeys(graph.buffers, "state")
     purposes |= dict.fromkeys(graph.frozen, "weights")
+    # Tensors of the microbatch before, which the loop still holds, are buffers in the graph.
     return purposes | {name: "activations" for name in graph.buffers if name.endswith(FORMER)}
 
 
@@ -288,6 +297,7 @@ def _describe_moment(op: Op) -> str:
     """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
+    # `op.of` is the op of the forward pass that a backward op belongs to, empty for others.
     return f"in the {op.part} pass, at {op.of or op.name}"
 
 
@@ -336,18 +346,22 @@ def rank_peak_bytes(
     if state_bytes:
         changed_sizes |= {name: graph.tensors[name].size * state_bytes for name in states}
     scratch = scratch_bytes(graph, stack) | dict(sizes or {})
+    # Under the name of an op stand the bytes of its scratch: a fused optimizer has none.
     changed_sizes |= {op.name: 0 if fused else scratch.get(op.name, 0) for op in updates}
 
     storage_of = storages(graph).storage_by_tensor
+    # By convention the last input of an update is the gradient of its weight.
     gradients = {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
     sharded = [*states, *(op.name for op in updates)] if zero >= 1 else []
     sharded += [*gradients] if zero >= 2 else []
     sharded += [*graph.weights] if zero >= 3 else []
     for name in sharded:
+        # A shard: a ceil division, since shards are padded to equal sizes.
         size_bytes = _size_of(graph, changed_sizes, name)
         changed_sizes[name] = -(-size_bytes // shards)
     accumulated_bytes = 0
     if accumulates:
+        # Accumulated gradients live all the time, so they are added to the peak of all others.
         accumulated_bytes = sum(_size_of(graph, changed_sizes, name) for name in gradients)
         changed_sizes |= dict.fromkeys(gradients, 0)
     peak_bytes = max(live_bytes(graph, stack, changed_sizes))
@@ -375,5 +389,9 @@ def _gathered_bytes(graph: Graph, sharding: Sharding) -> int:
     if sharding.zero < 2 or sharding.shards <= 1:
         return 0
     weights = [graph.tensors[name].size_bytes for name in graph.weights]
+    # FSDP gathers units of at least UNSHARDED_BYTES, or all weights where these are fewer.
     unit_bytes = min(sum(weights), max([UNSHARDED_BYTES, *weights]))
-    return unit_bytes * (1 if sharding.zero == 2 else 3)
+    # ZeRO 2 has a unit's whole gradient at once; ZeRO 3 its weights and those of the next one,
+    # fetched ahead, too.
+    unit_count = 1 if sharding.zero == 2 else 3
+    return unit_bytes * unit_count

@@ -105,6 +105,7 @@ class NetworkSteps:
         return self._lowered[size]
 
     def _lower(self, batch: int) -> Lowered:
+        """Return the kernels of a step at a batch, as the training stack runs them."""
         setup = self._setup
         graph = self.graph(batch)
         dtype = self.workload.dtype
@@ -117,6 +118,8 @@ class NetworkSteps:
             setup.stack.master_weights,
             setup.low_dtype,
         )
+        # A training stack casts low products itself (`lower_training`); otherwise those of the data
+        # type's low type, if it has one, are cast here.
         if stack_step is step:  # no training stack has rewritten it
             stack_step = lower_products(step, graph, precision(dtype).products)
         return merge_updates(stack_step, graph, self.workload.tuning)
@@ -179,6 +182,7 @@ class NetworkSteps:
         gradients: Counter[str] = Counter()
         for op in graph.ops:
             if op.part == "update":
+                # By convention the last input of an update is the gradient of its weight.
                 gradient = op.inputs[-1]
                 gradients[op.of] += sizes.get(gradient, graph.tensors[gradient].size_bytes)
         return gradients

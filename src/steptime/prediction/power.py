@@ -60,6 +60,7 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
         device: the device (`StepModel.effective_device`).
         kernels: the kernels of the step; None for a step without any.
     """
+    # A datasheet that claims more watts idle than at most is not believed.
     has_sound_power = (device.datasheet.idle_w or 0) <= (device.datasheet.peak_w or 0)
     if "power.flop_j" in device.constants and has_sound_power:
         energy = _calibrated_energy(times, device, kernels)
@@ -77,6 +78,7 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
     if idle_w > peak_w:
         note = f"{device.name}: idle_W is above tdp_W"
         return StepEnergy(share, energy_j=None, max_j=None, note=note)
+    # Without constants: between idle and the limit in proportion to the use of the device.
     mean_w = idle_w + (peak_w - idle_w) * (share or 0.0)
     note = _unverified_note(device, ("idle_W", "tdp_W"))
     return StepEnergy(share, energy_j=mean_w * times.step_s, max_j=max_j, note=note)

@@ -21,7 +21,7 @@ def roofline(kernels: Rows, device: Device) -> Interval:
     return Interval(
         value,
         low=value,
-        high=None,
+        high=None,  # a lower bound
         is_extrapolated=False,
         compute_s=compute_s,
         memory_s=memory_s,
@@ -49,6 +49,7 @@ def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
     Raises:
         InputError: if the device has no such peak; the message names those that it has.
     """
+    # The 8- or 4-bit type of products, "" for a type without one.
     products = precision(dtype).products
     if products and products not in device.datasheet.peak_flop_per_s:
         raise _missing_peak(device, products)
@@ -82,7 +83,7 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     peaks = {compute_dtype: peak}  # stands first
     for name in FLOATS:
         if name != compute_dtype:
-            peaks[name] = published_peaks.get(name, peak)
+            peaks[name] = published_peaks.get(name, peak)  # without a published one: a bound
     for name in ("tf32", *OPERAND_BYTES):  # never guessed: convolutions and products may run in it
         if name in published_peaks and name != compute_dtype:
             peaks[name] = published_peaks[name]

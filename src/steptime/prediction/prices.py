@@ -182,11 +182,13 @@ class SumParts(NamedTuple):
 
 def sum_rows(column: Floats, sum_of_row: Ints, sum_count: int) -> Floats:
     """Return the sums of a column's rows, each added to the sum that it belongs to."""
+    # Bincount is quicker, but adds single numbers alone, not rows.
     if column.ndim == 1:
         sums: Floats = np.bincount(sum_of_row, column, sum_count).astype(float)
         return sums
     sums = np.zeros((sum_count, *column.shape[1:]))
     if len(sum_of_row):
+        # Rows of one sum must be neighbours for `reduceat`.
         order = np.argsort(sum_of_row, kind="stable")
         filled_sums, starts = np.unique(sum_of_row[order], return_index=True)
         sums[filled_sums] = np.add.reduceat(column[order], starts)

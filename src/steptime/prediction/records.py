@@ -112,6 +112,7 @@ def step_record(
         scope: name of the row, "" for the whole step.
         taken_at: time of the prediction; "" for the present.
     """
+    # Methods that know no stack do not name one.
     stack = {"stack": model.stack.label} if "stack" in model.method.options else {}
     return Record(
         origin="predicted",
@@ -140,6 +141,7 @@ def options_of(record: Record, device: Device) -> dict[str, str]:
 def record_method(model: StepModel) -> RecordMethod:
     """Return the method of a model, with the device figures that decide its numbers."""
     method, device = model.method, model.effective_device
+    # By convention the first peak is that of the predicted data type.
     peak = next(iter(device.datasheet.peak_flop_per_s.values()))
     return RecordMethod(
         method.name,

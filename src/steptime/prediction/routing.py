@@ -25,6 +25,7 @@ def expected_parts(
         groups: groups of experts.
         active_groups: groups of a token.
     """
+    # Experts that may be chosen once the groups are.
     allowed_experts = experts // groups * active_groups
 
     def miss_probability(part_experts: int) -> float:
@@ -65,9 +66,11 @@ def dispatch_s(
         fabric_count: number of such fabrics, of a larger one.
     """
     node_devices, nodes = fabric.node_size_and_count(devices)
+    # `fabric_count` is above 1 in the recursion below: each device then sends for all fabrics.
     all_nodes = fabric_count * nodes
     all_devices = all_nodes * node_devices
 
+    # A token goes once to each part that it reaches: so much on the mean to each of them.
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
         return size_bytes * expected_part_count(all_parts) / parts

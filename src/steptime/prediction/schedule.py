@@ -134,6 +134,7 @@ def schedule(
             are this factor quicker at the other.
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
+    # Repeats of a kernel share one error, so that these are summed up first.
     kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, kernels.shares, host)
@@ -142,6 +143,7 @@ def schedule(
         None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
     )
     communication = _Communication(StepEnds(low_s, high_s))
+    # A kernel without a cell is a collective.
     if (lowered.cell_of_kernel == NO_CELL).any():
         passes_s = (forward_s, backward_s, update_s)
         seconds = prices.value[lowered.columns.distinct_of_kernel].tolist()
@@ -175,6 +177,7 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
     cells = lowered.cell_of_kernel[has_cell]
     kernel_prices = prices.take(lowered.columns.distinct_of_kernel[has_cell])
     all_cells = kernel_prices.sum_groups(cells, update_cell + 1)
+    # An ideal overlap: its bound is the value itself, and its errors are all common.
     if pipelined:
         value = overlap_traffic(all_cells)
         all_cells = all_cells._replace(value=value, low=value, shared=np.ones_like(value))
@@ -219,6 +222,7 @@ def _add_communication(
         return max(0.0, queue.end_s(slowdown) - passes_s)
 
     usual_s = exposed_s(1.0)
+    # Links at both ends of what they reach, with the kernels as predicted.
     slow_s = passes_s + exposed_s(link_slowdown)
     quick_s = passes_s + exposed_s(1 / link_slowdown)
     ends = widen_by_links(passes_s + usual_s, ends.delay(usual_s), quick_s, slow_s)
@@ -256,6 +260,7 @@ class _Queue(NamedTuple):
         for kernel, start_s, kernel_s in place_kernels(
             self.kernels, seconds, self.slowdowns, self.overlap
         ):
+            # The host delays kernels, not collectives.
             slowdown = 1.0 if kernel.exchange else self.slowdowns[PASS_INDEX[kernel.pass_]]
             end_s = max(end_s, start_s + kernel_s * slowdown)
         return end_s
@@ -320,6 +325,7 @@ def place_kernels(
     for kernel, seconds in zip(kernels, times, strict=True):
         inputs_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
         start_s = max([device_end_s, *inputs_s])
+        # The link runs one collective at a time, beside the kernels if they overlap.
         if kernel.exchange is not None:
             start_s = max(link_end_s, start_s)
             link_end_s = start_s + seconds

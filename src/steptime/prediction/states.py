@@ -82,6 +82,7 @@ def time_host_update(
     """
     out_s = transfer_s(gradient_bytes)
     back_s = transfer_s(weight_bytes)
+    # Gradients hide behind the backward pass, weights behind the update.
     exposed_s = max(0.0, out_s - backward_s) + max(0.0, back_s - update_s)
     return HostUpdate(update_s, out_s + back_s, exposed_s)
 
@@ -111,6 +112,7 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
 
     Each kernel reads weight, gradient and states once, and writes weight and states.
     """
+    # States as they are by default have the kernels of the stack.
     if not tuning.states:
         return step
     kernels = [kernel for kernel in step.kernels if kernel.pass_ != "update"]
@@ -137,15 +139,18 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
     if not may_leave_device(tuning):
         return times
     link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
+    # Paged states stay on the device as long as there is room.
     if StateMode.OFFLOADED not in tuning.states:
         paged_bytes = _paged_bytes(step, batch)
         if not paged_bytes:
             return times
+        # Paged states go to the device and back.
         return _replace_update(times, times.update_s + 2 * link.message_s(paged_bytes))
     graph = step.graph(batch)
     updates = _updates(graph)
     moved_bytes = sum(op_work(graph, op)[1] for op in updates)
     weight_bytes = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
+    # The last gradient cannot move while the backward pass runs.
     last_gradient_share = 1 / max(1, len(updates))
     update = time_host_update(
         float(step.gradient_bytes),

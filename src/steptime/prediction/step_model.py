@@ -118,6 +118,7 @@ class StepModel:
                 workload, other_device, setup.link, setup.choice, setup.overlap, setup.low_dtype
             )
             return self._from_parts(NetworkSteps(workload, other_setup), other_setup)
+        # Otherwise graphs and kernels are shared, and only prices differ.
         other_setup = replace(setup, device=other_device.in_phase(setup.phase), _fabrics={})
         return self._from_parts(self._steps.for_setup(other_setup), other_setup)
 
@@ -277,6 +278,7 @@ class StepModel:
         return self._timelines[size]
 
     def _schedule(self, batch: int) -> Timeline:
+        """Return the timeline of a step at a batch, with its widened interval and host states."""
         lowered = self.lowered(batch)
         times = schedule(
             lowered,
@@ -284,6 +286,7 @@ class StepModel:
             self.host(lowered),
             self.settings.pipelined,
             self.overlap,
+            # The factor of collectives at the slow end of what links reach.
             1.0 if self.fabric is None else self.fabric.link_slowdown,
         )
         low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
@@ -364,6 +367,7 @@ def _make_setup(
     """Return a workload with its data type, and its setup on a device."""
     device_in_phase = device.in_phase(network.phase)
     workload = settle_dtype(network, device_in_phase)
+    # With `assumes`, options that the user left out depend on network and device.
     options = choice.options_for(workload, device_in_phase)
     setup = StepSetup(
         device=device_in_phase,

@@ -104,6 +104,7 @@ class StepSetup:
             InputError: if the device has no peak of the data type.
         """
         device = self.method.derate(self.device, self.dtype, self.settings)
+        # Products may run in types of 8 and 4 bit, whose peaks the method alone does not keep.
         if self.low_dtype:
             efficiency = self.settings.compute_efficiency
             peaks = self.device.datasheet.peak_flop_per_s
@@ -190,12 +191,14 @@ class StepSetup:
         if group.ranks == 1:
             return 0.0
         if isinstance(self.link, Cluster):
+            # As the op has it: every `stride`-th rank of the cluster.
             ranks = range(0, group.ranks * group.stride, group.stride)
             fabric = self._join_ranks(self.link, ranks)
         else:
             fabric = self.fabric_of_replicas(group.ranks)
         if fabric is None:
             raise no_link(group.ranks, self.device)
+        # All-reduces are the only kind with several algorithms, of which the method has one.
         collective = EXCHANGES.get(kind) or self.method.collectives[self.method.collective]
         return self.startup.add_to(collective(size_bytes, group.ranks, fabric), fabric)
 
@@ -207,7 +210,7 @@ class StepSetup:
         constants = self.effective_device.constants
         host = find_host(lowered.calls, constants, self.settings.waits)
         if host is None:
-            return host_of_launches(lowered.launches, self.issue_s)
+            return host_of_launches(lowered.launches, self.issue_s)  # no constants of a host
         is_training = self.phase == "train"
         return host._replace(
             end_factors=host_bounds(constants),
@@ -241,6 +244,7 @@ class StepSetup:
             if replicas > 1:
                 raise no_link(replicas, self.device)
             return 0.0
+        # -1 and 1 are the slow and the quick end of rates; 0 is the predicted rate.
         if end:
             fabric = fabric.with_link_rates(end)
         collective = self.method.collectives[name]

@@ -39,6 +39,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         lowered.kernels, seconds, slowdowns, model.overlap
     ):
         slowed_s = kernel_s * slowdowns[PASS_INDEX[kernel.pass_]]
+        # Behind a slow host a kernel starts late: its share of the time begins with the wait.
         visible_s = kernel_s if kernel.exchange else min(kernel_s, slowed_s)
         arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE
@@ -64,6 +65,7 @@ def make_event(
     arguments: Mapping[str, object],
 ) -> Event:
     """Return a complete event: a track is busy with something from `start_s` for `time_s`."""
+    # The keys of the Trace Event format; "X" is an event with a duration.
     return {
         "ph": "X",
         "pid": process,

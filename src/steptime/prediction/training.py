@@ -43,12 +43,15 @@ def training_constants(
     """
     numbers, flags = split_flags(USE, constants)
     types = precision(dtype)
+    # Without master weights there is one type: Adam's two states, and gradients, are of it.
     if not (types.mixed and master_weights):
         weight_bytes = SIZE_BYTES[types.weights]
         float32_bytes = SIZE_BYTES["float32"]
         numbers["state_bytes"] = 2 * weight_bytes
         numbers["gradient_bytes"] = weight_bytes
+        # The constants of stacks are stated for float32.
         numbers["update_bytes"] *= weight_bytes / float32_bytes
+        # Logits of 32 bits need no copy in 32 bits.
         if weight_bytes >= float32_bytes:
             numbers["logit_bytes"] = 0.0
     return TrainingConstants(numbers, flags)
@@ -66,6 +69,7 @@ def in_training(device: Device) -> Device:
     `step.grouped` of the rate of dense ones. `attention.softmax` may change, too.
     """
     constants = device.constants
+    # A method without constants knows no such factors.
     if not constants:
         return device
     product_factor = value_of("training.products", constants)
@@ -133,6 +137,7 @@ def lower_training(
     parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
     update_bytes = numbers["update_bytes"]
     is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
+    # A stack without `update_bytes` has an update kernel for each weight.
     has_fused_update = update_bytes > 0 and is_adam
     if has_fused_update:
         kernels.append(fused_update(update_bytes * parameters, parameters))
@@ -258,6 +263,7 @@ def _kernels_of_experts(
     both halves of the first and the gradient, and writes the gradient of the first. The limits of a
     clamped activation run beside it.
     """
+    # By convention the inputs are tokens, router, the weights of both products, then biases.
     x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
     width = x.shape[-1]
     tokens = x.size / width
@@ -311,7 +317,9 @@ def training_sizes(
             sizes[op.name] = 0  # the stack updates in place
             sizes[gradient] = round(numbers["gradient_bytes"] * size)
             for state in states:
+                # `state_bytes` are those of all states of a parameter.
                 sizes[state] = round(numbers["state_bytes"] / len(states) * size)
         elif op.kind == "cross_entropy":
+            # Under the name of the loss: its copy of the logits.
             sizes[op.name] = round(numbers["logit_bytes"] * size)
     return sizes

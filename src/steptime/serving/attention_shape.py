@@ -66,10 +66,12 @@ class AttentionShape(NamedTuple):
     @property
     def token_numbers(self) -> float:
         """Numbers of a token in the cache."""
+        # A state does not grow with tokens, and keys of another layer are cached there.
         if self.kind in STATEFUL or not self.is_cached:
             return 0
         if self.latent_width:  # one vector stands for the keys and values of all heads
             return self.latent_width
+        # An indexer's values are one constant number (INDEX_VALUES), which is not cached.
         has_no_values = self.values_are_keys or self.value_width == INDEX_VALUES
         cached_value_width = 0 if has_no_values else self.value_width
         return self.kv_heads * (self.head_width + cached_value_width) / self.compression_ratio
@@ -92,6 +94,7 @@ def find_attention_shapes(
     """
     latent_width = parameters["latent_kv"]
     if latent_width:
+        # The part of a key that carries its position is cached beside the latent vector.
         latent_width += parameters["rotary_width"]
     mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
     ops = [op for op in graph.ops if piece_of(op.name) == piece]
@@ -103,6 +106,7 @@ def find_attention_shapes(
         shape = read_attention_shape(graph, op)
         if isinstance(mixer, CompressedAttention):
             shape = _compress_attention(shape, mixer, op.name)
+        # Neither states nor an indexer, which has values of width INDEX_VALUES.
         elif shape.kind not in STATEFUL and shape.value_width != INDEX_VALUES:
             _, keys, *_ = op.inputs
             is_cached = piece_of(keys) == piece  # else it reads the keys of another layer
@@ -117,9 +121,11 @@ def _compress_attention(
     shape: AttentionShape, mixer: CompressedAttention, op_name: str
 ) -> AttentionShape:
     """Return a part of DeepSeek-V4's attention: the window, the scores or the compressed part."""
+    # The window has all keys and no limit of its own.
     if op_name.endswith("/window"):
         return shape._replace(values_are_keys=True)
     shape = shape._replace(compression_ratio=mixer.ratio, values_are_keys=True)
+    # Only the compressed part attends to keys that the indexer selects.
     if mixer.indexer and op_name.endswith("/compressed"):
         return shape._replace(selected_keys=mixer.indexer.selected)
     return shape
@@ -143,6 +149,7 @@ def read_attention_shape(graph: Graph, op: Op) -> AttentionShape:
             kind=op.kind,
         )
     key_heads = _read_int(op, "key_heads")
+    # Inputs of such ops: queries, keys, values, then how far the state decays.
     decay_width, *_ = extra_widths
     return AttentionShape(
         heads,

@@ -85,6 +85,7 @@ class ServingCalibration:
         end in the median`.
         """
         text = f"calibrated on {counted(self.run_count, 'run')} of clients"
+        # With a single run none can be left out.
         if self.request_error is None:
             lines = [f"{text}: a second run would tell how far others are off"]
         else:
@@ -121,6 +122,7 @@ def read_calibration(path: Path) -> ServingCalibration:
     """
     table = read_toml(path)
     place = format_path(path)
+    # Which of these keys is missing says that the file is something else.
     missing = [name for name in ("stack", "runs", "serving") if name not in table]
     if missing:
         text = f"{place}: is no calibration of servers: {missing[0]} is missing"
@@ -152,6 +154,7 @@ def read_calibration(path: Path) -> ServingCalibration:
 
 
 def _read_factor(row: Any, place: str) -> NetworkFactor:
+    """Read the factor of a network's device time; raises `InputError` for a wrong table."""
     if not isinstance(row, Mapping):
         raise InputError(f"{place}: must be a table")
     return NetworkFactor(

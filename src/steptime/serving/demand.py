@@ -102,6 +102,7 @@ class Demand:
             inputs, outputs = read_lengths(
                 self.lengths, input_tokens, output_tokens, count, self.seed
             )
+        # Without a rate, users of a `concurrency` each send a request as their last one ends.
         return Load(inputs, outputs, arrivals_s, self.concurrency)
 
 
@@ -116,6 +117,7 @@ def check_demand(demand: Demand) -> None:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
     if demand.lengths and demand.requests:
         raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")
+    # A search for targets draws arrivals at the rates that it tries.
     draws_arrivals = demand.rate or demand.has_targets
     draws_numbers = not demand.requests and (draws_arrivals or demand.lengths)
     if demand.seed and not draws_numbers:
@@ -145,6 +147,7 @@ def read_trace(path: Path) -> Load:
     requests: list[tuple[float, int, int]] = []
     for number, row in table_rows(path):
         place = f"{format_path(path)}:{number}"
+        # Each known format of columns has its own unit of time.
         names = next((columns for columns in COLUMNS if row.keys() >= set(columns)), None)
         if names is None:
             expected = ", ".join(next(iter(COLUMNS)))

@@ -36,6 +36,7 @@ class Engine:
         if tokens is None and self.chunked_prefill is False:
             tokens = self.max_model_len  # else the longest prompt would never be read
         if tokens is not None:
+            # The budget of a step is the limit of a prompt's chunk as well.
             constants |= {"step_tokens": float(tokens), "chunk_tokens": float(tokens)}
         return constants
 
@@ -45,6 +46,7 @@ class Engine:
         if longest is None or tokens <= longest:
             return
         nearest = f"--max-model-len {tokens}"
+        # A shorter prompt helps only if the answer leaves room for one.
         if output_tokens < longest:
             nearest = f"--input {longest - output_tokens}"
         text = f"serve: {tokens:,} tokens, and --max-model-len is {longest:,}"

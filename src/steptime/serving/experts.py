@@ -27,6 +27,7 @@ def routed_traffic_s(rank: RankModel, graph: Graph, op: Op) -> float:
     _experts, first_width, _ = up.shape  # the result of the first product
     _experts, _, second_width = down.shape  # the operand of the second product
     routed_rows = float(str(op.attrs["per_token"])) * x.size / width
+    # Each tensor between two kernels is written, then read.
     element_bytes = PASSES_OVER_ROWS * SIZE_BYTES[x.dtype]
     summed_bytes = element_bytes * routed_rows * width
     activated_bytes = element_bytes * routed_rows * (first_width + second_width)
@@ -53,6 +54,7 @@ def kernel_seconds(
     grouped_indices = [i for i, kernel in enumerate(kernels) if kernel.kind == "experts"]
     if grouped_indices and grouped_share != 1:
         peaks = {**device.datasheet.peak_flop_per_s}
+        # Grouped products are priced on a device of a lower peak: other limits stay as they are.
         peaks[rank.compute_dtype] *= grouped_share
         grouped_device = device.with_figures(peak_flop_per_s=peaks)
         grouped_s = rank.kernel_seconds([kernels[i] for i in grouped_indices], grouped_device)

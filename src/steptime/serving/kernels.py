@@ -63,6 +63,7 @@ def attention_kernels(
             kv_heads=1, head_width=attention.latent_width, value_width=latent_value_width
         )
     keys = _count_keys(attention, group)
+    # One new token attends to all keys; compressed keys lie all before the new tokens.
     is_causal = group.tokens > 1 and attention.compression_ratio == 1
     builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
     batch = group.sequences
@@ -85,8 +86,10 @@ def attention_kernels(
     is_single_vector = is_latent_shared or attention.values_are_keys
     cached_size = key_size + (0 if is_single_vector else value_size)
     cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
+    # The lowering counts keys and values in 16 bits; the cache may be smaller.
     saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
     graph = builder.graph(output)
+    # A graph of the attention alone is lowered; its traffic and FLOP are corrected for the cache.
     kernel, *further = problem.rank.step_model.with_graph(graph, batch).lowered().kernels
     flop = kernel.flop
     runs = problem.rank.stack.kinds.get("attention", PLAIN)
@@ -94,6 +97,7 @@ def attention_kernels(
     if is_causal and not is_window_skipped:
         # the causal mask skips keys among the new tokens alone, not in the cache
         skipped_share = 1 - runs.causal_flop
+        # The lowering leaves out `skipped_share` of all FLOP, as if all keys were new tokens.
         flop *= (1 - skipped_share * group.tokens / keys) / (1 - skipped_share)
     return [kernel._replace(bytes=kernel.bytes - saved_bytes, flop=flop), *further]
 
@@ -150,8 +154,8 @@ def concatenate_cache(attention: Kernel, cached_bytes: float) -> Kernel:
         attention.dtype,
         "vector",
         flop=0,
-        bytes=2 * cached_bytes,
-        launches=2,
+        bytes=2 * cached_bytes,  # read and written
+        launches=2,  # keys, and values
         calls=2,
     )
 
@@ -166,6 +170,7 @@ def merge_products(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
     index_by_scope: dict[tuple[str, str], int] = {}  # of the merged kernel
     for kernel in kernels:
         op = ops[kernel.op]
+        # The scope names products of one input that engines merge; None for others.
         scope = _product_scope(op)
         if scope is None or scope not in index_by_scope:
             if scope is not None:

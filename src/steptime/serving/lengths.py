@@ -62,6 +62,7 @@ def read_lengths(
 
 
 def _tokens_of(row: Mapping[str, object], place: str) -> tuple[int, int]:
+    """Return the tokens of prompt and answer of a row; raises `InputError` without them."""
     missing = [name for name in LENGTH_COLUMNS if name not in row]
     if missing:
         raise InputError(f"--lengths: {place}: a row has {', '.join(LENGTH_COLUMNS)}")
@@ -76,9 +77,11 @@ def _spread_lengths(mean: int, count: int, deviation: float, draw: random.Random
     if not deviation or count == 1:
         return [mean] * count
     normal = NormalDist()
+    # Quantiles at even distances instead of random draws: the distribution is exact.
     shares = [exp(deviation * normal.inv_cdf((i + 0.5) / count)) for i in range(count)]
     draw.shuffle(shares)
     scale = count / sum(shares)
+    # Cutting the longest lowers the mean, so the scale is raised until the mean is right.
     for _ in range(ROUNDS):
         cut = [min(LONGEST, scale * share) for share in shares]
         scale *= count / sum(cut)

@@ -116,14 +116,17 @@ def make_pool(
     if replicas > MAX_REPLICAS:
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
     lengths = set(load.inputs)
+    # Prompts of which a part is cached already are read from there on.
     lengths |= {tokens - count_cached_tokens(tokens, prefix) for tokens in lengths}
     # Few lengths are priced as they are, many are interpolated.
     exact_lengths = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
     max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
     rank_sequences = -(-max_running // ranks)
+    # States of linear attention take their bytes whatever the number of tokens.
     cache_bytes = phases.room_bytes - phases.kv_bytes(0) * rank_sequences
     cache_tokens = max(0.0, cache_bytes * ranks / phases.kv_token_bytes)
+    # 0: the stack has no limit of its own.
     rank_step_tokens = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
     mean_tokens = round(fmean(load.inputs))
     uncached_tokens = mean_tokens - count_cached_tokens(mean_tokens, prefix)
@@ -191,6 +194,7 @@ def run_with_highest_rate(
     missed_rate = inf  # the lowest rate that missed them
     rate = run.requests_per_s
     trial_count = RATE_TRIALS if demand.has_targets else 0
+    # The same requests at another rate: their arrivals are moved together.
     for _ in range(trial_count):
         trial_arrivals_s = [time_s * load_rate / rate for time_s in arrivals_s[:TRIAL_REQUESTS]]
         trial_load = Load(
@@ -202,6 +206,7 @@ def run_with_highest_rate(
             met_rate = rate
         else:
             missed_rate = rate
+        # Doubles until a rate misses the targets, then bisects.
         rate = 2 * rate if missed_rate == inf else (met_rate + missed_rate) / 2
     return replace(run, highest_rate_per_s=met_rate or None)
 
@@ -236,6 +241,7 @@ def run_requests(
     request_s = list(map(add, ttft_s, decode_s))
     ends_s = sorted(run.ends_s)
     duration_s = ends_s[-1]
+    # The counted requests end between the end of the edge before and of the last one counted.
     begin_s = ends_s[edge_count - 1] if edge_count else 0.0
     counted_s = ends_s[count - edge_count - 1] - begin_s
     rate = len(counted_requests) / (counted_s or duration_s)
@@ -296,6 +302,7 @@ def _does_queue_grow(run: QueueRun) -> bool:
     count = len(run.arrivals_s)
     halfway = count_waiting(run.arrivals_s[count // 2])
     last = count_waiting(run.arrivals_s[-1])
+    # Against the requests that come in the second half of the run.
     return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
 
 

@@ -66,6 +66,7 @@ def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
     Where a step has no budget of tokens, all prompts are read at once.
     """
     fixed_activations_bytes = phases.fixed_bytes["activations_bytes"]
+    # 0 fixed bytes: no budget of tokens, so that each sequence needs activations of its prompt.
     activation_bytes = 0 if fixed_activations_bytes else phases.activation_bytes(prompt)
     sequence_bytes = phases.kv_bytes(round_up_to_pages(length)) + activation_bytes
     room_bytes = phases.room_bytes
@@ -82,6 +83,7 @@ def cache_tokens(phases: Phases, length: int) -> int:
     sequence_bytes = phases.kv_bytes(round_up_to_pages(length))
     if phases.room_bytes <= 0:
         return 0
+    # Any number where a sequence takes no bytes.
     tokens = (
         phases.room_bytes / sequence_bytes * round_up_to_pages(length) if sequence_bytes else inf
     )
@@ -106,6 +108,7 @@ def longest_context(phases: Phases, running_sequences: int) -> int:
         return sequences * phases.kv_bytes(tokens) + prompts_bytes <= phases.room_bytes
 
     fitting_pages = 0
+    # Bisection between a length that fits and one that does not.
     excessive_pages = MAX_TOKENS // PAGE_TOKENS
     while excessive_pages - fitting_pages > 1:
         middle = (fitting_pages + excessive_pages) // 2
@@ -140,6 +143,7 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
         cache_bytes_per_token=phases.kv_token_bytes,
         largest_running_sequences=None,
     )
+    # A device of unknown memory has no limit to compare with.
     if not has_limit:
         return memory
     return replace(

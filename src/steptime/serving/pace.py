@@ -75,9 +75,11 @@ class ServerPace:
                 return prompts_s
             return prompts_s + guesses.price_prefill(sequences, tokens, cached_tokens).seconds
 
+        # What a chunk costs more if tokens of its prompt lie in the cache already.
         def past_s(tokens: int, cached_tokens: int) -> float:
             return prefill_s(1, tokens, cached_tokens) - prefill_s(1, tokens)
 
+        # What one step for both saves against a step for each: weights are read once.
         def mixing_s(context: int, sequences: int, tokens: int) -> float:
             decoding_s = phases.price_decode(sequences, context).seconds
             prompt_s = phases.price_prefill(1, tokens).seconds
@@ -113,17 +115,20 @@ class ServerPace:
             chunks: tokens of each chunk, and tokens of its prompt before it.
         """
         chunk_tokens = sum(size for size, _ in chunks)
+        # As so many prompts of the mean size, then corrected for tokens before the chunks.
         step_s = self._prefill_s.value(len(chunks), chunk_tokens / len(chunks))
         past_s = sum(
             self._past_s.value(size, cached_tokens)
             for size, cached_tokens in chunks
             if cached_tokens
         )
+        # Ranks share out the sequences.
         step_s += past_s / self._ranks
         if sequences:
             context = tokens / sequences
             mixing_s = self._interpolate_mixing(context, sequences, chunk_tokens)
-            step_s += mixing_s + self.decode_steps(sequences, tokens)[0]
+            decode_s, _growth_s, _count = self.decode_steps(sequences, tokens)
+            step_s += mixing_s + decode_s
         return step_s
 
     def _interpolate_mixing(self, context: float, sequences: int, chunk_tokens: int) -> float:

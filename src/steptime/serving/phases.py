@@ -101,15 +101,15 @@ class Phases(Replica):
         if self.problem.method.name != "calibrated":
             return Interval(value)
         if f"interval.{self.interval_form}_low" in self.device.constants:
-            low, high, _ = bounds(self.interval_form, self.device.constants)
+            low, high, _ = bounds(self.interval_form, self.device.constants)  # of its own servings
             interval = Interval(value, value * low, value * high)
         else:
             ends_of_kind = conformal.find_ends(kind or self.interval_kind, self.device)
             interval = ends_of_kind.interval_around(value)
         slowdown = self.problem.link_slowdown
         exchange_s = value * exchange_share
-        quick_s = value - exchange_s * (1 - 1 / slowdown)
-        slow_s = value + exchange_s * (slowdown - 1)
+        quick_s = value - exchange_s * (1 - 1 / slowdown)  # links at their quick end
+        slow_s = value + exchange_s * (slowdown - 1)  # and at their slow end
         ends = widen_by_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
         return Interval(value, ends.low_s, ends.high_s)
 
@@ -118,7 +118,7 @@ class Phases(Replica):
     ) -> StepCost:
         """Return the cost of a step that decodes sequences and reads prompts of so many tokens."""
         groups = []
-        if tokens:
+        if tokens:  # prompts that are read
             groups.append(SequenceGroup(self._rank_sequences(prompts), tokens, cached_tokens=0))
         if sequences:
             groups.append(
@@ -153,6 +153,7 @@ class Phases(Replica):
     ) -> tuple[StepCost, int]:
         """Return the cost of a microbatch, with the joules of all, and the number of them."""
         rank_sequences = self._rank_sequences(sequences)
+        # A pipeline is kept busy by one a stage.
         microbatch_count = min(self.plan.pipeline, rank_sequences)
         microbatch_sequences = -(-rank_sequences // microbatch_count)
         cost = self.price_step([SequenceGroup(microbatch_sequences, tokens, cached_tokens)])
@@ -162,6 +163,7 @@ class Phases(Replica):
         """Return the cost of a step: products of all tokens together, attention by group."""
         tokens = sum(group.sequences * group.tokens for group in groups)
         sequences = sum(group.sequences for group in groups)
+        # The head reads the last token of each sequence.
         piece_costs = {**self.price_pieces(tokens), LAST: self.price_pieces(sequences)[LAST]}
         cost = StepCost()
         for name, count in self.piece_counts.items():
@@ -173,6 +175,7 @@ class Phases(Replica):
         cost = cost.plus(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
         host_s = self.server_s(sequences)
         if not self._is_replayed(groups):
+            # A replayed graph waits for no host.
             host_s += max(0.0, self.issue_s([]) + cost.issue_s - cost.seconds)
         return cost._replace(host_s=host_s)
 
@@ -227,7 +230,7 @@ class Phases(Replica):
             attention_s = sum(self.problem.rank.kernel_seconds(kernels, self.device))
             if has_trait(self.problem.device, "copied_tensors") and group.tokens > 1:
                 attention_s *= self.constant("attention")
-            main_kernels = kernels[: len(self.attention[name])]
+            main_kernels = kernels[: len(self.attention[name])]  # without a copied cache
             joules = kernels_j(Kernels(main_kernels), self.device)
             self._attention_costs[key] = StepCost(attention_s=attention_s, joules=joules)
         return self._attention_costs[key]
@@ -335,7 +338,7 @@ class Phases(Replica):
         issued = [*kernels]
         if self.problem.rank.flag("concatenates"):
             issued += [
-                concatenate_cache(kernel, 0.0)
+                concatenate_cache(kernel, cached_bytes=0.0)
                 for kernel in kernels
                 if ops[kernel.op].kind in ATTENDING
             ]
@@ -360,7 +363,7 @@ class Phases(Replica):
         weights = [spec for spec in parameters if len(spec.shape) > 1]
         read_share = 1.0
         if kernel.kind == "experts":
-            weights = parameters[1:3]
+            weights = parameters[1:3]  # behind the router's logits
             expert_count = weights[0].shape[0]
             per_token = int(str(dict(case.attrs)["per_token"]))
             tokens = tokens_spec.size / tokens_spec.shape[-1]

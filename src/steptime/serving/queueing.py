@@ -76,6 +76,7 @@ class _EventLoop:
             for pool, outputs in zip(pools, outputs_by_pool, strict=True)
         ]
         self.servers = [server for servers in self.pools for server in servers]
+        # Users send their first requests at once, and each further one as their last one ends.
         arrivals_s = [0.0] * count if load.concurrency else [*load.arrivals_s]
         self.run = QueueRun(arrivals_s, [0.0] * count, [0.0] * count, self.pools)
         self.arrived_count = min(load.concurrency or count, count)
@@ -88,11 +89,13 @@ class _EventLoop:
     def handle_arrival(self, event: _Event) -> None:
         """Send a request to the server with the fewest requests of its pool."""
         server = min(self.pools[event.pool], key=len)
+        # Pool 1 decodes: the cache comes from a server of pool 0 that has read the prompt.
         if event.pool:
             server.cached_requests.add(event.number)
         ends_earlier = server.add_request(event.number, event.time_s)
         if ends_earlier:
             self._push(server.end_s, STEPS_END, self.servers.index(server))
+        # An idle server chooses its steps now.
         elif server.end_s == inf:
             self._push(event.time_s, STEPS_START, self.servers.index(server))
 
@@ -111,6 +114,7 @@ class _EventLoop:
         has_moved = server.end_s != event.time_s  # a request came, for which steps end earlier
         if has_moved:
             return
+        # At one time STEPS_START comes after arrivals, so that these are seen.
         self._push(event.time_s, STEPS_START, event.number)
         is_prefill_pool = len(self.pools) > 1 and event.number < len(self.pools[0])
         for request in server.finish_steps(self.run.first_token_s):
@@ -127,6 +131,7 @@ class _EventLoop:
         self.ended_count += 1
         if self.ended_count % PROGRESS_REQUESTS == 0:
             tell("requests", self.ended_count, len(self.load.inputs))
+        # The user whose request has ended sends the next one at once.
         if self.load.concurrency and self.arrived_count < len(self.load.inputs):
             self.run.arrivals_s[self.arrived_count] = time_s
             self._push(time_s, ARRIVAL, self.arrived_count)

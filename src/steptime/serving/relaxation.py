@@ -59,6 +59,7 @@ def find_relaxations(search: ServerSearch, kinds: Sequence[ServiceKind]) -> list
         best = min(possible, key=_change_order, default=None)
         if best is not None:
             relaxations.append(best)
+    # Where no limit helps by itself, all are changed together.
     return relaxations or _relax_all(trials)
 
 
@@ -77,6 +78,7 @@ def _choose_kinds(search: ServerSearch, kinds: Sequence[ServiceKind]) -> list[Se
     by_tpot = sorted(kinds, key=lambda kind: kind.tpot_s)
     by_devices = sorted(kinds, key=estimate_devices)
     leading: dict[int, ServiceKind] = {}  # by identity: a kind can lead in several respects
+    # First the best of each order, then the second of each, until there are enough.
     for leaders in zip(by_ttft, by_tpot, by_devices, strict=True):
         leading |= {id(kind): kind for kind in leaders}
     return [*leading.values()][:MAX_KINDS]
@@ -140,6 +142,7 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
     search, demand = trial.search, trial.search.demand
 
     def holds(rate: float) -> bool:
+        # A search would leave this kind out at that rate.
         if not _is_searched(trial, replace(demand, rate=rate, tpot=tpot_s)):
             return False
         arrivals_s = poisson_arrivals(rate, len(search.load.inputs), demand.seed)
@@ -151,6 +154,7 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
     if not holds(low):
         return 0.0
     for _ in range(RATE_TRIALS):
+        # The middle of the logarithms.
         rate = sqrt(low * high)
         if holds(rate):
             low = rate
@@ -177,6 +181,7 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
     search, kind = trial.search, trial.kind
     max_devices = min(MAX_SEARCHED_DEVICES, DEVICE_FACTOR * search.max_device_count)
     max_replicas = max_devices // kind.device_count
+    # More servers do not help a request that is too slow alone.
     if not _holds_targets_unloaded(trial) or max_replicas <= trial.replicas:
         return None
 
@@ -206,6 +211,7 @@ def _relax_all(trials: Sequence[_Trial]) -> list[Relaxation]:
     demand, kind = best.search.demand, best.kind
     values: dict[str, float] = {"ttft": best.run.ttft.p90_s, "tpot": best.tpot_p90_s}
     if best.run.queue_grows:
+        # The queue has no end, and its times mean nothing: start from those of a request alone.
         values = {"ttft": LOADED_FACTOR * kind.ttft_s, "tpot": LOADED_FACTOR * kind.tpot_s}
     targets = {"ttft": demand.ttft, "tpot": demand.tpot}
     values = {name: round_up(value) for name, value in values.items() if value > targets[name]}

@@ -88,11 +88,13 @@ class Replica:
         vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small. A setting of the
         engine comes before both.
         """
+        # A setting of the engine comes before the stack's.
         if name in self._replaced_constants:
             return self._replaced_constants[name]
         device = self.problem.device
         memory_bytes = device.datasheet.memory_bytes or inf
         is_small = memory_bytes < SMALL_DEVICE_BYTES or has_trait(device, "low_server_limits")
+        # 0 where the stack has no lower limit.
         small_limit = self.constant(f"small_{name}") if is_small else 0.0
         return small_limit or self.constant(name)
 
@@ -105,6 +107,7 @@ class Replica:
     def build_graph(self, tokens: int) -> Graph:
         """Build a rank's graph of a step of so many tokens, as if of one sequence."""
         shape = self.problem.shape
+        # Tokens of all ranks that share experts pass as one sequence, split over the ranks.
         ranks = min(self.plan.expert, self.plan.data)
         rank_plan = Plan(tensor=self.plan.tensor, expert=ranks, data=ranks)
         weight_dtype = precision(self.problem.rank.weight_dtype)
@@ -147,6 +150,7 @@ class Replica:
             if piece not in piece_bytes:  # a further layer of the same kind
                 continue
             is_matrix = name in product_weights and len(spec.shape) > 1
+            # Embedding, head and what is no matrix stay in 16 bits.
             if is_matrix and piece not in (FIRST, LAST):
                 piece_bytes[piece] += stored_bytes(spec, self.weight_format)
             else:
@@ -161,6 +165,7 @@ class Replica:
         last_bytes = layer_bytes.pop(LAST)
         layers_bytes = sum(self.piece_counts[name] * size for name, size in layer_bytes.items())
         has_both_ends = self.plan.pipeline == 1
+        # In a pipeline, embedding and head lie on different devices.
         ends_bytes = first_bytes + last_bytes if has_both_ends else max(first_bytes, last_bytes)
         return self._fullest_stage(layers_bytes) + ends_bytes
 
@@ -201,6 +206,7 @@ class Replica:
         """
         tokens = self.limit("step_tokens")
         if tokens >= UNLIMITED_TOKENS:
+            # Without a limit activations depend on the prompts, and are counted with these.
             tokens = 0.0
         guesses_bytes = 0.0 if self.guesses is None else self.guesses.weight_bytes
         return {
@@ -222,8 +228,10 @@ class Replica:
         is_sglang = self.problem.method.settings.stack.startswith("sglang")
         if is_sglang and self.engine.memory_share is not None:
             weights_bytes = self.fixed_bytes["weights_bytes"]
+            # SGLang's share is of weights and cache: the other fixed parts come on top.
             return min(room_bytes, share * room_bytes + fixed_bytes - weights_bytes)
         base_bytes = fixed_bytes if self.problem.rank.flag("of_rest") else 0.0
+        # The fixed parts alone do not fit.
         if base_bytes > room_bytes:
             return room_bytes
         return base_bytes + share * (room_bytes - base_bytes)

@@ -159,7 +159,7 @@ class ServerSearch:
             limits_s = demand.ttft, demand.tpot * self.service.output
             request_s = sum(limit_s for limit_s in limits_s if limit_s < inf)
             filling = min(TRIAL_REQUESTS, ceil(FILLING_TIMES * demand.rate * request_s))
-            count = filling if filling > DEFAULT_REQUESTS else 0
+            count = filling if filling > DEFAULT_REQUESTS else 0  # 0: the usual number
         return replace(demand, count=count)
 
     @cached_property
@@ -179,6 +179,7 @@ class ServerSearch:
 
     def list_kinds(self, site: Site) -> list[ServiceKind]:
         """Return the servers of a site in which a request fits, one of every possible split."""
+        # The longest request must fit.
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
         has_experts = read_language_model(base.model, trusted=base.trusted).experts
@@ -189,7 +190,7 @@ class ServerSearch:
         for tensor, pipeline, data in product(tensor_ranks, STAGES, data_ranks):
             if tensor * pipeline * data > self.max_device_count:
                 continue
-            for expert in {1, data}:
+            for expert in {1, data}:  # experts on each rank, or shared by all
                 service = replace(base, tensor=tensor, pipeline=pipeline, data=data, expert=expert)
                 kind = self._make_kind(service)
                 if kind:
@@ -214,9 +215,10 @@ class ServerSearch:
             input=max(1, round(fmean(self.load.inputs))),
             output=max(1, round(fmean(self.load.outputs))),
         )
+        # The shortest request alone: no request under load is quicker.
         shortest_service = replace(service, input=min(self.load.inputs))
         overhead_s = phases.prompt_overhead_s(shortest_service.uncached_tokens)
-        ttft_s = shortest_service.price_prompts(phases, 1).seconds + overhead_s
+        ttft_s = shortest_service.price_prompts(phases, sequences=1).seconds + overhead_s
         tpot_s = phases.price_decode(1, shortest_service.input).seconds
         best_ttft_s, best_tpot_s = self.isolated_times_s.get(name, (inf, inf))
         self.isolated_times_s[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
@@ -245,7 +247,7 @@ class ServerSearch:
             return busy_share <= 1
 
         largest = int(MAX_EXCESS * self.max_device_count)
-        return 1 + bisect_left(range(1, largest + 2), True, key=holds)
+        return 1 + bisect_left(range(1, largest + 2), True, key=holds)  # False sorts before True
 
     def find_fewest_replicas(
         self, first: int, largest: int, run: RunReplicas
@@ -274,6 +276,7 @@ class ServerSearch:
         step = 1
         while enough - too_few > 1:
             middle = (too_few + enough) // 2
+            # The first guess is near, so that steps down double, too, until they reach the middle.
             replicas = max(middle, enough - step)
             if holds(replicas):
                 enough = replicas
@@ -337,7 +340,7 @@ class ServerSearch:
         readers_by_stages = self._find_readers(kinds)
         fewest_devices = self.max_device_count
         for estimate, kind in self.order_kinds(kinds, reads=False, decodes=True):
-            readers = readers_by_stages.get(kind.service.pipeline)
+            readers = readers_by_stages.get(kind.service.pipeline)  # caches go stage to stage
             if not readers:
                 continue
             free_devices = self.max_device_count - readers.device_count
@@ -360,6 +363,7 @@ class ServerSearch:
         request takes the overhead of both.
         """
         readers: dict[int, Readers] = {}
+        # Over with the first token.
         prompts = self.load._replace(outputs=[1] * len(self.load.inputs))
         for estimate, kind in self.order_kinds(kinds, reads=True, decodes=False):
             stages = kind.service.pipeline

@@ -71,11 +71,11 @@ class RunningRequest(NamedTuple):
     """A request that decodes.
 
     Attributes:
-        last_step: number of the server's step that makes its last token.
+        end_step: number of the server's step that makes its last token.
         offset: its tokens in the cache minus the number of the server's step, a constant.
     """
 
-    last_step: int
+    end_step: int
     offset: int
 
 
@@ -130,7 +130,7 @@ class Server:
         self._prefilled: dict[int, int] = {}  # tokens read of the prompts that were begun
         self._step_count = 0  # decode steps until now
         self._last_start_s = 0.0  # start of the last step that is over
-        self._last_steps: list[tuple[int, int]] = []  # heap of (last step, request)
+        self._end_steps: list[tuple[int, int]] = []  # heap of (end step, request)
         self._offset_sum = 0  # of the running requests
         self._offset_counts = [0] * pool.block_tokens  # running requests by offset modulo block
         self._steps = StepRun(0.0)
@@ -150,6 +150,8 @@ class Server:
         if not (is_first and has_place and can_end_earlier):
             return False
         current_step = bisect_left(range(1, steps.step_count), time_s, key=steps.end_s) + 1
+        # The queue's first request is admitted after the current step, or after the one behind it
+        # where steps are chosen ahead: the steps under way end there.
         count = min(current_step + self.pool.schedules_ahead, steps.step_count)
         self._steps = steps._replace(step_count=count)
         self.end_s = self._steps.end_s(count)
@@ -158,11 +160,11 @@ class Server:
     def start_steps(self, time_s: float) -> None:
         """Choose the next steps and set `end_s`, to infinity if there is nothing to do."""
         is_ahead = self.pool.schedules_ahead and (self.running or self._prefilled)
-        arrived_by_s = self._last_start_s if is_ahead else time_s
+        arrived_by_s = self._last_start_s if is_ahead else time_s  # later ones are not seen
         has_preempted = self._preempt_requests()
         self._chunks = [] if has_preempted else self._schedule_prefill(arrived_by_s)
         if self._chunks:
-            self._steps = StepRun(time_s, self._prefill_step_s(), 0.0, 1)
+            self._steps = StepRun(time_s, self._prefill_step_s(), growth_s=0.0, step_count=1)
         elif self.running:
             has_late_request = bool(self.waiting) and (
                 self._arrived_s[self.waiting[0]] > arrived_by_s
@@ -180,6 +182,7 @@ class Server:
         """
         steps = self._steps
         self._last_start_s = steps.end_s(steps.step_count - 1)
+        # Without mixing nobody decodes in a step that reads prompts.
         is_decoding = self.pool.mixes_prefill or not self._chunks
         decoding_count = len(self.running) if is_decoding else 0
         duration_s = self.end_s - steps.start_s
@@ -189,8 +192,8 @@ class Server:
         if decoding_count:
             self._use_blocks(self._count_new_blocks(steps.step_count))
             self._step_count += steps.step_count
-            while self.running and self._next_last_step() == self._step_count:
-                _last_step, request = heappop(self._last_steps)
+            while self.running and self._next_end_step() == self._step_count:
+                _end_step, request = heappop(self._end_steps)
                 ended_requests.append(request)
                 self._remove_running(request)
         for chunk in self._chunks:
@@ -212,12 +215,14 @@ class Server:
     def _decode_steps(self, time_s: float, is_single: bool) -> StepRun:
         """Return the decode steps until a request ends or the cache is full; one if `is_single`."""
         running_count = len(self.running)
+        # `count` is the number of steps for which the pace grows evenly.
         first_s, growth_s, count = self.pool.pace.decode_steps(
             running_count, self._running_tokens()
         )
-        count = 1 if is_single else min(count, self._next_last_step() - self._step_count)
+        count = 1 if is_single else min(count, self._next_end_step() - self._step_count)
         can_exceed = count * running_count > self.free_blocks  # cheaper than the exact count
         if can_exceed and self._count_new_blocks(count) > self.free_blocks:
+            # Most steps whose blocks are free.
             count = bisect_right(range(1, count), self.free_blocks, key=self._count_new_blocks)
         return StepRun(time_s, first_s, growth_s, count)
 
@@ -231,8 +236,8 @@ class Server:
         if self._prefilled[request] < self._prefill_tokens(request):
             return []
         del self._prefilled[request]
-        output_tokens = self._preempted_outputs.pop(request, 0)
-        if not output_tokens:
+        output_tokens = self._preempted_outputs.pop(request, 0)  # read again as its prompt
+        if not output_tokens:  # a preempted request had it before
             first_token_s[request] = self.end_s
         return self._start_decoding(request, output_tokens + 1)
 
@@ -263,10 +268,11 @@ class Server:
         if output_tokens == self._outputs[request]:
             self.free_blocks += self._request_blocks(request, cached_tokens)
             return [request]
-        last_step = self._step_count + self._outputs[request] - output_tokens
+        end_step = self._step_count + self._outputs[request] - output_tokens
+        # Constant while it decodes, since each step adds a token to the cache.
         offset = cached_tokens - self._step_count
-        self.running[request] = RunningRequest(last_step, offset)
-        heappush(self._last_steps, (last_step, request))
+        self.running[request] = RunningRequest(end_step, offset)
+        heappush(self._end_steps, (end_step, request))
         self._offset_sum += offset
         self._offset_counts[offset % self.pool.block_tokens] += 1
         return []
@@ -280,23 +286,24 @@ class Server:
         self.free_blocks += self._request_blocks(request, cached_tokens)
         return cached_tokens
 
-    def _next_last_step(self) -> int:
+    def _next_end_step(self) -> int:
         """Return the number of the step in which the next running request ends.
 
         Drops entries of requests that were preempted since.
         """
         while True:
-            last_step, request = self._last_steps[0]
+            end_step, request = self._end_steps[0]
             running = self.running.get(request)
-            if running is not None and running.last_step == last_step:
-                return last_step
-            heappop(self._last_steps)
+            if running is not None and running.end_step == end_step:
+                return end_step
+            heappop(self._end_steps)
 
     def _count_new_blocks(self, step_count: int) -> int:
         """Return the blocks that the running requests need for their next `step_count` tokens.
 
         A request needs a new block in each step in which offset + step is a multiple of the block.
         """
+        # They got all blocks when they were admitted.
         if self.pool.reserves_blocks:
             return 0
         # In as many steps as a block has tokens every sequence fills one block. In the steps
@@ -316,6 +323,7 @@ class Server:
         """
         preemptions_before = self.preemptions
         while self.running and self._count_new_blocks(1) > self.free_blocks:
+            # The newest goes back first: one that still reads its prompt, else the last to decode.
             if self._prefilled:
                 request, _ = self._prefilled.popitem()
                 self.free_blocks += self._request_blocks(request, self._prefill_tokens(request))
@@ -324,7 +332,7 @@ class Server:
                 cached_tokens = self._remove_running(request)
                 self._preempted_outputs[request] = cached_tokens - self._inputs[request] + 1
             self.waiting.appendleft(request)
-            self._arrived_s[request] = 0.0
+            self._arrived_s[request] = 0.0  # is seen at once
             self.preemptions += 1
         return self.preemptions > preemptions_before
 
@@ -338,8 +346,9 @@ class Server:
         once, without a chunk.
         """
         pool = self.pool
+        # Each running request decodes one token of the step's budget.
         step_tokens = pool.step_tokens - (len(self.running) if pool.mixes_prefill else 0)
-        rank_tokens = pool.step_tokens // pool.rank_count
+        rank_tokens = pool.step_tokens // pool.rank_count  # of one prompt
         chunks: list[PrefillChunk] = []
         for request, cached_tokens in self._prefilled.items():
             if step_tokens > 0:
@@ -352,6 +361,7 @@ class Server:
             is_cached = request in self.cached_requests
             is_late = self._arrived_s[request] > arrived_by_s
             has_no_tokens = step_tokens <= 0 and not is_cached
+            # First come, first served: a request that must wait holds up all behind it.
             if is_late or has_no_tokens or not self._has_room(request):
                 break
             length = self._prefill_tokens(request)
@@ -359,7 +369,7 @@ class Server:
             self.waiting.popleft()
             if is_cached:
                 self.cached_requests.remove(request)
-                self._start_decoding(request, 1)
+                self._start_decoding(request, output_tokens=1)
                 continue
             cached_tokens = count_cached_tokens(self._inputs[request], pool.prefix_share)
             self._prefilled[request] = cached_tokens

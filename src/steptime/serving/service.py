@@ -141,6 +141,7 @@ class Service:
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         problem = self._make_problem(shape, plan)
+        # The user's format, the type that only weights have, or the format of the file.
         weights = weights or self.weights_only_type or _file_format(shape)
         part = _quantised_part(shape, weights)
         guesses = self._guesses(problem, plan, weights, kv, part)
@@ -154,10 +155,11 @@ class Service:
         if speculation is None:
             return None
         if speculation.draft == PROMPT_LOOKUP:  # which needs no network
-            return Guesses(speculation, None)
+            return Guesses(speculation, drafter=None)
         if speculation.draft in LAYER_METHODS:
             head = draft_head(problem, plan, weights, kv, self.engine, quantised_part)
             return Guesses(speculation, head)
+        # The draft network runs on the same devices, but it is not shared out as the large one.
         draft_service = replace(
             self, model=speculation.draft, data=1, expert=1, demand=None, speculation=None
         )
@@ -196,6 +198,7 @@ class Service:
         has_enough_positions = positions >= self.length
         if shape.kind_settings["positions"] == "learned" and not has_enough_positions:
             self._refuse_length(positions)
+        # Rotary positions go on beyond the trained length; learned ones do not.
         length = None if has_enough_positions else self.length
         shape = read_language_model(self.model, length, self.trusted)
         if self.data > 1 and not shape.experts:
@@ -228,6 +231,7 @@ class Service:
                 **options,
             }
         cluster = build_cluster(self.site, self.device_count)
+        # A type that only weights can have says nothing of products.
         dtype = None if self.weights_only_type else self.dtype
         problem = make_problem(shape, cluster, dtype, method, options, use="serving")
         stack = problem.method.settings.stack
@@ -235,6 +239,7 @@ class Service:
             nearest = f"nearest: --stack {default_software.stack}"
             raise InputError(f"serve: stack {stack} has no constants of serving; {nearest}")
         if stack == default_software.stack and self.stack is None:
+            # The user named no stack: intervals may cover others.
             return replace(problem, software=default_software)
         return problem
 
@@ -303,7 +308,7 @@ def find_fitting_change(service: Service) -> FittingChange | None:
                 smaller_service.length,
                 smaller_service.input,
             )
-        except InputError:
+        except InputError:  # such a service cannot be
             continue
         if not memory.over_bytes:
             return FittingChange(option, memory.needed_bytes)
@@ -320,6 +325,7 @@ def _smaller_services(service: Service) -> Iterator[tuple[str, Service]]:
             yield f"--running-sequences {largest}", replace(service, running_sequences=largest)
     if service.expert < service.data:
         yield f"--expert {service.data}", replace(service, expert=service.data)
+    # From what changes least to what changes most.
     for factor in (2, 4, 8):
         tensor = factor * service.tensor
         yield f"--tensor {tensor}", replace(service, tensor=tensor)

@@ -62,6 +62,7 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
         InputError: for no tokens, or too many, and for a chance that is none.
     """
     method = draft.lower()
+    # A method of guessing in any case, else the name of a network.
     name = method if method in ACCEPTED_SHARES else draft
     if tokens is not None and tokens > MAX_GUESSED:
         raise InputError(f"serve: --speculate: at most {MAX_GUESSED} tokens, not {tokens:,}")
@@ -145,7 +146,7 @@ def draft_head(
     quantised_part: str,
 ) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    plan = replace(plan, pipeline=1)
+    plan = replace(plan, pipeline=1)  # it lies on the last stage alone
     formats = weight_format, cache_format
     return DraftHead(problem, plan, *formats, engine, quantised_part=quantised_part)
 
@@ -160,9 +161,12 @@ def price_token(
     if guesses is None:
         return phases.price_decode(sequences, context)
     speculation = guesses.speculation
+    # A step verifies the guesses and makes one token more. It costs as much as that many more
+    # sequences with as much cache in all, since tokens of a sequence share its cache.
     places = speculation.tokens + 1
     verified = phases.price_decode(sequences * places, context / places)
     step = verified.plus(guesses.price_decode(sequences, context), speculation.tokens)
+    # Per token that is accepted in the mean.
     return StepCost().plus(step, 1 / speculation.tokens_per_step)
 
 

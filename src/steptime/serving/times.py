@@ -74,6 +74,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         phases: its phases.
         run: its run under load, None where all requests come at once.
     """
+    # In the mean half of the answer lies in the cache.
     context = service.input + service.output / 2
     decode = price_token(phases, phases.guesses, service.running_sequences, context)
     tpot_s = decode.seconds
@@ -97,6 +98,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
                 ),
                 phases.interval_of(load_run.request.mean_s, exchange_share=decode.exchange_share),
             )
+            # The lengths as given and slightly varied are equally likely.
             for load_run in (run, run.varied)
             if load_run is not None
         ]
@@ -135,7 +137,7 @@ def widen_over_stacks(
     """
     software = phases.problem.software
     if software is None or not times.has_intervals:
-        return StackedTimes(times, times, {}, None)
+        return StackedTimes(times, any_stack=times, by_stack={}, nearest=None)
     by_stack: dict[str, RequestTimes] = {}
     for name in software.years_by_stack:
         if name == software.stack:
@@ -229,9 +231,11 @@ def predict_energy(
         decode: a step that makes a token of each sequence.
     """
     energy_j = duration_s = 0.0
+    # The prefill makes the first token.
     for step, count in ((prefill, 1), (decode, service.output - 1)):
         step_s = (step.seconds,) * 3  # without an interval
         running_j = running_w(phases.device) * (step.seconds - step.host_s)
+        # The joules of a step are those of all stages of the pipeline, which this device is one of.
         step_energy = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)
         if step_energy is None:
             return None

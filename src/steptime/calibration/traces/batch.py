@@ -64,6 +64,7 @@ class WeightShapes:
     @classmethod
     def of(cls, ops: Iterable[TracedOp]) -> "WeightShapes":
         """Return the shapes of the weights of a step; none of an inference."""
+        # Only updates and gradients of weights show which shapes are weights.
         keys = [op.key for op in ops if op.key.pass_ == "update" or op.key.is_of_weights]
         return cls(
             frozenset(
@@ -87,6 +88,7 @@ def find_batch(ops: Sequence[TracedOp]) -> int | None:
 
     It is the first size of what layers read, as most of them have it.
     """
+    # The first kind of layer that occurs decides; its calls vote.
     for name, input_index in BATCH_INPUTS.items():
         calls_by_size: Counter[int] = Counter()
         for op in ops:
@@ -106,6 +108,7 @@ def _input_shape(key: OpKey, input_index: int) -> Shape:
 
 def scale_batch(key: OpKey, change: BatchChange, weights: WeightShapes) -> OpKey:
     """Return an op at another batch."""
+    # What belongs to weights does not depend on the batch.
     if key.pass_ == "update" or key.is_of_weights:
         return key
     name = key.name.removeprefix(ATEN)
@@ -159,6 +162,7 @@ def _scale_elements(
         is_broadcast = len(traced_input.shape) < len(largest_shape) and _can_broadcast(
             traced_input.shape, largest_shape
         )
+        # A tensor that is broadcast has no batch, but labels have one though they lack an axis.
         is_fixed = weights.is_weight(traced_input.shape) or (is_broadcast and not is_labels)
         axis = _find_batch_axis(traced_input.shape, change.traced)
         scaled.append(
@@ -192,7 +196,9 @@ def _scale_product(
     makes_weight = weights.is_weight((first_matrix.shape[0], second_matrix.shape[1]))
     reads_weight = weights.is_weight(second_matrix.shape)
     summed_size = first_matrix.shape[1]
+    # Only a contraction over a multiple of the batch can be one over examples.
     could_sum_examples = key.pass_ != "forward" and summed_size % change.traced == 0
+    # Shapes fit both readings: gradients of weights have a transposed first operand.
     is_ambiguous = makes_weight and reads_weight
     sums_examples = could_sum_examples and (
         first_matrix.is_transposed if is_ambiguous else makes_weight

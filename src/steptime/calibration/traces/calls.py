@@ -46,6 +46,7 @@ def table_call(name: str, inputs: Inputs) -> TracedCall | None:
         return None
     try:
         return rule(inputs)
+    # Inputs that are not as the schema says: the op is priced by its bytes.
     except (IndexError, ValueError, KeyError):
         return None
 
@@ -137,6 +138,7 @@ def _transposed_size(
         filter_reach = attrs["dilation"][axis] * (filter_sizes[axis] - 1)
         stride_span = (image_sizes[axis] - 1) * attrs["stride"][axis]
         padding = 2 * attrs["padding"][axis]
+        # The formula of PyTorch's ConvTranspose.
         sizes.append(stride_span - padding + filter_reach + extra_sizes[axis] + 1)
     return tuple(sizes)
 
@@ -172,16 +174,20 @@ def _make_rowwise_backward(kind: str, inputs: Inputs) -> TracedCall:
 def _make_pool(kind: str, inputs: Inputs, input_index: int = 0) -> TracedCall:
     """Return a pool over the image at an index."""
     x = inputs[input_index].shape
+    # `max_pool2d` has its number of axes before the d.
     axis_count = int(kind[-2])
     kernel = _parse_sizes_of_axes(inputs[input_index + 1].value, axis_count)
     stride_text = inputs[input_index + 2].value
+    # No stride means that of the kernel's size.
     stride = kernel if stride_text in ("", "[]") else _parse_sizes_of_axes(stride_text, axis_count)
     attrs: dict[str, Attr] = {
         "kernel": kernel,
         "stride": stride,
         "padding": _parse_sizes_of_axes(inputs[input_index + 3].value, axis_count),
     }
+    # An image without a batch gets one of 1.
     x = x if len(x) == axis_count + 2 else (1, *x)
+    # Behind the gradient of the output: a backward pass, of the first input alone.
     return TracedCall(kind, (x,), attrs, (0,) if input_index else None)
 
 
@@ -209,6 +215,7 @@ def _make_attention(input_index: int, causal_index: int, inputs: Inputs) -> Trac
     is_causal = inputs[causal_index].value == "True"
     attrs: dict[str, Attr] = {"heads": query_heads, "kv_heads": key_heads, "causal": is_causal}
     is_backward = input_index > 0  # its first input is the gradient of the output
+    # None: a forward pass; else the indices of the inputs that get a gradient.
     return TracedCall("attention", merged_shapes, attrs, (0, 1, 2) if is_backward else None)
 
 
@@ -229,10 +236,12 @@ def _make_recurrent(mode_index: int, inputs: Inputs) -> TracedCall:
     bias = state_weight[:1]
     shapes = ((batch, length, width), input_weight, state_weight, bias, bias)
     is_backward = mode_index == BACKWARD_MODE_INDEX
+    # None: a forward pass; else the indices of the inputs that get a gradient.
     return TracedCall(kind, shapes, {}, (0, 1, 2, 3, 4) if is_backward else None)
 
 
 def _list_pool_rules() -> dict[str, Rule]:
+    """Return the rules of pooling ops of ATen, forward and backward, by name."""
     rules: dict[str, Rule] = {}
     for axis_count in (2, 3):
         maximum, mean = f"max_pool{axis_count}d", f"avg_pool{axis_count}d"

@@ -52,10 +52,12 @@ def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kerne
     new_page_bytes = (
         _new_page_bytes(kind, _list_specs(key.inputs, dtype)) if settings.pages else 0.0
     )
+    # An op that the table does not know is priced by what it reads and writes.
     kernels = _table_kernels(key, float_dtype, settings) or (_plain_kernel(key, kind, dtype),)
     first_kernel, *later_kernels = [
         kernel._replace(op=key.name, pass_=key.pass_, fresh=0.0) for kernel in kernels
     ]
+    # New pages count once, for the first kernel of the op.
     return (first_kernel._replace(fresh=new_page_bytes), *later_kernels)
 
 
@@ -64,7 +66,7 @@ def _table_kernels(key: OpKey, dtype: str, settings: Settings) -> tuple[Kernel, 
     call = table_call(key.name, key.inputs)
     if call is None:
         return ()
-    pass_ = "forward" if call.gradients is None else "backward"
+    pass_ = "forward" if call.gradients is None else "backward"  # None: no gradient
     settings_without_pages = replace(settings, pages=False)
     arguments = call.shapes, call.attrs, dtype, pass_, call.gradients, settings_without_pages
     try:
@@ -80,6 +82,7 @@ def _list_specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[Tensor
         traced_dtype = DTYPES.get(traced_input.dtype, "float32")
         is_float = traced_dtype in FLOAT_DTYPES
         used_dtype = dtype if dtype and is_float else traced_dtype
+        # An unknown type counts 4 bytes.
         if used_dtype not in SIZE_BYTES:
             used_dtype = "float32"
         if traced_input.shape:
@@ -102,8 +105,10 @@ def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
 
 
 def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
+    """Return the bytes that an op writes, from the tensors that it reads."""
     sizes = [spec.size_bytes for spec in specs]
     name = kind.rstrip("_")
+    # A reduction writes next to nothing.
     if not sizes or name in REDUCTIONS:
         return 0.0
     if name in JOINING:

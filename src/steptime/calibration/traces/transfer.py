@@ -123,6 +123,8 @@ def move_step(
         target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
     origin_call_s = price_ops(origin_keys, origin, dtype=None, method=method)
     target_call_s = price_ops(target_keys, target, change.dtype, method)
+    # Between devices of one kind the measured time is carried over by the ratio of predictions;
+    # from CPU to GPU and back the prediction alone counts.
     is_carried = origin.is_cpu == target.is_cpu
     moved_ops = []
     priced_ops = []  # by their shapes alone
@@ -157,6 +159,7 @@ def price_ops(
     columns = Kernels([kernel for op_kernels in kernels_of_ops for kernel in op_kernels])
     main_dtype = dtype or _main_dtype(keys)
     prices = method.prices(columns, method.derate(device, main_dtype, settings))
+    # One price for each kernel, taken off op by op.
     kernel_s = iter(prices.value[columns.distinct_of_kernel].tolist())
     return [sum(next(kernel_s) for _ in op_kernels) for op_kernels in kernels_of_ops]
 
@@ -210,6 +213,7 @@ def _host_s(
     is_from_gpu = moved.is_carried
     if is_from_gpu:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
+        # Where kernels fill the step, it bounds the time of issuing it; else it is that time.
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)
     settings = _settings(method, target)

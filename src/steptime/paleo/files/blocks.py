@@ -85,6 +85,8 @@ def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
         file_layers.append(file_layer)
     if not file_layers:
         raise InputError("the network has no layers")
+    # A name means: itself (a layer), another name (the endpoint of a block), or a number (into how
+    # many parts it is split; 0 for a block of split layers).
     for name, meaning in meaning_by_name.items():
         if isinstance(meaning, str):
             _resolve_endpoint(meaning_by_name, name)
@@ -114,11 +116,13 @@ def _collect_layers(
         if file_layer.type == BLOCK:
             if len(scopes) > MAX_NESTED_BLOCKS:
                 raise file_layer.fault(f"more than {MAX_NESTED_BLOCKS} blocks within each other")
+            # A block stands for its endpoint.
             meaning_by_name[file_layer.name] = f"{file_layer.name}/{file_layer.text('endpoint')}"
             yield from _collect_layers(
                 meaning_by_name, file_layer.inner, inner_scopes, file_layer.references
             )
         elif file_layer.type == MODEL_PARALLEL:
+            # Such a block has no endpoint: its layers are named one by one.
             meaning_by_name[file_layer.name] = 0
             yield from _split_layers(meaning_by_name, file_layer, inner_scopes)
         else:
@@ -128,6 +132,7 @@ def _collect_layers(
 def _split_layers(
     meaning_by_name: MeaningByName, block: FileLayer, scopes: tuple[str, ...]
 ) -> Iterator[FileLayer]:
+    """Yield the parts of each layer of a split block, `name@0` and so on."""
     splits = block.key("splits")
     if type(splits) is not int or not 1 <= splits <= MAX_SPLITS:
         raise block.fault(f"splits must be from 1 to {MAX_SPLITS}, not {shorten(splits)}")
@@ -135,6 +140,7 @@ def _split_layers(
         file_layer = _read_head(meaning_by_name, scopes, short_name, keys, block.references)
         if file_layer.type in (BLOCK, MODEL_PARALLEL):
             raise file_layer.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")
+        # The layer's own name means the number of its parts, `name@0` and so on.
         meaning_by_name[file_layer.name] = splits
         for k in range(splits):
             part = f"{file_layer.name}@{k}"
@@ -168,11 +174,13 @@ def _read_head(
         raise file_layer.fault("there are two of this name")
     meaning_by_name[name] = name
     is_input = file_layer.text("type") == "Input"
+    # All other types must state their parents, though the list may be empty.
     parents = keys.get("parents", []) if is_input else file_layer.key("parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
         raise file_layer.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
         raise file_layer.fault(f"an input has no parents, not {shorten(parents)}")
+    # A layer of a block without parents of its own has those of the block.
     references = tuple((text, scopes) for text in parents) or inherited
     return replace(file_layer, type=keys["type"], references=() if is_input else references)
 
@@ -188,6 +196,7 @@ def _resolve_parent(
         raise file_layer.fault(f"{parent} names no layer")
     name = _resolve_name(meaning_by_name, base, reference, file_layer)
     splits = meaning_by_name[name]
+    # Layers of one split block may refer to each other's part of the same split.
     is_sibling = file_layer.split is not None and scopes == file_layer.scopes
     if not mark:
         if isinstance(splits, str):
@@ -196,6 +205,7 @@ def _resolve_parent(
         raise file_layer.fault(
             f"{parent} is split: name a layer of the block, with @all{self_hint}"
         )
+    # Not a number, or 0 for the block itself: there are no parts.
     if isinstance(splits, str) or not splits:
         raise file_layer.fault(f"{parent}: '{name}' is not split")
     if part == "all":
@@ -214,6 +224,7 @@ def _resolve_name(
 ) -> str:
     """Return the full name of a reference; raises `InputError` if no namespace has it."""
     text, scopes = reference
+    # The innermost namespace wins.
     for scope in reversed(scopes):
         if scope + base in meaning_by_name:
             return scope + base
@@ -227,6 +238,7 @@ def _resolve_name(
 
 def _resolve_endpoint(meaning_by_name: MeaningByName, name: str) -> str:
     """Return the layer of a name: itself, or the endpoint of a block, at any depth."""
+    # The endpoint of a block may be a block itself.
     while (inner := meaning_by_name[name]) != name:
         if not isinstance(inner, str) or not isinstance(meaning_by_name.get(inner), str):
             within = f"{name}/"
@@ -251,6 +263,7 @@ def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> No
 
 
 def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:
+    """Return layers with parents before children, else in the order of the file."""
     index_by_name = {file_layer.name: i for i, file_layer in enumerate(file_layers)}
     sorter = TopologicalSorter(
         {

@@ -99,6 +99,7 @@ class LayerBuilder:
             raise self.fault(f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
         kh, kw, third, fourth = value
         kernel = self.size("filter", kh), self.size("filter", kw)
+        # -1: the number of channels follows from the parent.
         third = -1 if type(third) is int and third == -1 else self.size("filter", third)
         return kernel, third, self.size("filter", fourth)
 
@@ -113,7 +114,7 @@ class LayerBuilder:
         """Return kernel, strides and padding of a window as the file states them."""
         strides, padding = self.image_sides("strides"), self.file_layer.key("padding")
         if isinstance(padding, list) and len(padding) == 2:
-            padding = tuple(self.size("padding", side, 0) for side in padding)
+            padding = tuple(self.size("padding", side, minimum=0) for side in padding)
         elif padding not in ("VALID", "SAME"):
             raise self.fault(
                 f"padding must be VALID, SAME or [height, width], not {shorten(padding)}"
@@ -129,6 +130,7 @@ class LayerBuilder:
         kernel, strides, padding = window.values()
         size = shape[1:3]
         vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
+        # Equal padding before and after, in the order top, bottom, left, right.
         four_sides = (vertical, vertical, horizontal, horizontal)
         sides = resolve_padding(
             "same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1)
@@ -157,7 +159,7 @@ class LayerBuilder:
         **window: Any,
     ) -> Layer:
         """Return the layer as the file describes it; `inputs` defaults to the parent's shape."""
-        label = "weights" if len(weights) == 2 else "filter"
+        label = "weights" if len(weights) == 2 else "filter"  # for the words of an error
         parameters = math.prod(self.check_elements(weights, label)) + biases if weights else 0
         return Layer(
             name=self.file_layer.name,
@@ -189,6 +191,7 @@ class LayerBuilder:
         if value is None or isinstance(value, bool):
             return bool(value)
         is_shape = isinstance(value, list) and all(type(n) is int for n in value)
+        # The file states the filters of all splits together.
         if not is_shape or [n // self.file_layer.splits for n in value] != [width]:
             raise self.fault(f"bias must be true, false or [filters], not {shorten(value)}")
         return True

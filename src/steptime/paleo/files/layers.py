@@ -32,6 +32,7 @@ def _build_convolution(layer: LayerBuilder) -> Built:
     """`filter [kh, kw, c_in, c_out], strides, padding`; kh*kw*c_in*c_out + c_out parameters."""
     n, _, _, channels = layer.image
     kernel, c_in, c_out = layer.filter()
+    # -1: as many as the parent has.
     if c_in not in (-1, channels):
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
     c_out, window = layer.filters_per_split(c_out), layer.window(kernel)
@@ -49,9 +50,11 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
     """
     batch, *inner, width = layer.image
     n, *size, channels = layer.sizes("output_shape", 4)
+    # At another batch than the file's, its stated batch says nothing.
     if layer.batch == layer.file_batch and n != batch:
         raise layer.fault(f"output_shape has batch {n}, its parent has {batch}")
     kernel, c_out, c_in = layer.filter()
+    # -1: as many as the output has.
     if c_out not in (-1, channels):
         raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
     if c_in != width:
@@ -130,6 +133,7 @@ def _build_concatenation(layer: LayerBuilder) -> Built:
             raise layer.fault(f"{mismatch} along axis {axis}")
     total_size = sum(shape[axis] for shape in layer.shapes)
     record = layer.layer("other", (*sizes_before, total_size, *sizes_after))
+    # The file counts axes channels last, tensors have them channels first.
     tensor_axis = channels_first(range(rank)).index(axis)
     return record, layer.op("concat", *layer.x, axis=tensor_axis)
 
@@ -146,6 +150,7 @@ def _build_reshaping(layer: LayerBuilder) -> Built:
         OPEN_SIZE if type(size) is int and size == OPEN_SIZE else layer.size("output_shape", size)
         for size in value
     ]
+    # A shape that states the file's batch means whatever batch is asked for.
     if sizes[0] == layer.file_batch:
         sizes[0] = layer.batch
     element_count = math.prod(layer.shapes[0])
@@ -166,6 +171,7 @@ def _build_upsampling(layer: LayerBuilder) -> Built:
         factor = layer.size("ksize", value)
         scale = (factor, factor)
     elif len(value) == 4:
+        # `[1, h, w, 1]`; `[h, w]` below.
         scale = layer.image_sides("ksize")
     else:
         height_scale, width_scale = layer.sizes("ksize", 2, 4)

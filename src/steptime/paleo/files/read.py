@@ -29,6 +29,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         with _name_file_in_errors(name):
             return _append_ops(b, file_layers, file_batch, batch)
 
+    # {}: no hyperparameters.
     return Family(name, build, {}, SOURCE, batch=file_batch, is_preset=True)
 
 
@@ -103,12 +104,14 @@ def _append_ops(b: Builder, file_layers: Sequence[FileLayer], file_batch: int, b
         layer_and_tensor_by_name[name] = layer, tensor
         if file_layer.type not in TYPES:
             b.unmodelled.append(name)
+        # "" for a layer that adds no op of its name: its input passes through.
         op = name if layer.kind != "input" and name in b.tensors else ""
         b.source.append(replace(layer, op=op))
         if is_last:
             logits = classes_last(builder, tensor) if is_loss else tensor
             with b.scope(name):
                 results.append(classify(b, logits) if is_loss else mean_loss(b, tensor))
+    # In inference the output of the last layer, in training the sum of all losses.
     total = results[0 if b.training else -1]
     for loss in results[1:] if b.training else ():
         total = b.op("add", total, loss, name=f"{loss}_sum")
@@ -121,6 +124,7 @@ def _find_last_layers(file_layers: Sequence[FileLayer]) -> set[str]:
     An accuracy does not count if another layer reads its parent.
     """
     read_names = {parent for file_layer in file_layers for parent in file_layer.parents}
+    # An accuracy is a metric: it is no end of the network where another layer reads its parent.
     network_inputs = {
         parent
         for file_layer in file_layers

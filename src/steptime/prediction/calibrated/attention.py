@@ -40,6 +40,7 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """
     memory_s = stream_s(kernels.bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
+    # FlashAttention has kernels in half precision alone, and from Ampere on.
     if kernels.dtype not in HALVES or has_trait(device, "unfused"):
         compute_s = _memory_efficient_s(kernels, device, constants)
     else:
@@ -71,13 +72,16 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     # values backward, `[keys x width x queries]`. Thread blocks divide its rows in both.
     batch, rows, columns, contraction = kernels.products[0]
     width = columns if is_backward else contraction
+    # Such devices reach another share, since the kernels were written for earlier ones.
     fills_part = has_trait(device, "copied_tensors") or has_trait(device, "amd")
     share = constants["attention.share_new" if fills_part else "attention.share"]
     if is_backward:
         share = share * constants["attention.backward"]
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     blocks = batch * ceil(rows, constants["attention.queries"])
+    # The last wave of thread blocks is not full, but takes as long as a full one.
     wave_padding = ceil(blocks, multiprocessors) * multiprocessors / blocks
+    # The exponential of a score takes as long as so many more columns of the head.
     executed_width = _padded_width(width) + constants["attention.softmax"]
     executed_flop = kernels.flop * wave_padding * executed_width / width
     return executed_flop / (device.datasheet.peak_flop_per_s[kernels.dtype] * share)

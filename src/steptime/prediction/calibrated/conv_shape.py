@@ -36,6 +36,7 @@ def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
         return ConvShape(groups, m, n, k / taps, taps, strides)
     if kind == "conv_transpose2d":
         return ConvShape(groups, m, k, n / taps, taps, strides)
+    # The gradient of the weights: a product over the positions.
     return ConvShape(groups, k, m, n / taps, taps, strides)
 
 
@@ -51,5 +52,6 @@ def implicit_product(kind: str, layer: ConvShape) -> Shape:
     if kind == "conv_transpose2d":  # the gradient of the input: an output for each of its pixels
         return groups, positions * strides, inputs, outputs * taps
     filter_size = inputs * taps  # the gradient of the weights sums over the positions
+    # The library may transpose the result: which side is which plays no part.
     longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
     return groups, longer, shorter, positions

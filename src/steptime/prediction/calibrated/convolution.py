@@ -37,7 +37,8 @@ UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
-    layer = find_layer(kernels.kind, kernels.products[0], kernels.window or (1,) * 4)
+    window = kernels.window or (1,) * 4  # of one tap, at stride 1
+    layer = find_layer(kernels.kind, kernels.products[0], window)
     is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
     if np.all(is_depthwise):
         return _price_depthwise(kernels, device, constants)
@@ -51,6 +52,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
         return parts
+    # Arrays may hold both sorts of layers.
     return _select(is_depthwise, _price_depthwise(kernels, device, constants), parts)
 
 
@@ -63,9 +65,11 @@ def _price_on_vector_units(
         is_plain_product = (layer.taps == 1) * (layer.strides == 1)
         transpose_s = _transpose_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         gap_s = gap_s + (1 - is_plain_product) * transpose_s
+    # Long float32 arithmetic on vector units lacks issue slots (`issue_share`); TF32 does not.
     issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
     parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
     if kernels.kind == "conv_transpose2d":
+        # Each algorithm is priced, and the fastest one is taken, as the library does by trial.
         unrolled = _price_unrolled(kernels, layer, gap_s, issue, device, constants)
         parts = _select_faster(fits=True, candidate=unrolled, best=parts)
     if not _has_winograd(kernels, device):
@@ -103,7 +107,8 @@ def _price_implicit(
     """Return the time of the implicit matrix product, at a share `issue` of the issue slots."""
     shape = implicit_product(kernels.kind, layer)
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
-    compute_s = _direct_s(device, constants, kernels.dtype, shape, is_weight_gradient) / issue
+    direct_s = _direct_s(device, constants, kernels.dtype, shape, can_split=is_weight_gradient)
+    compute_s = direct_s / issue
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
 
 
@@ -120,6 +125,7 @@ def _price_unrolled(
     shape = (layer.groups, layer.positions, filter_size, layer.outputs)
     compute_s = _direct_s(device, constants, kernels.dtype, shape) / issue
     elements = layer.groups * layer.positions * filter_size
+    # The unrolled image is written and read again, but for filters of one tap.
     unrolled_bytes = 2 * SIZE_BYTES[kernels.dtype] * elements * (layer.taps > 1)
     return TimeParts(compute_s, stream_s(kernels.bytes + unrolled_bytes, device, constants), gap_s)
 
@@ -146,6 +152,7 @@ def _direct_s(
     ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
     shape_dimensions = np.ndim(groups * m * n * k)
+    # Thread blocks of one, half or a quarter as many filters as positions.
     block_filters = (block_positions / np.array((1, 2, 4))).reshape(-1, *[1] * shape_dimensions)
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
@@ -154,6 +161,7 @@ def _direct_s(
         parts_by_blocks = np.floor(multiprocessors / blocks)
         parts_by_length = np.floor(k / constants["convolution.least_part"])
         parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
+        # Partial sums in float32: each is written, then read, and the result written.
         sum_s = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
         waves_s = ceil(blocks * parts, multiprocessors) * wave_s
         split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
@@ -172,10 +180,13 @@ def _transpose_s(
     """
     inputs = layer.groups * layer.inputs
     outputs = layer.groups * layer.outputs
+    # An image of one channel is the same in both layouts, so that it is not transposed.
     input_positions = layer.positions * layer.strides * (inputs > 1)
     output_positions = layer.positions * (outputs > 1)
     elements = input_positions * inputs + output_positions * outputs
+    # Few channels do not fill the block that is moved at once.
     padding = constants["convolution.turned_channels"] * (input_positions + output_positions)
+    # Read and written.
     return 2 * element_bytes * (elements + padding) * _transpose_byte_s(device, constants)
 
 
@@ -206,6 +217,7 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
     filters, contraction = (
         (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
     )
+    # F(2x2, 3x3): squares of 2 x 2 outputs, 16 products each; a block makes 32 by 32 of them.
     square_blocks = ceil(_square_count(kernels, layer, 2), FUSED_BLOCK)
     blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
     block_flop = 2.0 * FUSED_PRODUCTS * FUSED_BLOCK * FUSED_BLOCK
@@ -222,6 +234,7 @@ def _price_unfused_winograd(
     The transforms overlap nothing.
     """
     groups, positions, outputs, inputs, *_ = layer
+    # F(4x4, 3x3): squares of 4 x 4 outputs, 36 products each.
     squares = _square_count(kernels, layer, 4)
     m, n, k = {
         "conv2d": (squares, outputs, inputs),
@@ -231,15 +244,17 @@ def _price_unfused_winograd(
     element_bytes = SIZE_BYTES[kernels.dtype]
     channels = inputs + outputs
     transformed_elements = UNFUSED_PRODUCTS * groups * (squares * channels + inputs * outputs)
+    # Both images and the 3 x 3 filters.
     image_elements = groups * (positions * channels + 9 * inputs * outputs)
     transformed_bytes = element_bytes * transformed_elements
     all_bytes = transformed_bytes + element_bytes * image_elements
     transforms_s = stream_s(all_bytes, device, constants) / constants["convolution.transform"]
     products = (UNFUSED_PRODUCTS * groups, m, n, k)
+    # Three kernels run one after the other, so that the transforms' seconds count in the gap.
     return TimeParts(
-        time_product(device, constants, kernels.dtype, products).compute_s,
-        stream_s(transformed_bytes, device, constants),
-        gap_s + transforms_s + 3 * constants["launch.gap_s"],
+        compute_s=time_product(device, constants, kernels.dtype, products).compute_s,
+        memory_s=stream_s(transformed_bytes, device, constants),
+        gap_s=gap_s + transforms_s + 3 * constants["launch.gap_s"],
     )
 
 
@@ -259,16 +274,20 @@ def _price_on_matrix_units(
     (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Devices whose matrix units load by copies of
     tensors still run the kernels of earlier devices, in their layout (`new_share`, `new_turned`).
     """
+    # Devices that load operands by copies of tensors run the kernels of earlier devices here.
     loads_tensors = operand_loader(device) == "tensor"
     time = time_product(device, constants, dtype, _pad_channels(kernels.kind, layer))
     compute_s = time.compute_s / constants["convolution.matrix_share"]
     compute_s = compute_s / (constants["convolution.new_share"] if loads_tensors else 1.0)
+    # Never above the peak for the counted FLOP.
     compute_s = np.maximum(compute_s, kernels.flop / device.datasheet.peak_flop_per_s[dtype])
     gap_s = constants["launch.gap_s"] * kernels.launches
     is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
+        # In the mean a share of the layers is transposed: whose fastest kernel asks for the other
+        # layout. TF32's forward kernels read and write both layouts.
         forward_share = "new_turned" if loads_tensors else "matrix_turned"
         constant = forward_share if is_forward else "gradients_turned"
         share = constants[f"convolution.{constant}"]
@@ -277,6 +296,7 @@ def _price_on_matrix_units(
     else:
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)
+        # Gradients of grouped convolutions run partly on vector units.
         if not is_forward:
             datasheet = device.datasheet
             peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
@@ -303,6 +323,7 @@ def _vector_flop_ratio(layer: ConvShape) -> Any:
     other groups it computes blocks of 32 channels on vector units.
     """
     groups, _, outputs, inputs, *_ = layer
+    # Conditions are multiplied, since they may be arrays.
     has_fast_kernel = (
         (groups % GROUP_BLOCK == 0)
         * (outputs == inputs)
@@ -310,6 +331,7 @@ def _vector_flop_ratio(layer: ConvShape) -> Any:
         * (inputs <= GROUP_BLOCK)
     )
     widest = np.maximum(outputs, inputs)
+    # Blocks of 32 channels are computed, whatever part of them the group has.
     padding_ratio = ceil(widest, GROUP_BLOCK) * GROUP_BLOCK / widest
     return (groups > 1) * (1 - has_fast_kernel) * padding_ratio
 
@@ -329,10 +351,11 @@ def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> Tim
     """Return the time of one filter a channel: its traffic, at a poor share of the rate."""
     memory_s = stream_s(kernels.bytes, device, constants)
     return TimeParts(
-        kernels.flop / (vector_rate(device, kernels.dtype) * constants["stream.flop_share"]),
-        memory_s / constants["convolution.depthwise_share"],
-        constants["launch.gap_s"] * kernels.launches,
-        kernels.flop,
+        compute_s=kernels.flop
+        / (vector_rate(device, kernels.dtype) * constants["stream.flop_share"]),
+        memory_s=memory_s / constants["convolution.depthwise_share"],
+        gap_s=constants["launch.gap_s"] * kernels.launches,
+        flop=kernels.flop,
     )
 
 

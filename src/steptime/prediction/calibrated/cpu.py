@@ -73,12 +73,14 @@ def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants
     """
     usable_cache_bytes = constants["stream.cache_share"] * cache_bytes(device, cores)
     fill = moved_bytes / usable_cache_bytes
+    # A smooth step: 0 well within the cache, half where the bytes just fill it, 1 well beyond.
     from_memory = fill * fill / (1 + fill * fill)
     cache_s = moved_bytes / (constants["stream.cache_bytes_per_s"] * cores)
     memory_s = np.maximum(
         moved_bytes / (constants["stream.memory_share"] * device.datasheet.memory_bytes_per_s),
         moved_bytes / (constants["stream.core_bytes_per_s"] * cores),
     )
+    # Memory is never quicker than the cache; `0 * cache_s` has its shape.
     return cache_s + from_memory * np.maximum(memory_s - cache_s, 0 * cache_s)
 
 
@@ -89,11 +91,13 @@ def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
     kernel map and zero its pages.
     """
     pages_s = kernels.fresh * constants["stream.page_s_per_byte"] / cores
+    # Several cores must be woken.
     start_s = pages_s + constants["launch.fork_s"] * (cores > 1)
     if kernels.pass_ == "update":
         update_s = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
         return start_s + update_s + constants["launch.weight_s"]
     call_s = constants[f"launch.{kernels.pass_}_s"]
+    # A recurrent op is one call for all of its serial steps.
     return start_s + call_s * kernels.launches / kernels.serial
 
 
@@ -104,9 +108,9 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     cycles_per_s = cores * (device.datasheet.clock_hz or CLOCK_HZ)
     cycles_per_flop = constants[CYCLES.get(kernels.kind, "vector.cycles")]
     return TimeParts(
-        kernels.flop * cycles_per_flop / cycles_per_s,
-        traffic_s(kernels.bytes, cores, device, constants),
-        gap_s(kernels, cores, constants),
+        compute_s=kernels.flop * cycles_per_flop / cycles_per_s,
+        memory_s=traffic_s(kernels.bytes, cores, device, constants),
+        gap_s=gap_s(kernels, cores, constants),
     )
 
 
@@ -116,6 +120,7 @@ def products_s(
     """Return the seconds of products, whose share of the peak falls with short sides."""
     flop_per_s = core_flop_per_s(kernels, device) * share * cores
     padding = constants["product.side"]
+    # Each side is padded, so that short sides reach less of the peak.
     return sum(
         2.0 * batch * (m + padding) * (n + padding) * (k + padding) / flop_per_s
         for batch, m, n, k in kernels.products
@@ -150,6 +155,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
     compute_s: Any = 0.0
     for groups, m, n, k in kernels.products:
+        # The gradient of weights sums over the positions.
         positions, filters, taps = (k, m, n) if is_weight_gradient else (m, n, k)
         padded_positions = positions + constants["convolution.rows"]
         padded_filters = filters + constants["convolution.side"]
@@ -157,6 +163,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
         padded_volume = padded_positions * padded_filters * padded_taps
         compute_s = compute_s + 2.0 * groups * padded_volume / flop_per_s
     memory_s = traffic_s(kernels.bytes, cores, device, constants)
+    # Tensors are copied to a blocked layout and back.
     copies_s = constants["convolution.copies"] * memory_s
     call_s = constants["convolution.call_s"] + gap_s(kernels, cores, constants)
     return TimeParts(compute_s, memory_s, call_s + copies_s)
@@ -170,6 +177,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     compute_s = products_s(kernels, cores, device, constants, share)
     _input_product, (steps, m, n, k), *_ = kernels.products  # the second is that of the state
     is_forward = kernels.kind == cell
+    # The gates are the columns of the state's product; backward they are its contraction.
     gate_width = n if is_forward else k
     gate_elements = m * gate_width * steps
     gate_cycles = gate_elements * constants[f"recurrent.{cell}_cycles"]

@@ -91,6 +91,7 @@ def cached_share(device: Device, constants: Constants) -> float:
     A multiprocessor reads `stream.cached_bytes` a clock from the cache.
     """
     has_cache = device.kind == "gpu" and device.datasheet.l2_bytes
+    # Without a known cache all bytes take the time of memory.
     if not has_cache or not device.datasheet.clock_hz:
         return 1.0
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS

@@ -43,6 +43,7 @@ def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping
 def _scale_host(priors: Mapping[str, Constant], host_name: str) -> Mapping[str, Constant]:
     """Return constants with the `host.factor` of a stack times that of a host of `data/hosts`."""
     stack_factor = priors.get("host.factor")
+    # The stack knows no host.
     if stack_factor is None:
         return priors
     table = packaged(f"hosts/{host_name}.toml")
@@ -71,12 +72,14 @@ def host_constants(
         return dict(constants)
     host_kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
     priors = _scale_host(catalog.priors(device.kind, stack), host_kind)
+    # Ends of the interval of a calibrated host do not belong to another one.
     new_constants = {
         key: value for key, value in constants.items() if key not in _INTERVAL_CONSTANTS
     }
     for key, constant in priors.items():
         if key.startswith("host."):
             new_constants[key] = constant.value
+    # "any-server": its interval stays wider, since nobody says which such host it is.
     if name in UNNAMED:
         return new_constants
     unstated_factor = new_constants.pop("interval.host_unstated")
@@ -104,6 +107,7 @@ def _calibrated_host_constants(device_name: str) -> dict[str, float]:
     if not values:
         choices = ", ".join(_CHOICES)
         raise InputError(f"host {shorten(device_name)}: it {_NOT_CALIBRATED}; else {choices}")
+    # The ends from its own rows, in ln.
     interval = calibration.intervals.get("host")
     if interval:
         values |= dict(zip(_INTERVAL_CONSTANTS, interval, strict=True))

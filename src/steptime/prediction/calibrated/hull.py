@@ -43,6 +43,7 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
 
     A GPU of 72 W in 5 nm is outside, since all that were measured draw 350 W or more.
     """
+    # A calibrated device was measured itself.
     if device.calibration.intervals:
         return ()
     measured = packaged(FILE).get(device.kind)
@@ -94,6 +95,7 @@ def _plain_memory_type(datasheet: Datasheet) -> str:
 
 def _power_reasons(device: Device, measured_watts: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
+    # Nothing to compare: an unknown process is another reason's matter.
     if device.datasheet.process_nm is None or not measured_watts:
         return []
     process = f"{device.datasheet.process_nm:g}"

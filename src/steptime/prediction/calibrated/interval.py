@@ -58,8 +58,10 @@ def mix_intervals(weighted_intervals: Sequence[tuple[float, Interval]]) -> tuple
         _Component.from_interval(weight, interval) for weight, interval in weighted_intervals
     ]
     (_, first_interval), *_ = weighted_intervals
+    # Components are in ln, so are their quantiles: 10 % and 90 %, which hold 80 % between them.
     low = E ** _quantile(components, (1 - LEVEL) / 2)
     high = E ** _quantile(components, (1 + LEVEL) / 2)
+    # The first of the times is the predicted value, which its interval always holds.
     return min(first_interval.value, low), max(first_interval.value, high)
 
 
@@ -82,6 +84,7 @@ class _Component(NamedTuple):
     def from_interval(cls, weight: float, interval: Interval) -> _Component:
         """Return the component of a time with its interval; an unknown end is the value."""
         value = interval.value
+        # Distances in ln to the ends; an unknown end is the value itself, at distance 0.
         lower_width = log(value / (interval.low or value))
         upper_width = log((interval.high or value) / value)
         lower, upper = (
@@ -99,6 +102,7 @@ class _Component(NamedTuple):
 def _quantile(components: Sequence[_Component], share: float) -> float:
     """Return the value below which a share of a mixture lies, by bisection."""
     total_weight = sum(component.weight for component in components)
+    # The bisection starts from ends beyond which nearly nothing of any component lies.
     low = min(
         component.mean - _TAIL_DEVIATIONS * component.lower.deviation for component in components
     )
@@ -141,11 +145,14 @@ def bounds(
         in_step: whether kernels run in a step, where they share more than measured alone.
     """
     name = interval_name(form, constants)
+    # A calibrated device has its ends from rows of its own that were not fitted, in ln.
     low = constants.get(f"interval.{name}_low")
     if low is not None:
         high = constants[f"interval.{name}_high"]
         return Bounds(E**low, E**high, constants["interval.together"])
     # Half widths in ln of the time, which add as squares.
+    # `_own`: by which kernels of a form differ on one device; `_shared`: by which the device moves
+    # all of them together.
     kernel_width = factor * constants[f"interval.{name}_own"]
     form_width = constants[f"interval.{name}_shared"]
     step_width = constants.get("interval.step", 0.0) if in_step else 0.0
@@ -160,6 +167,8 @@ def interval_name(form: str, constants: Constants) -> str:
     """Return the form whose interval a form takes: itself, `all`, or the widest neighbour."""
     if f"interval.{form}_low" in constants or f"interval.{form}_own" in constants:
         return form
+    # "all" is the interval over all forms, as constants `interval.all_...`. Without it a form that
+    # was never measured takes the widest of the measured ones.
     neighbours = [name for name in NEIGHBOURS if f"interval.{name}_own" in constants]
     if "interval.all_low" in constants or not neighbours:
         return "all"

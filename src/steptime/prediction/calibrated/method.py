@@ -93,6 +93,7 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         joint_power = constants["joint.power"]
         capped_power_s = np.maximum(limit_s, 0) ** joint_power
         in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
+        # 1 for a kernel that is repeated alone, 0 for one in a step, and between for a mixture.
         value = isolated_share * value + (1 - isolated_share) * in_step_s
     value = value + parts.gap_s
     ends = _price_bounds(rows, device, isolated_share)
@@ -105,6 +106,7 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         memory_s=parts.memory_s,
         shared=ends.shared,
     )
+    # A training slows products down by factors of its own; other kernels are as measured.
     if rows.unit == "vector" or "step.product" not in constants:
         return time
     if form is attention:
@@ -172,12 +174,14 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     priors = on_usual_host(device, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
     constants |= calibration.constants
+    # Rows of single ops tell no intervals of steps.
     if not calibration.is_of_single_ops:
         constants |= interval_constants(calibration)
     if settings.host_name:
         if device.is_cpu:
             raise InputError(f"device '{device.name}' is its own host; leave out --host")
         constants = host_constants(settings.host_name, device, settings.stack, constants)
+    # Wider for each property that no measured device has.
     constants["interval.beyond"] = extrapolation_width(device)
     return replace(effective_device(device, dtype, settings), constants=constants)
 

@@ -41,6 +41,7 @@ def _flop_j(device: Device, constants: Constants, on_matrix_units: bool, dtype: 
     if not on_matrix_units:
         return constants["power.flop_j"] * node
     family, _ = format_constant_suffixes(device)
+    # The energy of matrix units grows with their clock; that of vector units is stated at any.
     clock_ratio = matrix_clock_hz(device, dtype) / CLOCK_HZ
     factor: float = clock_ratio ** constants["power.clock"]
     names = (f"power.{family}", f"power.{dtype}")
@@ -61,6 +62,8 @@ def matrix_clock_hz(device: Device, dtype: str) -> float:
         return boost_hz
     flop_per_clock = 2 * device.datasheet.multiprocessors
     peak = device.datasheet.peak_flop_per_s.get("float16", device.datasheet.peak_flop_per_s[dtype])
+    # Multiply-adds of a multiprocessor in a clock are a power of two, so that the nearest one to
+    # the peak at boost clock tells the clock at which the peak is stated.
     lanes = 2.0 ** round(log2(peak / flop_per_clock / boost_hz))
     return float(peak / flop_per_clock / lanes)
 
@@ -124,7 +127,10 @@ def capped_s(
     )
     flop_j = executed_flop * limit.flop_j
     bytes_j = kernels.bytes * limit.byte_j
+    # Below 1 the watts do not suffice for full clocks: clocks fall, and with them the energy of a
+    # FLOP by `clock_power`.
     clock_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
+    # Power falls with clock^(1 + clock_power), energy with clock^clock_power.
     exponent = limit.clock_power / (1 + limit.clock_power)
     return (flop_j * np.minimum(clock_share, 1.0) ** exponent + bytes_j) / budget_w
 
@@ -134,12 +140,14 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
     if device.datasheet.peak_w is None or device.kind != "gpu":
         return None
     on_matrix_units = unit == "matrix" and has_matrix_units(device, dtype)
+    # What is left beside the power of the waiting device.
     budget_w = device.datasheet.peak_w * (1 - waiting_share(device, constants))
     return Limit(
-        device.datasheet.peak_flop_per_s[dtype],
-        _flop_j(device, constants, on_matrix_units, dtype),
-        constants["power.byte_j"],
+        peak_flop_per_s=device.datasheet.peak_flop_per_s[dtype],
+        flop_j=_flop_j(device, constants, on_matrix_units, dtype),
+        byte_j=constants["power.byte_j"],
         isolated_limit_w=budget_w,
+        # In a step vector units have more watts: the kernels around them save for them.
         in_step_limit_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
         clock_power=constants["power.clock"] if on_matrix_units else 0.0,
     )
@@ -207,13 +215,14 @@ def step_joules(
     value_s, low_s, high_s = step_bounds_s
     error_factor = exp(QUANTILE_80 * device.constants["power.error"])
 
+    # Waiting power all the time and the energy of the kernels, but no more than the limit allows.
     def joules_within(seconds: float, factor: float) -> float:
         return min(draw.waiting_w * seconds + full_clock_j * factor, draw.limit_w * seconds)
 
     return StepJoules(
-        joules_within(value_s, 1.0),
-        joules_within(low_s, 1 / error_factor),
-        joules_within(high_s, error_factor),
+        joules_within(value_s, factor=1.0),
+        joules_within(low_s, factor=1 / error_factor),
+        joules_within(high_s, factor=error_factor),
     )
 
 

@@ -96,6 +96,7 @@ def cached_weight_bytes(kernels: Kernel | Rows, device: Device, copies: int) -> 
     for batch, m, n, k in kernels.products:
         weight_bytes = element_bytes * batch * n * k
         activation_bytes = element_bytes * batch * m * (n + k)
+        # A benchmark that repeats a kernel cycles through copies of its weights.
         working_set_bytes = copies * weight_bytes + activation_bytes
         hit_share = 1 - miss_share(working_set_bytes, device)
         cached_bytes = cached_bytes + weight_bytes * hit_share
@@ -186,6 +187,7 @@ def time_product(
         is_along: whether both operands lie along the contraction.
     """
     units = _find_units(device, constants, dtype, is_along)
+    # Arrays may hold single products and batches.
     is_batch = shape[0] > 1
     if np.all(is_batch):
         return time_fastest_tile(shape, units, in_batch=True)
@@ -213,6 +215,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     """
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[dtype]
+    # The slower a multiprocessor is, the less its units wait for numbers.
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
@@ -220,19 +223,24 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     flop_per_s = peak * library_share(device, constants)
     flop_per_s *= constants["product.tensor_share"]
     flop_per_s *= constants["product.geforce"] if has_trait(device, "game_card") else 1.0
+    # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(tiles[0])
     batch_flop_per_s = flop_per_s
     if not is_nvidia(device):
         batch_flop_per_s *= constants["product.amd_batched"]
     step = contraction_step(family_of(device))
     return Units(
-        time_tiles(tiles, multiprocessors, flop_per_s, half_reuse, ramp_steps=ramp_steps),
-        time_tiles(tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps),
-        multiprocessors,
-        memory_rate(device, constants),
-        latency_s(device, constants, "product.sum_s"),
-        latency_s(device, constants, "product.tensor_turn_s") / step,
-        step,
+        single_tiles=time_tiles(
+            tiles, multiprocessors, flop_per_s, half_reuse, ramp_steps=ramp_steps
+        ),
+        batch_tiles=time_tiles(
+            tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
+        ),
+        multiprocessors=multiprocessors,
+        memory_bytes_per_s=memory_rate(device, constants),
+        sum_s=latency_s(device, constants, "product.sum_s"),
+        turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
+        step=step,
     )
 
 
@@ -247,17 +255,20 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     flop_per_s *= constants["product.share"]
     flop_per_s *= constants["product.kepler"] if has_trait(device, "kepler") else 1.0
     flop_per_s *= issue_share(device, constants)
+    # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
     single_tiles = list_tiles("along" if is_along and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(
-        time_tiles(single_tiles, multiprocessors, flop_per_s, half_reuse, ramp_s=ramp_s),
-        time_tiles(batch_tiles, multiprocessors, flop_per_s, half_reuse, ramp_s=ramp_s),
-        multiprocessors,
-        memory_rate(device, constants),
-        latency_s(device, constants, "product.sum_s"),
-        latency_s(device, constants, "product.turn_s"),
+        single_tiles=time_tiles(
+            single_tiles, multiprocessors, flop_per_s, half_reuse, ramp_s=ramp_s
+        ),
+        batch_tiles=time_tiles(batch_tiles, multiprocessors, flop_per_s, half_reuse, ramp_s=ramp_s),
+        multiprocessors=multiprocessors,
+        memory_bytes_per_s=memory_rate(device, constants),
+        sum_s=latency_s(device, constants, "product.sum_s"),
+        turn_s=latency_s(device, constants, "product.turn_s"),
     )
 
 

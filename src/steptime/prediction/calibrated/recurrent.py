@@ -69,6 +69,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     chain_s = sum(_step_s(kernels, shape[1:], device, constants) * steps for shape in step_products)
     pauses_s = steps * len(step_products) * constants["recurrent.step_s"]
     memory_bound_s = np.maximum(weights.memory_s, moved_s)
+    # Streaming: each step reads the weights again. Resident: they stay in registers.
     streaming_s = np.maximum(chain_s + final_s, memory_bound_s) + pauses_s
 
     resident_chain_s = weights.flop / (peak * constants["recurrent.kept_share"])
@@ -81,9 +82,9 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     is_resident = is_resident & _asks_for_residence(kernels, step_products[0])
     compute_s = np.where(is_resident, resident_chain_s, chain_s) + final_s
     return TimeParts(
-        np.maximum(compute_s, kernels.flop / peak),
-        np.maximum(np.where(is_resident, 0.0, weights.memory_s), moved_s),
-        np.where(is_resident, resident_pauses_s, pauses_s),
+        compute_s=np.maximum(compute_s, kernels.flop / peak),
+        memory_s=np.maximum(np.where(is_resident, 0.0, weights.memory_s), moved_s),
+        gap_s=np.where(is_resident, resident_pauses_s, pauses_s),
     )
 
 
@@ -117,6 +118,7 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
     cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
+    # A few rows are multiplied as vectors: each weight is read once.
     is_vector = m <= constants["recurrent.thin_rows"]
     vector_s = np.minimum(read_s, tiles_s)
     matrix_s = np.maximum(tiles_s, unsplit_s)
@@ -125,8 +127,10 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
 
 def _asks_for_residence(kernels: Rows, step_product: Shape) -> Any:
     """Return whether a stack has the library keep the weights of such a state in registers."""
+    # The stack sets no limit.
     if not kernels.figures:
         return True
+    # By convention: the widths up to which weights stay in registers (`Execution.register_width`).
     max_width, max_half_width = kernels.figures
     _, rows, _, width = step_product
     fills_blocks = (width % BLOCK_WIDTH == 0) & (rows % BLOCK_ROWS == 0) & (rows <= MAX_BLOCK_ROWS)

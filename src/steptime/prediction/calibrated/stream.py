@@ -48,6 +48,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     if device.datasheet.l2_bytes and device.datasheet.clock_hz:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
+    # The share of the bytes that miss the last cache.
     memory_share = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
@@ -67,11 +68,13 @@ def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
     row_elements = kernels.row
     is_in_registers: Any = False
     if constant == "stream.softmax_again":
+        # Rows of softmax up to this length stay in registers, and are read once.
         max_elements = constants["stream.kept_row"]
         is_in_registers = row_elements <= max_elements
         row_elements = np.minimum(row_elements, max_elements)
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     row_bytes = row_elements * SIZE_BYTES[kernels.dtype]
+    # Rows that are worked on at once: the cache keeps as many of them as it has room for.
     working_set_bytes = constants["stream.rows_running"] * multiprocessors * row_bytes
     share = constants[constant] * miss_share(working_set_bytes, device)
     return share * np.logical_not(is_in_registers)

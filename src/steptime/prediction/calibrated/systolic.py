@@ -28,8 +28,11 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     compute_s = array_flop * kernels.flop / counted_flop / flop_per_s
     if kernels.kind in SCORED:
         (_, _, n, k), *_ = kernels.products
+        # The first product has the scores forward and the gradient of the values backward.
         head_width = n if kernels.kind == "attention_grad" else k
         vector_peak = device.datasheet.vector_peak("float32") or flop_per_s
+        # The vector unit works on each score: its FLOP are those of the products per column of the
+        # head.
         score_flop = kernels.flop * constants["systolic.score_flop"] / head_width
         compute_s = compute_s + score_flop / vector_peak
     memory_s = stream_s(kernels.bytes, device, constants)
@@ -48,9 +51,11 @@ def padded_flop(shape: tuple[Any, Any, Any, Any], device: Device) -> Any:
     side = device.datasheet.array_side or SIDE
     tiles = batch * ceil(n, side) * ceil(k, side)
     padded_rows = TILE_ROWS * ceil(m, TILE_ROWS)
+    # While one tile is used the next one is loaded, which takes as long as a side of rows.
     tile_flop = 2 * tiles * side * side * np.maximum(side, padded_rows)
     if not device.datasheet.arrays:
         return tile_flop
     pieces = tiles * ceil(m, side)
+    # Arrays without a piece wait for the others.
     busy_pieces = ceil(pieces, device.datasheet.arrays) * device.datasheet.arrays
     return tile_flop * busy_pieces / pieces

@@ -82,6 +82,7 @@ def time_tiles(
     times = []
     for rows, columns in tiles:
         wave_flop = 2.0 * rows * columns * multiprocessors
+        # A small tile uses each operand seldom, and waits for operands.
         wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse((rows, columns)))
         times.append(TileTime(rows, columns, wave_s, ramp_steps or ramp_s / wave_s))
     return tuple(times)
@@ -118,11 +119,14 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
     for tile in units.batch_tiles if in_batch else units.single_tiles:
         blocks = batch * ceil(m, tile.rows) * ceil(n, tile.columns)
         waves_s = ceil(blocks, multiprocessors) * tile.wave_s
+        # A step of the contraction takes at least `turn_s`: numbers must arrive first.
         seconds = np.maximum(waves_s, units.turn_s) * padded_k + waves_s * tile.ramp_steps
+        # Only single products with half of the multiprocessors idle are split.
         can_split = not in_batch and np.min(blocks) <= multiprocessors / 2
         if can_split:
             split_s = _split_s((m, n), padded_k, blocks, tile, units)
             seconds = np.minimum(seconds, split_s)
+        # The FLOP of the tile that is fastest.
         padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
         best_s = np.minimum(seconds, best_s)
     return ProductTime(best_s, 2.0 * k * padded_area)

@@ -81,6 +81,7 @@ def layer_caches(shape: Shape) -> tuple[LayerCache, ...]:
 
 @lru_cache(maxsize=64)
 def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
+    """Return the cache of a layer of each kind, from a graph of one token."""
     shape = key.shape
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
     graph = builder.graph(shape.family.build(builder, {**shape.kind_settings, "length": 1}, 1))
@@ -94,6 +95,7 @@ def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
 def _cache_of(shape: Shape, attention: AttentionShape) -> LayerCache:
     """Return the cache of a layer with such an attention; latent ones keep one key of all heads."""
     numbers = attention.token_numbers
+    # Latent attention caches one vector for all heads, and the part of the key with positions.
     if shape.kind_settings["latent_kv"]:
         numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
     query_numbers = attention.heads * attention.head_width

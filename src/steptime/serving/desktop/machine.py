@@ -106,6 +106,7 @@ class Placing:
         """The layers of each device: the last ones, in equal parts; by rows each has all."""
         layers = self.weights.layers
         device_range = range(max(0, layers - self.layers_on_device), layers)
+        # By rows every device has a part of each layer.
         if self.is_split_by_rows or self.device_count == 1:
             return (tuple(device_range),) * self.device_count
         parts = []
@@ -129,6 +130,7 @@ class Placing:
                 is_on_host = tensor.is_routed and keeps_experts_on_host
                 if not is_on_host:
                     tensors.append(tensor)
+        # The head follows the last layer.
         is_last = device_number == self.device_count - 1
         if self.has_head and (is_last or self.is_split_by_rows):
             tensors += self.weights.head
@@ -151,6 +153,7 @@ class Placing:
         size_bytes = float(_sum_bytes(self.device_tensors(device_number)))
         if self.is_split_by_rows:
             size_bytes /= self.device_count
+        # A network whose head is the embedding has the table already.
         has_table = any(tensor.role == EMBEDDING for tensor in self.device_tensors(device_number))
         if self.loads_embedding and device_number == 0 and not has_table:
             size_bytes += self.weights.embedding_bytes

@@ -73,6 +73,7 @@ def predict_memory(
     """Return the memory of the fullest device of a machine, and of its host."""
     rule = machine.stack.memory
     caches = layer_caches(shape)
+    # The cache grows in blocks.
     context = -(-demand.context // rule.cache_block) * rule.cache_block
     cached_number_bytes = number_bytes(demand.cache_type)
 
@@ -89,11 +90,13 @@ def predict_memory(
         (placing.device_weights_bytes(device_number), sum(map(cache_bytes, layers)))
         for device_number, layers in enumerate(placing.device_layers)
     ]
+    # By rows each layer's cache is shared, too (weights are divided already).
     if placing.is_split_by_rows:
         weights_and_caches = [
             (weights, cache / machine.device_count) for weights, cache in weights_and_caches
         ]
     weights_bytes, cache_size_bytes = max(weights_and_caches, key=sum)  # of the fullest device
+    # All layers are on the host: nothing lies on the device.
     if not placing.layers_on_device:
         weights_bytes, cache_size_bytes = 0.0, 0.0
     host_cache_bytes = sum(map(cache_bytes, placing.host_layers))
@@ -125,9 +128,11 @@ def compute_buffer_bytes(
         ffn = max(ffn, int(parameters["experts_per_token"]) * expert_ffn)
     hidden_bytes = tokens * width * rule.activation_bytes
     head_bytes = tokens * shape.vocabulary * rule.logit_bytes + hidden_bytes
+    # Three hidden tensors live at once (residual, norm, result), beside two of the part's width.
     feed_forward_bytes = 3 * hidden_bytes + 2 * tokens * ffn * rule.activation_bytes
     largest = max(caches, key=lambda cache: cache.query_numbers)
     attended_tokens = max(cache.cached_tokens(context, demand.ubatch) for cache in caches)
+    # Queries and the result of attention, keys and values.
     query_numbers = 2 * largest.query_numbers + largest.token_numbers
     attention_bytes = 3 * hidden_bytes + tokens * query_numbers * rule.activation_bytes
     attention_bytes += tokens * attended_tokens * MASK_BYTES
@@ -152,6 +157,7 @@ def longest_context(
     excessive_blocks = -(-min(limit, MAX_CONTEXT) // block)
     if does_fit(excessive_blocks * block):
         return min(limit, excessive_blocks * block)
+    # Bisection between a context that fits and one that does not.
     while excessive_blocks - fitting_blocks > 1:
         middle = (fitting_blocks + excessive_blocks) // 2
         if does_fit(middle * block):

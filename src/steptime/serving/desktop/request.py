@@ -97,6 +97,7 @@ class DesktopRequest:
         weights = weights_of(shape, file_type)
         host = device if device.kind == "cpu" else catalog.device(self.host or DEFAULT_HOST)
         machine = Machine(device, self.device_count, host, stack, self.is_split_by_rows)
+        # Raises for a device that the stack does not run on.
         _ = machine.backend
         if not any(name in device.datasheet.peak_flop_per_s for name in PLAIN_TYPES):
             raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
@@ -143,12 +144,14 @@ class DesktopRequest:
     def _file_type(self, stack: DesktopStack, device: Device) -> str:
         """Return the type of the file; "" for that of a GGUF file. Raises `InputError`."""
         word = underscored(self.weights or "")
+        # The file itself says its types.
         if not word and is_gguf(self.model):
             return ""
         if not word:
             usual = "bfloat16" if "bfloat16" in device.datasheet.peak_flop_per_s else "float16"
             word = self.dtype or usual
         word = OTHER_WORDS.get(word, word)
+        # A word for a number of bits is turned into the type that such a stack's files have.
         word = PLAIN_WEIGHTS.get(word, BY_BITS[stack.weights].get(word, word))
         stack_types = types_of_stack(stack)
         if word not in stack_types:
@@ -233,6 +236,7 @@ def types_of_stack(stack: DesktopStack) -> list[str]:
     packed = [
         name
         for name, row in file_types().items()
+        # Types without a stack are those of GGUF files.
         if row.get("stack", "gguf") == stack.weights and name not in plain
     ]
     return [*plain, *packed]

@@ -91,9 +91,11 @@ class _NetworkPart:
                 continue
             read_share, multiplied_share = _read_and_multiplied_shares(shape, tensor, tokens)
             read_s = read_share * tensor.size_bytes / self.weight_bytes_per_s
+            # FLOP of unpacking a number.
             flop = tensor.type.decode_flop * self.backend.weight_flop_share
             unpack_s = read_share * tensor.numbers * flop / vector_rate
             compute_s = 2 * tokens * multiplied_share * tensor.numbers / rate
+            # Reading and unpacking hide behind arithmetic, or the other way round.
             total_s += max(read_s + unpack_s, compute_s)
         return total_s / self.shared_by
 
@@ -151,6 +153,7 @@ def predict_decode(
     sequences = demand.sequences
     devices, host = _divide_network(shape, machine, placing)
     devices_with_layers = sum(1 for part in devices if part.caches)
+    # The hidden state goes from each device with layers to the next one.
     hops = max(0, devices_with_layers - 1)
     host_s = (
         host.weights_s(shape, sequences)
@@ -178,6 +181,7 @@ def predict_prefill(
     all_tokens = tokens * demand.sequences
     chunk = min(demand.ubatch, all_tokens)
     chunks = ceil(all_tokens / chunk)
+    # The tokens that lie before a chunk, in the mean over the chunks of a prompt.
     mean_past = tokens / 2 * (1 - chunk / all_tokens)
     host_s = host.weights_s(shape, chunk) + host.attention_s(chunk, mean_past)
     if placing.layers_on_device:  # the faster of the host itself, and a copy of its weights
@@ -248,6 +252,7 @@ def _read_and_multiplied_shares(
         return 1.0, multiplied_share
     experts, *_ = tensor.shape
     per_token = shape.experts_per_token
+    # Experts without tokens are not read; each token multiplies those that it chose.
     read_share = experts_read(experts, per_token, tokens) / experts
     return min(1.0, read_share), per_token / experts
 

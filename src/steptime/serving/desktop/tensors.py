@@ -169,6 +169,7 @@ def _from_header(header: Header, shape: Shape) -> Weights:
         layer, role = split_tensor_name(tensor.name)
         tensors.append(WeightTensor(role, layer, tensor.shape, tensor.type))
     names = {tensor.name for tensor in header.tensors}
+    # A file without a head uses the embedding in its place.
     is_tied = f"{HEAD}.weight" not in names
     return Weights(tuple(tensors), len(shape.kinds), is_tied, shape.family.weights)
 
@@ -201,7 +202,7 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     for name in graph.weights:
         piece = piece_of(name)
         if piece == "position":
-            piece = FIRST
+            piece = FIRST  # learned positions lie beside the embedding
         if piece in pieces:
             yield piece, name, tuple(graph.tensors[name].shape)
 
@@ -220,12 +221,14 @@ def _typed(
     shape: Shape, role: str, layer: int | None, axes: tuple[int, ...], file_type: str
 ) -> WeightTensor:
     """Return a weight with the type that it has in a type of file."""
+    # A tensor without a role in such files stays in the plain type.
     if not role:
         return WeightTensor(role, layer, axes, tensor_types()[PLAIN_TYPE])
     heads = int(shape.kind_settings["heads"])
     queries_per_key = heads / int(shape.kind_settings["kv_heads"] or heads)
     layers = len(shape.kinds)
     placement = TensorPlacement(layer or 0, layers, queries_per_key, shape.experts)
+    # A tied embedding is the head as well, and has the head's type.
     type_role = HEAD if role == EMBEDDING and shape.tied else role
     return WeightTensor(
         role, layer, axes, type_of_tensor(file_type, type_role, axes[-1], placement)
