@@ -180,7 +180,7 @@ def _find_interval(
     """Return the ends of the 80 % interval of a step by its shapes alone, as of any network."""
     if method.name != DEFAULT:
         return None, None
-    interval = conformal.find_ends(conformal.DEVICE_STEPS, device).interval_around(step_s)
+    interval = conformal.find_typical_ends(conformal.DEVICE_STEPS, device).interval_around(step_s)
     return interval.low, interval.high
 
 
