@@ -24,7 +24,7 @@ from steptime.network.families.language import rows
 from steptime.planning.answer import fits, fits_with_margin
 from steptime.planning.site import Site
 from steptime.planning.step import time_plan
-from steptime.prediction import memory
+from steptime.prediction import conformal, memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
@@ -173,8 +173,9 @@ def exchange(question: Question, method: str | Method) -> Reply:
     kind = question.texts["collective"]
     check_choice("collective", kind, COLLECTIVES)
     ranks = range(0, device_count, device_count - 1) if kind == "send" else range(device_count)
-    found = problem.collective_time(kind, integer_of(question, "bytes"), ranks)
-    return Reply({"exchange_s": Interval(found.seconds)}, device_count, stack)
+    time = problem.collective_time(kind, integer_of(question, "bytes"), ranks)
+    interval = problem.rank.widen_by_spread(conformal.COLLECTIVES, time.seconds, time.spread)
+    return Reply({"exchange_s": interval}, device_count, stack)
 
 
 def parameters(question: Question, method: str | Method) -> Reply:

@@ -115,7 +115,7 @@ def width_table(widths: Widths) -> str:
     for kind in KINDS:
         ends = widths.ends[kind]
         shape = "all kinds" if kind in widths.pooled else "its own"
-        count = str(widths.campaigns.get(kind, 0))
+        count = f"{widths.campaigns.get(kind, 0):.0f}"
         rows.append([kind, f"{ends.below:.2f}", f"{ends.above:.2f}", count, shape])
     return table(("kind of work", "below", "above", "campaigns", "shape from"), rows)
 

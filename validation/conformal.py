@@ -8,12 +8,14 @@ is 1, since their half-widths know the forms of kernels. Ends are wider by Stude
 normal quantile, because few campaigns tell a spread badly. Kinds of work on one device do without:
 networks and devices of a campaign differ there as much as campaigns do. A queue only adds to a
 time, so each end of a kind that waits in one has its own quantile, however few its campaigns are.
+Submitters of one benchmark run the program of a device's maker: on the same network and device they
+count as one campaign, and are left out together.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -47,7 +49,9 @@ CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
 ON_ONE_DEVICE = (KERNELS, DEVICE_STEPS)  # correlation in a campaign: 0.11 and 0.15
 QUEUEING = (FIRST_TOKENS,)
+WITH_OWN_SIDE = (*MIXTURES, *QUEUEING)  # kinds with a side even where their campaigns are few
 EQUAL = 3.0  # campaigns that count for no difference between classes of devices
+COUNT_PLACES = 6  # of a number of campaigns, which is a sum of shares
 FEWEST_OF_CLASS = 3  # rows of a class of devices in a campaign that tell its scale
 
 
@@ -71,14 +75,14 @@ class Widths(NamedTuple):
     Attributes:
         ends: how far an interval reaches, by kind.
         scales: how many times as far on devices, by class.
-        campaigns: the number of campaigns, by kind.
+        campaigns: the number of campaigns, by kind; those of one program count once.
         pooled: the kinds that take the shape of all.
         close: how far half of the campaigns' memory lies from predictions.
     """
 
     ends: Mapping[str, Ends]
     scales: Mapping[str, float]
-    campaigns: Mapping[str, int]
+    campaigns: Mapping[str, float]
     pooled: frozenset[str]
     close: Ends
 
@@ -103,17 +107,27 @@ def score_residuals(
             continue
         if residual.kind not in UNSCALED:
             unit *= scales[device_class(residual.device, names)]
-        share = 1.0 if residual.is_blind else FITTED
+        share = weight_of_blindness(residual)
         scores.append(Score(residual, residual.off / unit, share * weight))
     return scores
 
 
 def campaign_weights(residuals: Sequence[Residual]) -> list[float]:
-    """Return the weight of each residual in its kind and campaign."""
+    """Return the weight of each residual in its kind and campaign.
+
+    Campaigns of one repository that measured the same network on the same device ran the same
+    program: they share the weight of one.
+    """
     keys = [(one.kind, one.campaign, one.group) for one in residuals]
     rows = Counter(keys)
     groups = Counter((kind, campaign) for kind, campaign, _ in rows)
-    return [1 / (rows[key] * groups[key[:2]]) for key in keys]
+    replicas = Counter(program_of(*key) for key in rows)
+    return [1 / (rows[key] * groups[key[:2]] * replicas[program_of(*key)]) for key in keys]
+
+
+def program_of(kind: str, campaign: str, group: str) -> tuple[str, str, str]:
+    """Return what campaigns of one repository have in common: kind, repository, and group."""
+    return kind, campaign.partition(" x ")[0], group
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -155,18 +169,16 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
             shape = [score for name in relatives for score in normalised.get(name, ())]
             is_pooled = _campaign_count(shape) < FEWEST
             kind_ends = _ends(pool if is_pooled else shape, spreads[kind])
-        factor = 1.0 if kind in ON_ONE_DEVICE else student_factor(counts[kind])
-        ends[kind] = _scale(kind_ends, factor)
-    has_own_shape = (*MIXTURES, *QUEUEING)
+        ends[kind] = _scale(kind_ends, widening_factor(kind, counts[kind]))
     pooled = frozenset(
-        kind for kind in KINDS if counts[kind] < FEWEST and kind not in has_own_shape
+        kind for kind in KINDS if counts[kind] < FEWEST and kind not in WITH_OWN_SIDE
     )
     memory = by_kind[MEMORY] or pool
     close = _quantile_ends(memory, CLOSE_TAIL)
     return Widths(ends, scales, counts, pooled, close)
 
 
-def average_ends(own: Ends, prior: Ends, count: int) -> Ends:
+def average_ends(own: Ends, prior: Ends, count: float) -> Ends:
     """Return the means, in ln, of both ends of so many campaigns and those of the prior."""
     return Ends(
         _shrink(own.below, prior.below, count),
@@ -174,12 +186,30 @@ def average_ends(own: Ends, prior: Ends, count: int) -> Ends:
     )
 
 
-def _shrink(own: float, prior: float, count: int) -> float:
+def _shrink(own: float, prior: float, count: float) -> float:
     """Return the mean, in ln, of a width of so many campaigns and that of the prior."""
     return exp((count * log(own) + SHRINKING * log(prior)) / (count + SHRINKING))
 
 
-def student_factor(count: int) -> float:
+def widening_factor(kind: str, count: float) -> float:
+    """Return how much wider the interval of a kind is since few campaigns tell it.
+
+    Where campaigns also tell to which side the kind is off, one more campaign has a middle of its
+    own: sqrt(1 + 1 / n) times as wide.
+
+    Args:
+        kind: the kind of work.
+        count: the number of its campaigns.
+    """
+    if kind in ON_ONE_DEVICE:
+        return 1.0
+    factor = student_factor(count)
+    if kind in WITH_OWN_SIDE and count < FEWEST:
+        factor *= sqrt(1 + 1 / (count + SHRINKING))
+    return factor
+
+
+def student_factor(count: float) -> float:
     """Return how much wider an interval is whose spread few campaigns tell.
 
     It is the quantile of Student's t over that of the normal distribution. The degrees of freedom
@@ -189,7 +219,7 @@ def student_factor(count: int) -> float:
     return float(t.ppf(1 - TAIL, freedom) / norm.ppf(1 - TAIL))
 
 
-def fit_spreads(own: Mapping[str, float], counts: Mapping[str, int]) -> dict[str, float]:
+def fit_spreads(own: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
     """Return the spread of every kind; those with fewer than `FEWEST` campaigns are shrunk.
 
     Args:
@@ -262,8 +292,15 @@ def _spread(scores: Sequence[Score]) -> float:
     return max(weighted_quantile(values, weights, LEVEL), NARROWEST)
 
 
-def _campaign_count(scores: Sequence[Score]) -> int:
-    return len({one.residual.campaign for one in scores})
+def _campaign_count(scores: Sequence[Score]) -> float:
+    """Return the number of campaigns, those of one program counted once."""
+    count = sum(one.weight / weight_of_blindness(one.residual) for one in scores)
+    return round(count, COUNT_PLACES)
+
+
+def weight_of_blindness(residual: Residual) -> float:
+    """Return the weight of a campaign: less where the forms were chosen with it in sight."""
+    return 1.0 if residual.is_blind else FITTED
 
 
 def _normalise(scores: Sequence[Score]) -> list[Score]:
@@ -329,7 +366,17 @@ def hold_by(residual: Residual, widths: Widths, measured: Sequence[str]) -> Held
 
 def leave_out(residuals: Sequence[Residual], campaign: str) -> list[Held]:
     """Return how the widths that other campaigns tell hold the rows of one campaign."""
-    others = [one for one in residuals if one.campaign != campaign]
+    programs = {
+        program_of(one.kind, one.campaign, one.group)
+        for one in residuals
+        if one.campaign == campaign
+    }
+    others = [
+        one
+        for one in residuals
+        if one.campaign != campaign
+        and program_of(one.kind, one.campaign, one.group) not in programs
+    ]
     measured = measured_devices(others)
     widths = fit_widths(others, measured)
     return [

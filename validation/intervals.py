@@ -17,6 +17,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from steptime.core.toml_files import DATA, toml_text
 from steptime.prediction import conformal as shipped
@@ -66,7 +68,7 @@ def load_residuals(options: Namespace) -> list[Residual]:
 
 def format_file(widths: Widths, residuals: Sequence[Residual], date: str) -> str:
     """Return the text of `data/intervals.toml`."""
-    kinds = {}
+    kinds: dict[str, dict[str, Any]] = {}
     for kind in shipped.KINDS:
         own = [one for one in residuals if one.kind == kind]
         ends = widths.ends[kind]
@@ -77,6 +79,9 @@ def format_file(widths: Widths, residuals: Sequence[Residual], date: str) -> str
             "campaigns": sorted({one.campaign for one in own}),
             "is_pooled": kind in widths.pooled,
         }
+        if kind in shipped.SCALED:
+            half_widths = [(one.below + one.above) / 2 for one in own]
+            kinds[kind]["half_width"] = round(median(half_widths), PLACES)
     document = {
         "source": COMMAND,
         "date": date,

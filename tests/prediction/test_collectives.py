@@ -23,7 +23,9 @@ from steptime.prediction import cost_model
 from steptime.prediction.collectives import (
     COLLECTIVES,
     EXCHANGES,
+    STARTUP_SPREAD,
     all_reduce,
+    collective_spread,
     exposed_all_reduce_s,
     in_switch,
     ring,
@@ -444,6 +446,15 @@ def test_a_ring_moves_least_and_halving_waits_least():
     # small ones: 12 messages one after the other instead of 126
     ring, halving = (COLLECTIVES[name](0, 64, FABRIC) for name in ("ring", "halving-doubling"))
     assert (ring, halving) == (126_000, 12_000)
+
+
+def test_the_spread_of_a_collective_is_that_of_its_start_or_of_its_link():
+    fabric = Fabric(catalog.link("nvlink-3"))
+    assert collective_spread(0.0, fabric) == STARTUP_SPREAD
+    assert collective_spread(1.0, fabric) == fabric.spread
+    assert collective_spread(0.5, fabric) == pytest.approx(
+        0.5 * (STARTUP_SPREAD**2 + fabric.spread**2) ** 0.5
+    )
 
 
 def test_unknown_latencies_have_names():

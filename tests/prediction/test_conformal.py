@@ -8,12 +8,14 @@ import pytest
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.prediction import conformal
+from steptime.prediction.collectives import STARTUP_SPREAD
 from steptime.prediction.conformal import (
     KINDS,
     TOO_CLOSE,
     TRAININGS,
     device_scale,
     find_ends,
+    find_typical_ends,
     judge_memory,
     widen,
 )
@@ -70,6 +72,25 @@ def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> N
     assert log(high) == pytest.approx(row["above"] * log(1.25))
     own = device.with_calibration({"intervals": {"product": [-0.1, 0.1]}})
     assert widen(conformal.KERNELS, 1.0, 0.8, 1.25, own) == (0.8, 1.25)
+
+
+def test_work_without_a_half_width_of_its_own_has_the_usual_one() -> None:
+    device = catalog.device(MEASURED)
+    row = packaged(conformal.FILE)["kinds"][conformal.DEVICE_STEPS]
+    ends = find_typical_ends(conformal.DEVICE_STEPS, device)
+    assert ends.above == pytest.approx(row["above"] * row["half_width"])
+
+
+def test_a_collective_that_starts_slowly_is_further_off_than_one_of_many_bytes() -> None:
+    answer = plan("llama3_8b", MEASURED, 8, tensor=2, data=4, stack="megatron-2024")
+    widths = {
+        row.group: log(row.communication_high_s / row.communication_low_s)
+        for row in answer.exposed_communication
+    }
+    row = packaged(conformal.FILE)["kinds"][conformal.COLLECTIVES]
+    widest = (row["below"] + row["above"]) * STARTUP_SPREAD
+    assert 0 < widths["data"] < 0.5 * widest
+    assert widths["tensor"] < widest
 
 
 def test_memory_is_judged_by_its_interval() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from every import every
 from steptime.hardware import catalog
-from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds, interval_name
 from steptime.prediction.kernel import Interval
 from steptime.prediction.prices import Prices
@@ -93,10 +92,9 @@ def test_what_is_shared_whole_adds_as_before():
     assert total([bound, bound])[:3] == (2.0, 2.0, None)
 
 
-def test_a_step_has_the_interval_of_its_kind_of_work():
+def test_a_step_that_waits_for_its_host_is_further_off_than_one_that_does_not():
     model = StepModel("resnet50", catalog.device("a100"), method="calibrated")
-    times = model.timeline(32)
-    ends = conformal.find_ends(conformal.DEVICE_STEPS, model.device)
-    assert times.low_s < times.step_s < times.high_s
-    assert times.high_s == pytest.approx(times.step_s * math.exp(ends.above))
-    assert times.low_s == pytest.approx(times.step_s * math.exp(-ends.below))
+    waiting, busy = (model.timeline(batch) for batch in (2, 256))
+    assert busy.low_s < busy.step_s < busy.high_s
+    widths = [math.log(times.high_s / times.low_s) for times in (waiting, busy)]
+    assert widths[0] > 1.5 * widths[1]

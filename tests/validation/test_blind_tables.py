@@ -7,7 +7,7 @@ from steptime.calibration.plan_errors import predict_rows
 from steptime.core.errors import InputError
 from steptime.prediction.conformal import MEMORY, TRAININGS
 from validation.blind.cells import check_kept, find_device, parse_number, parse_pairs
-from validation.blind.servings import read_nccl
+from validation.blind.servings import read_ml_energy, read_nccl
 from validation.blind.tables import TABLES
 from validation.conformal import hold
 from validation.layouts import layouts
@@ -49,6 +49,17 @@ def test_a_collective_that_pays_no_start_is_left_out() -> None:
     cells = {"table": "nccl", "dtype": "half", "op": "all_reduce", "device": "h100-sxm5"}
     with pytest.raises(InputError, match="too short"):
         read_nccl({**cells, "num_gpus": 8, "message_size": 512, "seconds": 9e-6})
+
+
+def test_a_batch_that_waits_for_room_in_the_cache_is_not_asked() -> None:
+    cells = {
+        **{"model": "Qwen/Qwen3-14B", "gpu": "H100", "gpus": 1, "dp": 1, "ep": 1},
+        **{"weights": "bfloat16", "avg_batch_size": 100, "avg_output_len": 500},
+        **{"avg_power_watts": 500, "median_itl_ms": 50, "output_throughput_tokens_per_sec": 1900},
+    }
+    assert read_ml_energy(cells).measured["tpot_s"] == 0.05
+    with pytest.raises(InputError, match="wait for room"):
+        read_ml_energy({**cells, "output_throughput_tokens_per_sec": 1000})
 
 
 def test_an_unknown_device_is_said() -> None:

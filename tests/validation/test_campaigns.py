@@ -12,6 +12,7 @@ from steptime.prediction.conformal import (
     KERNELS,
     KINDS,
     MIXTURE_TRAININGS,
+    POWER,
     TRAININGS,
     Ends,
 )
@@ -27,6 +28,7 @@ from validation.conformal import (
     measured_devices,
     student_factor,
     weighted_quantile,
+    widening_factor,
 )
 from validation.residuals import Residual, device_class
 
@@ -44,7 +46,7 @@ def draw_residuals(
             off = shared + draw.normal(0, spread / 4)
             place, group = f"table:{row}", f"network {row % 3} {DEVICE}"
             name = f"{kind} {campaign}"
-            yield Residual(kind, name, group, place, "step_s", off, 0.0, 0.0, DEVICE, "")
+            yield Residual(kind, name, group, place, "step_s", off, 1.0, 1.0, DEVICE, "")
 
 
 def test_a_campaign_weighs_the_same_whatever_its_rows() -> None:
@@ -55,6 +57,29 @@ def test_a_campaign_weighs_the_same_whatever_its_rows() -> None:
     weights = campaign_weights(residuals)
     assert sum(weights[:500]) == pytest.approx(1)
     assert sum(weights[500:]) == pytest.approx(1)
+
+
+def test_campaigns_of_one_program_share_a_weight_and_are_left_out_together() -> None:
+    submitters = [
+        one._replace(campaign=f"MLPerf x {name}", off=0.5)
+        for name in "abcdefgh"
+        for one in draw_residuals(TRAININGS, 1, 3, 0.1, 0)
+    ]
+    others = [*draw_residuals(TRAININGS, 12, 6, 0.1, 1)]
+    residuals = [*others, *submitters]
+    assert sum(campaign_weights(residuals)[len(others) :]) == pytest.approx(1)
+    assert fit_widths(residuals, [DEVICE]).campaigns[TRAININGS] == 13
+    held = leave_out(residuals, "MLPerf x a")
+    assert len(held) == 3
+    assert held[0].width == pytest.approx(
+        leave_out([*others, *submitters[:3]], "MLPerf x a")[0].width
+    )
+
+
+def test_one_more_campaign_has_a_side_of_its_own() -> None:
+    factor = student_factor(4)
+    assert widening_factor(MIXTURE_TRAININGS, 4) == pytest.approx(factor * (1 + 1 / 5) ** 0.5)
+    assert widening_factor(COLLECTIVES, 4) == factor
 
 
 def test_a_quantile_of_equal_weights_is_numpys_middle_one() -> None:
@@ -135,10 +160,10 @@ def test_the_ends_of_few_campaigns_are_averaged_with_those_of_the_prior() -> Non
 
 
 def test_the_spread_of_kernels_is_shrunk_to_their_own_half_width() -> None:
-    counts = {**dict.fromkeys(KINDS, 0), KERNELS: 3, COLLECTIVES: 4}
-    spreads = fit_spreads({KERNELS: 0.5, COLLECTIVES: 0.4}, counts)
+    counts = {**dict.fromkeys(KINDS, 0), KERNELS: 3, POWER: 4}
+    spreads = fit_spreads({KERNELS: 0.5, POWER: 0.4}, counts)
     assert spreads[KERNELS] == pytest.approx(0.5**0.75)
-    assert spreads[COLLECTIVES] == pytest.approx(0.4)
+    assert spreads[POWER] == pytest.approx(0.4)
 
 
 def test_a_mixture_shares_the_side_to_which_dense_networks_are_off() -> None:

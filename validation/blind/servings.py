@@ -66,6 +66,7 @@ CACHE_BLOCK = 16  # tokens: vLLM's, of which the last of a prompt is computed ag
 LONG_COLLECTIVE_S = 1e-4  # below it the time is that of starting a collective
 NODE_DEVICES = 8
 HALF_BYTES = 2
+AT_ONCE = 0.6  # of the sequences that make a token between two tokens of one, where all of them run
 STATIC_MOST = 64  # sequences of a static batch that servers run at once
 
 
@@ -173,10 +174,11 @@ def read_ml_energy(cells: Cells) -> BlindRow:
         "input": CHAT_TOKENS,
         "output": round(cells["avg_output_len"]),
     }
-    measured = {
-        "device_w": cells["avg_power_watts"] / cells["gpus"],
-        "tpot_s": cells["median_itl_ms"] / 1000,
-    }
+    tpot_s = cells["median_itl_ms"] / 1000
+    decoding_sequences = cells["output_throughput_tokens_per_sec"] * tpot_s
+    if decoding_sequences < AT_ONCE * cells["avg_batch_size"]:
+        raise InputError("sequences wait for room in the cache: how many run at once is not said")
+    measured = {"device_w": cells["avg_power_watts"] / cells["gpus"], "tpot_s": tpot_s}
     return BlindRow("serve", texts, numbers, measured)
 
 

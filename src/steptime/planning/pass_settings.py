@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
+from steptime.hardware.device import DEFAULT_SPREAD
 from steptime.planning.pieces import RankPieces
 from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Group, RankGroups
@@ -20,6 +21,7 @@ class GroupCollective(NamedTuple):
         size_bytes: the bytes of one rank.
         total_s: its seconds.
         exposed_s: the part of them that no computation hides.
+        spread: how far its seconds may be off, in ln (`LinkTime`).
     """
 
     group: str
@@ -28,6 +30,22 @@ class GroupCollective(NamedTuple):
     size_bytes: float
     total_s: float
     exposed_s: float
+    spread: float = DEFAULT_SPREAD
+
+    def add(self, other: GroupCollective, repeats: float) -> GroupCollective:
+        """Return the sum with another one of its kind that runs so many times.
+
+        Their seconds are off together, so the spread is the mean by seconds.
+        """
+        other_s = other.total_s * repeats
+        total_s = self.total_s + other_s
+        off_s = self.spread * self.total_s + other.spread * other_s
+        return self._replace(
+            size_bytes=self.size_bytes + other.size_bytes * repeats,
+            total_s=total_s,
+            exposed_s=self.exposed_s + other.exposed_s * repeats,
+            spread=off_s / total_s if total_s else other.spread,
+        )
 
 
 class Pass(NamedTuple):

@@ -132,7 +132,13 @@ def _collective_time(
         time = problem.collective_time(collective.kind, size_bytes, ranks)
     exposed_s = time.seconds * (1 - _hidden_share(problem.rank, collective))
     return GroupCollective(
-        collective.group, collective.kind, time.link, size_bytes, time.seconds, exposed_s
+        collective.group,
+        collective.kind,
+        time.link,
+        size_bytes,
+        time.seconds,
+        exposed_s,
+        time.spread,
     )
 
 
@@ -188,6 +194,7 @@ def _ring_time(
         size_bytes=rounds * round_bytes,
         total_s=rounds * time.seconds,
         exposed_s=rounds * exposed_s,
+        spread=time.spread,
     )
 
 
@@ -250,6 +257,7 @@ def _weight_gathers(
                 size_bytes,
                 total_s=time.seconds,
                 exposed_s=0.0,  # until `_add_communication` compares it with the pass
+                spread=time.spread,
             )
         )
     return gathers
@@ -271,6 +279,7 @@ def _gradient_scatters(
                 size_bytes,
                 total_s=time.seconds,
                 exposed_s=0.0,  # until `_add_communication` compares it with the pass
+                spread=time.spread,
             )
         )
     return scatters
@@ -310,7 +319,13 @@ def _add_communication(
         exposed_s = max(0.0, transfer.seconds - hidden_s)
         collectives.append(
             GroupCollective(
-                "host", "activations", transfer.link, offloaded_bytes, transfer.seconds, exposed_s
+                "host",
+                "activations",
+                transfer.link,
+                offloaded_bytes,
+                transfer.seconds,
+                exposed_s,
+                transfer.spread,
             )
         )
     device_s = busy_s + slowdown_s + sum([time.exposed_s for time in collectives])

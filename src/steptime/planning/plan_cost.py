@@ -108,7 +108,9 @@ class PlanCost:
         neighbours = self.problem.farthest_neighbours(self.groups.pipeline)
         time = self.problem.collective_time("send", size_bytes, neighbours)
         exposed_s = time.seconds * (1 - self.rank.constant("send_hidden"))
-        return GroupCollective("pipeline", "send", time.link, size_bytes, time.seconds, exposed_s)
+        return GroupCollective(
+            "pipeline", "send", time.link, size_bytes, time.seconds, exposed_s, time.spread
+        )
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

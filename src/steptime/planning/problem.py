@@ -12,13 +12,19 @@ from typing import Literal, NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
-from steptime.hardware.device import Cluster, Device, Link
+from steptime.hardware.device import DEFAULT_SPREAD, Cluster, Device, Link
 from steptime.hardware.software import Software
 from steptime.planning.caches import Caches, cached_by_owner
 from steptime.planning.rank_model import RankModel
 from steptime.planning.shape import Shape
 from steptime.planning.stages import Group, Load
-from steptime.prediction.collectives import EXCHANGES, Collective, Startup, all_reduce
+from steptime.prediction.collectives import (
+    EXCHANGES,
+    Collective,
+    Startup,
+    all_reduce,
+    collective_spread,
+)
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.fabric import Fabric, fabric_of_group
 from steptime.prediction.method import Method
@@ -26,10 +32,18 @@ from steptime.prediction.routing import dispatch_s
 
 
 class LinkTime(NamedTuple):
-    """Seconds of a transfer, and the name of the link that it crosses."""
+    """A transfer between devices, or between a device and its host.
+
+    Attributes:
+        seconds: its seconds.
+        link: the name of the link that it crosses.
+        spread: how far it may be off, in ln, before campaigns widen it
+            (`collectives.collective_spread`).
+    """
 
     seconds: float
     link: str
+    spread: float = DEFAULT_SPREAD
 
 
 class GroupFabric(NamedTuple):
@@ -116,8 +130,12 @@ class PlanProblem:
         if len(group) == 1 or not size_bytes:
             return LinkTime(seconds=0.0, link="")
         fabric, link = self.group_fabric(group)
-        transfer_s = self._find_collective(kind)(size_bytes, len(group), fabric)
-        return LinkTime(self._find_startup(kind).add_to(transfer_s, fabric), link)
+        collective = self._find_collective(kind)
+        messages_s = collective(size_bytes, len(group), fabric)
+        latencies_s = collective(0.0, len(group), fabric)
+        seconds = self._find_startup(kind).add_to(messages_s, fabric)
+        spread = collective_spread((messages_s - latencies_s) / seconds, fabric)
+        return LinkTime(seconds, link, spread)
 
     def _find_collective(self, kind: str) -> Collective:
         """Return the function that prices a kind of collective."""
@@ -168,7 +186,7 @@ class PlanProblem:
             joins = "what joins a device to its host, such as pcie-5-x16"
             raise InputError(f"plan: --offload needs --host-link LINK, {joins}")
         fabric = self.method.join_host(self.host_link)
-        return LinkTime(fabric.message_s(size_bytes), self.host_link.name)
+        return LinkTime(fabric.message_s(size_bytes), self.host_link.name, fabric.spread)
 
     def exposed_bucket_s(
         self, plan: Plan, kind: str, size_bytes: float, group: Group, load: Load, microbatch: int

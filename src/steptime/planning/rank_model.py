@@ -255,6 +255,16 @@ class RankModel(RankSetup):
             return Interval(value)
         return conformal.find_ends(kind, self.calibrated_device).interval_around(value)
 
+    def widen_by_spread(self, kind: str, value: float, spread: float) -> Interval:
+        """Return a value that may be off by a spread, in ln, with the interval of a kind of work.
+
+        Other methods know no interval.
+        """
+        if self.method.name != "calibrated":
+            return Interval(value)
+        ends = conformal.find_ends(kind, self.calibrated_device)
+        return ends.scale(spread).interval_around(value)
+
     def single_device_memory(
         self, plan: Plan, microbatch: int, microbatches: int
     ) -> Mapping[str, float] | None:

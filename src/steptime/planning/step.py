@@ -217,11 +217,7 @@ def _device_collectives(
             key = (time.group, time.collective, time.link)
             empty_sum = GroupCollective(*key, size_bytes=0.0, total_s=0.0, exposed_s=0.0)
             total = sums.get(key, empty_sum)
-            sums[key] = total._replace(
-                size_bytes=total.size_bytes + time.size_bytes * repeats,
-                total_s=total.total_s + time.total_s * repeats,
-                exposed_s=total.exposed_s + time.exposed_s * repeats,
-            )
+            sums[key] = total.add(time, repeats)
     return [*sums.values(), *tail.collectives]
 
 

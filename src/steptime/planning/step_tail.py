@@ -181,7 +181,13 @@ def _price_collective(
         hidden_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
         exposed_s = _exposed_s(cost.rank, time.seconds, hidden_s, bucket_count)
     return GroupCollective(
-        group_name, kind, time.link, size_bytes, total_s=time.seconds, exposed_s=exposed_s
+        group_name,
+        kind,
+        time.link,
+        size_bytes,
+        total_s=time.seconds,
+        exposed_s=exposed_s,
+        spread=time.spread,
     )
 
 
@@ -213,6 +219,7 @@ def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
         size_bytes,
         total_s=time.seconds,
         exposed_s=time.seconds,
+        spread=time.spread,
     )
     return [all_reduce]
 

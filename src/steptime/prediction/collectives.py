@@ -189,6 +189,13 @@ def parameter_server(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     return 2 * busiest * fabric.message_s(size_bytes / fabric.servers)
 
 
+STARTUP_SPREAD = 0.5
+"""How far the start of a collective is off, in ln, as of `send_s` (`stacks/torch-eager.toml`).
+
+All-reduces of 2 KiB to 1 MiB among 2, 4 and 8 A100 took 10 to 64 us (vidur's profiling): ranks that
+launch later than others keep these waiting.
+"""
+
 Collective = Callable[[float, int, Fabric], float]  # bytes, devices, fabric
 
 COLLECTIVES: Mapping[str, Collective] = {
@@ -372,3 +379,17 @@ class Startup(NamedTuple):
         seconds = messages_s * max(1.0, self.slow) + self.s
         # For large messages the startup is the smaller one that does not grow with them.
         return min(seconds, messages_s + self.large_s) if self.large_s else seconds
+
+
+def collective_spread(byte_share: float, fabric: Fabric) -> float:
+    """Return how far the seconds of a collective may be off, in ln.
+
+    Rates of links are off by their own spread; latencies and the start of a collective by
+    `STARTUP_SPREAD`. Both are off independently of each other.
+
+    Args:
+        byte_share: the share of the seconds that grows with the bytes.
+        fabric: the links.
+    """
+    startup_share = 1 - byte_share
+    return hypot(byte_share * fabric.spread, startup_share * STARTUP_SPREAD)

@@ -5,8 +5,10 @@ in ln. It is written by `python -m validation.intervals`; the unit there is the 
 repository and who measured), never a row. The residuals are those of measured devices under named
 software: on other devices, and where nobody names the software, they are larger by a factor.
 
-Of kernels the file says how many times as far as `calibrated/interval.py` has it, which knows
-forms of kernels apart.
+Of kernels and of steps of one device the file says how many times as far as
+`calibrated/interval.py` has it, which knows forms of kernels apart, and steps that wait for their
+host. Of collectives it says how many times as far as their spread (`collective_spread`), which
+knows links apart, and starts from bytes.
 """
 
 from functools import cache
@@ -45,12 +47,9 @@ KINDS: Final = (
     POWER,
 )
 MIXTURES: Final = {MIXTURE_TRAININGS: TRAININGS, MIXTURE_SERVINGS: SERVINGS}  # and dense networks
-SCALED: Final = (KERNELS, LOW_KERNELS)
-UNSCALED: Final = (  # what is known of a device plays no part, or is in the width
-    *SCALED,
-    COLLECTIVES,  # links decide
-    MEMORY,
-)
+KERNEL_KINDS: Final = (KERNELS, LOW_KERNELS)
+SCALED: Final = (*KERNEL_KINDS, DEVICE_STEPS, COLLECTIVES)  # widths in units of a half-width
+UNSCALED: Final = (*SCALED, MEMORY)  # a device plays no part, or is in the half-width
 TOO_CLOSE: Final = "too close to call"
 FILE: Final = "intervals.toml"
 
@@ -65,6 +64,10 @@ class Ends(NamedTuple):
 
     below: float
     above: float
+
+    def scale(self, factor: float) -> "Ends":
+        """Return ends that reach so many times as far."""
+        return Ends(factor * self.below, factor * self.above)
 
     def interval_around(self, value: float) -> Interval:
         """Return a value with its interval."""
@@ -88,6 +91,18 @@ def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> E
     return Ends(scale * row["below"], scale * row["above"])
 
 
+def find_typical_ends(kind: str, device: Device) -> Ends:
+    """Return the distance to the ends of an interval of work whose own half-width is not known.
+
+    It is taken to have the median half-width of the measured rows of its kind.
+
+    Args:
+        kind: one of `SCALED`.
+        device: the device.
+    """
+    return find_ends(kind, device).scale(packaged(FILE)["kinds"][kind]["half_width"])
+
+
 def device_scale(device: Device) -> float:
     """Return the factor of the width of intervals: 1 for a measured device, larger for others."""
     scales = packaged(FILE)["scales"]
@@ -101,7 +116,9 @@ def device_scale(device: Device) -> float:
 def has_calibrated_interval(kind: str, device: Device) -> bool:
     """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
     calibration = device.calibration
-    return bool(calibration.intervals) and (kind in SCALED or not calibration.is_of_single_ops)
+    return bool(calibration.intervals) and (
+        kind in KERNEL_KINDS or not calibration.is_of_single_ops
+    )
 
 
 @cache
@@ -187,9 +204,3 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
     else:
         verdict = "no" if (close.low or 0) > usable_bytes else TOO_CLOSE
     return MemoryVerdict(verdict, low_bytes, high_bytes)
-
-
-def half_width(kind: str) -> float:
-    """Return the mean of both ends of a kind on measured devices, in ln."""
-    row = packaged(FILE)["kinds"][kind]
-    return float(row["below"] + row["above"]) / 2

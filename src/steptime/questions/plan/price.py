@@ -252,7 +252,8 @@ def _exposed_communication(
 ) -> tuple[ExposedCollective, ...]:
     collectives = plan_time.collectives
     intervals = [
-        problem.rank.widen(conformal.COLLECTIVES, collective.total_s) for collective in collectives
+        problem.rank.widen_by_spread(conformal.COLLECTIVES, collective.total_s, collective.spread)
+        for collective in collectives
     ]
     return tuple(
         ExposedCollective(

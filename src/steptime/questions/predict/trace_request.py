@@ -181,7 +181,7 @@ def _find_interval(
     # Intervals were calibrated for the default method alone.
     if method.name != DEFAULT:
         return None, None
-    interval = conformal.find_ends(conformal.DEVICE_STEPS, device).interval_around(step_s)
+    interval = conformal.find_typical_ends(conformal.DEVICE_STEPS, device).interval_around(step_s)
     return interval.low, interval.high
 
 
