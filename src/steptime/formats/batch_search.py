@@ -166,6 +166,7 @@ class BatchWalk(ABC):
             for source in inputs_by_output.get(reader, ()):
                 if source not in rank_by_name:
                     open_names.append(source)
+                # the lowest rank is tried first: values that a computed tensor reads
                 earlier_rank = rank_by_name.get(source, FOLDED_READER_RANK)
                 rank_by_name[source] = min(reader_rank, earlier_rank)
         return rank_by_name
