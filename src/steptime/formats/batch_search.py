@@ -96,7 +96,7 @@ class BatchWalk(ABC):
             is_tensor = isinstance(value, str)
             if is_tensor:
                 self.value_by_name[name] = self.batches.repeat_tensor(
-                    self.b, value, batch_axis, value
+                    self.b, value, batch_axis, name=value
                 )
             else:
                 self.value_by_name[name] = value.repeated(batch_axis, self.batches.new_batch)

@@ -38,6 +38,7 @@ class GradientTape:
             if op.kind != "cast":
                 continue
             source = op.inputs[0]
+            # the whole chain of casts from the frozen weight, the first one first
             if source in self.frozen or source in self.wide_casts:
                 self.wide_casts[op.outputs[0]] = (*self.wide_casts.get(source, ()), op)
 
