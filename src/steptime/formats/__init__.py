@@ -284,7 +284,7 @@ def find_format(source: Source) -> Format | None:
     ]
     if not formats:
         raise unknown("end of a network's file name", Path(source.path).suffix, ENDINGS)
-    if formats[0].ending != ".json":
+    if formats[0].ending != ".json":  # which several formats have: the content tells which
         return formats[0]
     table = source.table
     if not isinstance(table, dict):
@@ -304,7 +304,7 @@ def remember_source(source: Source, file_format: Format) -> str:
     """
     from hashlib import sha256  # which loads OpenSSL
 
-    if file_format.identity:
+    if file_format.identity:  # what decides the network alone, without the weights
         identity = registry.load(file_format.identity)(source)
     else:
         identity = source.content

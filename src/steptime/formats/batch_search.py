@@ -96,7 +96,7 @@ class BatchWalk(ABC):
             is_tensor = isinstance(value, str)
             if is_tensor:
                 self.value_by_name[name] = self.batches.repeat_tensor(
-                    self.b, value, batch_axis, value
+                    self.b, value, batch_axis, name=value
                 )
             else:
                 self.value_by_name[name] = value.repeated(batch_axis, self.batches.new_batch)
@@ -166,6 +166,7 @@ class BatchWalk(ABC):
             for source in inputs_by_output.get(reader, ()):
                 if source not in rank_by_name:
                     open_names.append(source)
+                # the lowest rank is tried first: values that a computed tensor reads
                 earlier_rank = rank_by_name.get(source, FOLDED_READER_RANK)
                 rank_by_name[source] = min(reader_rank, earlier_rank)
         return rank_by_name

@@ -91,6 +91,7 @@ class Batches:
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
+        # a file that computes the size from its batch (`follows_batch`) states the new one already
         has_size_of_file = self.is_fixed and not follows_batch  # which is not the new batch yet
         is_decided_by_search = name in self.batch_axes
         if batch_axis is not None and has_size_of_file and not is_decided_by_search:

@@ -262,6 +262,7 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
     export_path = path or code.cache_path
     fingerprint = code.fingerprint
     earlier_facts: JsonObject = {}
+    # `steptime convert` writes to the default path, exports without a path go to the cache
     for earlier_path in (code.cache_path, code.default_path):
         if not earlier_path.exists():
             continue

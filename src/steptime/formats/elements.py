@@ -330,7 +330,7 @@ def reduce(
         return x
     if function in REDUCED:
         return _compose_reduction(b, function, x, reduced_axes, name, keep)
-    if function == "mean":
+    if function == "mean":  # over pixels or over all axes it has a kind of its own
         is_over_pixels = rank == 4 and reduced_axes == (2, 3)
         if is_over_pixels:
             y = op(b, "global_avg_pool", x, name=name)
@@ -349,7 +349,7 @@ def _compose_reduction(
     reduce_and_keep_axes = partial(reduce, b, axes=axes, name=name, keep=True)
     reduce_to_result = partial(reduce, b, axes=axes, name=name, keep=keep)
     y = REDUCED[function](append_function, reduce_and_keep_axes, reduce_to_result, x)
-    has_all_axes = len(b.shape(y)) == len(b.shape(x))
+    has_all_axes = len(b.shape(y)) == len(b.shape(x))  # some compositions end with kept axes
     return squeeze(b, y, axes, f"{name}/reshape") if has_all_axes and not keep else y
 
 

@@ -33,6 +33,7 @@ def find_library(source: Source) -> str:
 def _name_library(table: Mapping[str, Any]) -> str:
     """Return the library that a configuration is of, "" for types that are read natively."""
     states_type = isinstance(table.get(TYPE_FIELD), str)
+    # files of Paleo have a table of layers, whatever other fields are called
     is_paleo_network = isinstance(table.get("layers"), dict)
     if states_type and not is_paleo_network:
         return "" if _is_native(table) else "transformers"

@@ -193,6 +193,7 @@ def _remove_unread(b: Builder, outputs: Sequence[str]) -> None:
                 del b.tensors[name]
     b.ops[:] = reversed(needed_ops)
     _merge_weight_views(b, outputs)
+    # frozen weights are among the buffers, and take memory though nothing reads them
     buffers_to_keep = needed_tensors | {*b.frozen}
     unread_buffers = [name for name in b.buffers if name not in buffers_to_keep]
     for name in unread_buffers:

@@ -48,6 +48,7 @@ class OpaqueTable:
         if op in self.log_flop_by_transform:
             element_count = max([output_size, *[spec.size for spec in inputs]])
             # shapes do not tell along which axis a transform runs: the longest is taken
+            # of at least 2 elements, so that a transform is not free
             longest_axis = max([2, *[size for spec in outputs for size in spec.shape]])
             return round(self.log_flop_by_transform[op] * element_count * math.log2(longest_axis))
         flop_per_element = self.flop_by_move.get(op, self.flop_by_function.get(op, 0))

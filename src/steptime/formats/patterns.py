@@ -173,6 +173,8 @@ def _recognise_activation(b: Builder, y: str, name: str) -> str | None:
     for function, pattern in _ACTIVATION_PATTERNS.items():
         for bindings in _match_pattern(b, pattern, y, {}):
             x = bindings["x"]
+            # patterns of GELU bind what erf or tanh reads to `inner`: a polynomial of `x`, which
+            # exporters write in many orders, so that it need only follow from `x` and numbers
             inner = bindings.get("inner", x)
             if _depends_only_on(b, inner, x):
                 return elements.pointwise(b, function, x, name=name)

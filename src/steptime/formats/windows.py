@@ -102,6 +102,7 @@ def fold(b: Builder, x: str, size: Sizes, kernel: Sizes, stride: Sizes, name: st
     max_windows = math.prod(windows_by_axis)  # that cover a pixel
     flat_shape = (examples, channels, kernel_size * window_count)
     flat = el.reshape(b, x, flat_shape, f"{name}/flat")
+    # pixels that fewer windows cover gather this last 0 in place of an element
     padded = el.pad(b, flat, (0, 0, 0, 0, 0, 1), f"{name}/nothing")
     indices_shape = (math.prod(size), max_windows)
     indices = b.buffer(free_name(b, f"{name}/places"), indices_shape, "int64")

@@ -167,6 +167,7 @@ def storages(graph: Graph) -> Storages:
     freed: list[list[str]] = [[] for _ in graph.ops]
     permanent_names = permanent_tensors(graph)
     for name, last_use in _find_last_use_indices(graph, storage_by_tensor).items():
+        # outputs of the graph have their last use behind all ops, and are not freed
         if name not in permanent_names and last_use < len(graph.ops):
             freed[last_use].append(name)
     allocated = [
@@ -240,6 +241,7 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
             mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
             live_heap_bytes += sum(allocated) - mapped_bytes
             growth_bytes = max(0, live_heap_bytes - heap_bytes)
+            # mapped tensors are in new pages each time, of what the heap grows by a share is
             fresh_bytes_of_ops.append(mapped_bytes + NEW_SHARE * growth_bytes)
             heap_bytes = max(heap_bytes, live_heap_bytes)
             live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])
@@ -274,6 +276,7 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
             saved_specs = saved_of(op.kind, specs, op.settings)
             op_bytes += sum(spec.size_bytes for spec in saved_specs)
         holder = op.name
+        # ops that are launched together hold their scratch at once: the first has the bytes of all
         if execution.together:
             holder = first_op_of_kind.setdefault(op.kind, op.name)
         bytes_by_op[holder] = bytes_by_op.get(holder, 0) + op_bytes

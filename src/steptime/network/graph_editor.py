@@ -92,11 +92,11 @@ class GraphEditor:
         self.ops: list[Op] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
-        self.results: dict[str, str] = {}
+        self.results: dict[str, str] = {}  # what later ops read in place of a tensor, by its name
         self.read_name_by_weight: dict[str, str] = {}
         self._head = find_head(graph)
         self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
-        self.split_sizes: dict[str, Attr] = {}
+        self.split_sizes: dict[str, Attr] = {}  # of the parts of a product's result, by its name
         self.split_sources: set[str] = set()
         self._find_splits(graph)
         self._sources = _sources_of(graph)
@@ -257,6 +257,7 @@ class GraphEditor:
         """Append the casts that make a weight of few bits wide, and return the result."""
         shape = self.tensors[weight].shape
         source = weight
+        # some software makes few bits float16 first, and then the type that it multiplies in
         passes_float16 = "halves" in self.tuning.methods and dtype != "float16"
         if passes_float16:
             half = TensorSpec(shape, "float16")

@@ -122,6 +122,7 @@ def _list_repeated_ops(
     repeated_ops: dict[str, list[Op]] = {}
     for region, tensors in tensors_for_gradients.items():
         ops = ops_by_region[region]
+        # some software repeats a region whole, other stops at the last tensor that a gradient reads
         is_repeated_to_end = region in to_end
         if not is_repeated_to_end:
             ops = _list_ops_before(ops, tensors, region_by_tensor)

@@ -48,6 +48,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
         editor.append(op)
     if tuning.has_adapter and not editor.weights:
         raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
+    # the original of a saved module stays in memory beside the trained copy
     for name in sorted(saved):
         editor.add_buffer(f"{name}/{ORIGINAL}", graph.tensors[name])
     trained_weights = [name for name in graph.weights if name in trained]

@@ -116,6 +116,7 @@ def describe_pixart(config: Config) -> Sizes:
     config.require("norm_elementwise_affine", only=False)
     config.require("activation_fn", only="gelu-approximate")
     config.require("cross_attention_dim", only=heads * head_width)
+    # known fields that change no cost: no remark calls them unread
     config.read_fields |= PIXART_UNCOUNTED_FIELDS
     # as diffusers does: only the networks for images of 1024 pixels read the size of the image
     has_conditions = config.table.get("use_additional_conditions")
@@ -142,6 +143,7 @@ def describe_unet(config: Config) -> Sizes:
     blocks = _read_unet_blocks(config, len(widths))
     for field, value in UNET_ONLY_VALUES.items():
         config.require(field, only=value)
+    # known fields that change no cost: no remark calls them unread
     config.read_fields |= UNET_UNCOUNTED_FIELDS
     condition_width = config.get("projection_class_embeddings_input_dim", 0)
     has_conditions = config.table.get("addition_embed_type") == "text_time"

@@ -115,6 +115,7 @@ def _write_reduce(
         kind = "ArgMax" if function == "argmax" else "ArgMin"
         return nodes.add(kind, x, axis=axes[0], keepdims=keep)
     operand = x
+    # ONNX has no "any" and "all": they are the largest and the smallest truth value
     if function in _EXTREME_OF_TRUTH and nodes.tensors[x].dtype != "bool":
         operand = nodes.add("Cast", x, to=TYPES["bool"])
     onnx_name = _EXTREME_OF_TRUTH.get(function, function)

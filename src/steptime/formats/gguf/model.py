@@ -63,9 +63,11 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     if row is None:
         row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]
         remarks.append(f"architecture {shorten(architecture)[1:-1]} is taken as a usual decoder")
+    # an architecture with and without experts has two rows, of which the first names the other
     if has_experts and "mixture" in row:
         row = row_by_architecture[row["mixture"]]
     key_by_field = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
+    # of a value for each layer the largest counts
     config: JsonObject = {
         field: _find_largest_value(metadata[f"{architecture}.{key}"])
         for field, key in key_by_field.items()
@@ -75,6 +77,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     config |= _infer_fields_of_tensors(header)
     config["model_type"] = row["model_type"]
     model_type = types()[row["model_type"]]
+    # the head is not stated: a file of a type that can write words is taken to do so
     if CAUSAL_CLASS_END in model_type.head_by_class_end:
         config["architectures"] = [name_class(model_type, CAUSAL_CLASS_END)]
     return config, remarks

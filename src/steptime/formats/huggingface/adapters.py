@@ -59,6 +59,7 @@ def find_adapter(config: Config) -> str:
         InputError: for one that is not priced.
     """
     peft_type = config.table.get("peft_type")
+    # several adapters share a type, and a flag such as `use_dora` tells them apart
     adapters_of_type = {name: row for name, row in ADAPTERS.items() if row.peft_type == peft_type}
     for name, adapter in adapters_of_type.items():
         is_flag_set = bool(adapter.flag and config.table.get(adapter.flag))

@@ -46,6 +46,7 @@ def extract_decoder(
     name = next((key for key in NESTED_NAMES if table.get(key) is not None), "")
     if not name:  # as in older files: the decoder's fields are those of the whole
         decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
+        # fields such as `quantization_config`, which are no tables of another network
         decoder |= {key: table[key] for key in _INHERITED if key in table}
         remark = f"the decoder of words {_describe_left_out(table)}"
         return {**decoder, _TYPE_FIELD: default}, [remark]

@@ -56,6 +56,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
+    # checks the type alone: `finish_settings` makes the pattern of windows of the field
     config.check_ignored_type("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
@@ -132,7 +133,7 @@ def list_window_letters(config: Config) -> str:
     # "a": a block sees all tokens, "w": those of a window
     full_letters = repeat_letter("a", min(full_count, MAX_PATTERN_LENGTH))
     windowed_letters = repeat_letter("w", min(windowed_count, MAX_PATTERN_LENGTH))
-    return full_letters + windowed_letters or "w"
+    return full_letters + windowed_letters or "w"  # a pattern is not empty, even of no layers
 
 
 @model_type("qwen2")
@@ -212,6 +213,7 @@ def gemma(config: Config) -> Settings:
 @model_type("gemma2")
 def gemma2(config: Config) -> Settings:
     """Describe Gemma 2: norms before and after each part, a window in every second block."""
+    # a file with both spellings means `hidden_activation`
     config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.fill_defaults(
         hidden_size=2304,
@@ -269,6 +271,7 @@ def phi3(config: Config) -> Settings:
 @model_type("gpt_neox", "GPTNeoX")
 def gpt_neox(config: Config) -> Settings:
     """Describe GPT-NeoX and Pythia: parallel parts with a norm each."""
+    # a file with both spellings means `rotary_pct`
     config.rename(rotary_pct="partial_rotary_factor", file_spelling_wins=True)
     config.fill_defaults(
         vocab_size=50432,
@@ -347,6 +350,7 @@ def gptj(config: Config) -> Settings:
         "out_bias": False,
         "head_bias": True,
         "norms": "parallel",
+        # of spans, too: transformers gives these as many scores as there are labels
         "classes": config.label_count,
     }
 

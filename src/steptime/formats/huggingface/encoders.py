@@ -33,7 +33,7 @@ def encoder(config: Config) -> Settings:
     max_length = config.get("max_position_embeddings", 512)
     if head in ("pair", "pretraining"):  # whether one text follows another
         class_count = 2
-    elif head in ("choices", "made"):  # one score
+    elif head in ("choices", "made"):  # one score: of a choice, or whether a generator made a word
         class_count = 1
     else:
         class_count = config.label_count
@@ -176,7 +176,7 @@ def t5(config: Config) -> Settings:
         num_attention_heads="num_heads",
         num_hidden_layers="num_layers",
         head_dim="d_kv",
-        file_spelling_wins=True,
+        file_spelling_wins=True,  # a file with both means the first spelling of a pair
     )
     activation = config.get("feed_forward_proj", "relu")
     is_gated = "gated" in activation
@@ -187,6 +187,7 @@ def t5(config: Config) -> Settings:
     head = config.head
     layers = config.get("num_layers", 6)
     decoder_layers = config.get("num_decoder_layers", 0) or layers
+    # classes of tokens are read off the encoder
     has_decoder = head not in ("encoder", "tokens")
     return {
         "kind": "encoder",
@@ -211,6 +212,7 @@ def t5(config: Config) -> Settings:
         "pooler": False,
         "class_layers": 2 if head == "classes" else 1,
         "classes": SPAN_CLASSES if head == "spans" else config.label_count,
+        # transformers scales what a tied output reads
         "output_scaled": is_tied and head == "words",
         "head": "none" if head == "encoder" else head,
     }
@@ -222,7 +224,7 @@ def encoder_decoder(config: Config) -> Settings:
         hidden_size="d_model",
         num_attention_heads="encoder_attention_heads",
         num_hidden_layers="encoder_layers",
-        file_spelling_wins=True,
+        file_spelling_wins=True,  # a file with both means the first spelling of a pair
     )
     head = config.head
     max_length = config.get("max_position_embeddings", 1024)

@@ -69,6 +69,7 @@ def deberta_v2(config: Config) -> Settings:
 
 def _read_input_convolution(config: Config) -> InputConvolution | None:
     """Return the convolution whose output the first block adds, None for a file without one."""
+    # fields of a convolution that is not there: no remark calls them unread
     config.read_fields |= {"conv_kernel_size", "conv_act", "conv_groups"}
     if not config.table.get("conv_kernel_size"):
         return None
@@ -126,6 +127,7 @@ def nomic_bert(config: Config) -> Settings:
 @model_type("modernbert", "ModernBert", ("Model", "ForMaskedLM"))
 def modernbert(config: Config) -> Settings:
     """Describe ModernBERT: two blocks in three see a window, the first one has no norm before."""
+    # a file with both spellings means `hidden_activation`
     config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.fill_defaults(
         vocab_size=50368,
@@ -146,6 +148,7 @@ def modernbert(config: Config) -> Settings:
         is_global = window_letters[layer] == "a" if kinds else layer % global_period == 0
         block_changes: dict[str, Value] = {"window": 0 if is_global else window}
         if layer == 0:
+            # the norm of the embeddings stands right before the first block
             block_changes["norms"] = "before_second"
         designs.append(BlockDesign(freeze_changes(**block_changes)))
     is_biased = config.get("norm_bias", False)

@@ -203,6 +203,7 @@ def _nested_block_config(config: Config, part: object) -> Config:
 @model_type("gemma4_text", "Gemma4")
 def gemma4_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 4: blocks that see all have wider heads."""
+    # a file with both spellings means `hidden_activation`
     config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.fill_defaults(
         vocab_size=262144,

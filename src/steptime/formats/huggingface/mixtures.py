@@ -36,7 +36,7 @@ def read_experts(config: Config, count_field: str, count: int, per_token: int) -
 @model_type("mixtral")
 def mixtral(config: Config) -> Settings:
     """Describe Mixtral: every block has experts, of the width of a dense part."""
-    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)  # where both are
     config.fill_defaults(sliding_window=0)
     return mistral(config) | read_experts(config, "num_local_experts", count=8, per_token=2)
 
@@ -156,7 +156,7 @@ def qwen3_5_moe_text(config: Config) -> Settings:
 @model_type("gpt_oss")
 def gpt_oss(config: Config) -> Settings:
     """Describe gpt-oss: sinks, a window in every second block, biases everywhere."""
-    config.rename(num_experts="num_local_experts", file_spelling_wins=True)
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)  # where both are
     config.fill_defaults(
         vocab_size=201088,
         hidden_size=2880,

@@ -104,6 +104,7 @@ def _sample_modules(part: str, layer_count: int) -> list[list[str]]:
 
 def _is_left_unquantised(config: Mapping[str, Any], spellings: Sequence[Sequence[str]]) -> bool:
     """Whether a file leaves most modules of a part as they were, under any spelling of them."""
+    # each spelling lists the same modules by the names that some files have
     unquantised_patterns = [
         pattern for field in UNQUANTISED_FIELDS for pattern in _collect_texts(config.get(field))
     ]

@@ -59,6 +59,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
         holds_decoder = isinstance(name, str) and has_nested_decoder(table)
         if not holds_decoder:
             raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
+        # a type that is not known, around a decoder of words that may be
         return _describe_words(table, network_type=None, place=place)
     if network_type.decoder_type:
         return _describe_words(table, network_type, place)
@@ -112,6 +113,7 @@ def _describe_words(table: Mapping[str, Any], network_type: ModelType | None, pl
         usual_decoder_type = ""
     decoder, text_remarks = extract_decoder(table, usual_decoder_type, types(), place)
     decoder_row = types()[decoder[TYPE_FIELD]]
+    # the class of the whole says nothing of the decoder, which ends with words
     decoder["architectures"] = [name_class(decoder_row, "ForCausalLM")]
     family = describe_network(decoder, place, [*head_remarks, *text_remarks])
     return add_images(family, table, str(table[TYPE_FIELD]), place)
@@ -207,8 +209,12 @@ def find_head(
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
     # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
     stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
+    # a class may leave out the end of the name of its type: `gemma3_text` has Gemma3TextModel and
+    # Gemma3ForCausalLM, `clip_text_model` has CLIPTextModel
     stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
     end_by_class = {start + end.lower(): end for start in stems for end in head_by_end}
+    # some types have classes of another name, which the table states: `kimi_k2` has those of
+    # DeepseekV3
     end_by_class |= {name_class(network_type, end).lower(): end for end in head_by_end}
     # some files write the name of a class with underlines, some without
     end_by_plain_class = {name.replace("_", ""): end for name, end in end_by_class.items()}

@@ -41,6 +41,7 @@ def mamba(config: Config) -> Settings:
     config.rename(d_model="hidden_size", n_layer="num_hidden_layers")
     settings = decoder(config)
     mixer = _read_mamba(config)
+    # known fields that are not counted: no remark calls them unread
     for field in ("d_inner", "ssm_cfg", "rms_norm", "fused_add_norm", "use_mambapy"):
         config.read_fields.add(field)
     return settings | {
@@ -79,6 +80,7 @@ def jamba(config: Config) -> Settings:
         convolution_bias=config.get("mamba_conv_bias", True),
         norm="rms",
     )
+    # known fields that are not counted: no remark calls them unread
     for field in ("num_logits_to_keep", "use_mamba_kernels"):
         config.read_fields.add(field)
     attention_period = config.count("attn_layer_period", 8)

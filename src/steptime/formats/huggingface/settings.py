@@ -61,6 +61,7 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
     Raises:
         InputError: for sizes that do not fit, in the network or in one of its blocks.
     """
+    # designs and stems are objects: `resolve` reads and checks plain values alone
     object_fields = (*DESIGN_FIELDS, STEM_FIELD)
     plain_settings = {key: value for key, value in settings.items() if key not in object_fields}
     network: Settings = resolve(base, plain_settings, place)

@@ -40,6 +40,7 @@ def add_indexers(config: Config, settings: Settings) -> Settings:
         block_changes = freeze_changes(experts=0) if is_dense else ()
         design = BlockDesign(block_changes, indexer=replace(indexer, is_reused=is_reused))
         designs.append(design)
+    # the designs say which blocks are dense
     return settings | {"dense_layers": 0, "designs": tuple(designs)}
 
 
@@ -88,6 +89,7 @@ def _read_sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
         heads = nested.count("sparse_num_index_heads", 4)
         width = nested.count("sparse_index_dim", 128)
         stated_flags = read_layer_values(nested, "sparse_attention_freq", layers, (0, 1))
+        # in this form all blocks have an indexer, unless a list says which
         indexer_flags = [bool(flag) for flag in stated_flags] or [True] * layers
     else:
         tokens_per_block = config.count("index_block_size", 128)
@@ -95,6 +97,7 @@ def _read_sparse_blocks(config: Config, layers: int) -> _SparseBlocks:
         heads = config.count("index_n_heads", 4)
         width = config.count("index_head_dim", 128)
         kinds = config.get("layer_types", [])
+        # in this form the kinds name the blocks that have an indexer
         indexer_flags = [kind == "minimax_m3_sparse" for kind in kinds] or [False] * layers
     indexer = Indexer(
         heads=heads,
@@ -236,7 +239,7 @@ def _list_compressing_mixers(config: Config, settings: Settings) -> list[Compres
         group_width=config.count("o_lora_rank", 1024),
     )
     attention_by_ratio = {
-        0: attention,
+        0: attention,  # to the window alone
         V4_SPARSE: replace(attention, ratio=V4_SPARSE, overlaps=True, indexer=indexer),
         V4_HEAVY: replace(attention, ratio=V4_HEAVY),
     }

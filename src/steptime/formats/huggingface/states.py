@@ -264,7 +264,7 @@ def lfm2(config: Config) -> Settings:
     config.rename(
         tie_embedding="tie_word_embeddings",
         block_ff_dim="intermediate_size",
-        file_spelling_wins=True,
+        file_spelling_wins=True,  # a file with both means the first spelling of a pair
     )
     config.fill_defaults(
         vocab_size=65536,
@@ -289,6 +289,7 @@ def lfm2(config: Config) -> Settings:
 @model_type("lfm2_moe")
 def lfm2_moe(config: Config) -> Settings:
     """Describe the mixtures of LFM2."""
+    # a file with both spellings means `tie_embedding`
     config.rename(tie_embedding="tie_word_embeddings", file_spelling_wins=True)
     config.fill_defaults(
         vocab_size=65536,
@@ -361,6 +362,7 @@ def kimi_linear(config: Config) -> Settings:
 
 def _list_kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
     """Return the mixers of Kimi Linear's blocks, whose nested table counts blocks from 1."""
+    # known fields that are not counted: no remark calls them unread
     for field in ("mla_use_nope", "use_grouped_topk", "moe_renormalize", "num_expert_group"):
         config.read_fields.add(field)
     nested_table = config.get("linear_attn_config", {})

@@ -22,6 +22,7 @@ SPARSITY = 0.95  # share of a gate's numbers that are zero
 @model_type("gemma3n_text", "Gemma3n")
 def gemma3n_text(config: Config) -> Settings:
     """Describe the decoder of Gemma 3n: AltUp, Laurel, and embeddings of each block's own."""
+    # a file with both spellings means `hidden_activation`
     config.rename(hidden_activation="hidden_act", file_spelling_wins=True)
     config.fill_defaults(
         vocab_size=262400,

@@ -29,6 +29,7 @@ def _move_norm_axis(layer: KerasLayer, x: KerasTensor) -> _NormInput:
         raise layer.error(f"a norm along axis {setting}")
     is_last_axis = axis % rank == rank - 1
     if is_last_axis:
+        # of two axes the channels are the second in either layout
         return _NormInput(layer.to_channels_first(x), is_channels_first=rank > 2)
     return _NormInput(layer.to_channels_last(x), is_channels_first=False)
 

@@ -141,6 +141,7 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
     reads_integers = any(constant.shape and not constant.is_float for constant in constants)
     computes_with_positions = reads_integers and node.op in _POINTWISE_OPS
     folded: list[FileConstant] = []
+    # a node need not name all outputs that its operator has
     for name, (dtype, shape), array in zip(node.outputs, output_specs, output_arrays, strict=False):
         if shape is None:
             raise ShapeError("a size follows from numbers that are not known")

@@ -308,6 +308,7 @@ def _lower_quantise(walk: OnnxWalk, x: Value, *_: Value) -> Values:
         return [x, None, None]
     scaled = walk.lower(elements.pointwise, "mul", x, ANY_SCALE)
     scale = walk.constant(ANY_SCALE, "float32")
+    # in training the gradient passes through a clamp, as if nothing were rounded
     if walk.b.training:
         low, high = LIMITS_OF_8_BITS
         quantised = walk.lower(elements.pointwise, "clamp", scaled, low=low, high=high)

@@ -36,7 +36,7 @@ class NodeValues(BatchWalk):
     """
 
     def __init__(self, file_walk: "NodeValues | None") -> None:
-        self.file_walk = file_walk
+        self.file_walk = file_walk  # with the batch of the file; None where that is built
         # "" names an input that a node leaves out
         self.value_by_name: dict[str, Value] = {"": None}
         self.node = OnnxNode(

@@ -68,6 +68,7 @@ class _OnnxFile:
         """Append the network to a graph and return its main output, the loss in training."""
         file_walk = None
         batches = Batches(self.sizes.batch, batch, self.sizes.is_fixed)
+        # shapes of a walk with the batch of the file tell what grows with the batch
         if batches.differ:
             file_walk, batches = self._decide_batch_axes(b, hyperparameters, batches)
         walk = self._build_walk(b, hyperparameters, batches, file_walk)

@@ -291,6 +291,7 @@ class OnnxWalk(NodeValues):
             return self.tensor(value) if isinstance(value, FileConstant) else value
 
         arguments = [to_argument(value) for value in values]
+        # a keyword of None is left to the default of the function
         keyword_arguments = {
             keyword: to_argument(value) for keyword, value in keywords.items() if value is not None
         }

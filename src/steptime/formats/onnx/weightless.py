@@ -217,7 +217,7 @@ class WeightlessCopy:
                 for value_field in value_fields
             ]
             return encode_message(*fields)
-        is_in_file = tensor.data_location == 0
+        is_in_file = tensor.data_location != IN_OTHER_FILE
         if is_in_file:
             self.weight_spans += [
                 (value_field.start, value_field.end) for value_field in value_fields

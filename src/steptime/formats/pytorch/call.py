@@ -127,7 +127,7 @@ class Call:
     def tensor_in_output_type(self) -> str:
         """Return the tensor of `self`, cast if the call states a wider type (`dtype=`)."""
         x = self.tensor()
-        output_dtype = self.walk.graph_dtype(self.dtype)
+        output_dtype = self.walk.graph_dtype(self.dtype)  # "" for the workload's own floats
         is_wider = "float" in output_dtype
         states_wider_type = self.argument("dtype") is not None and is_wider
         if not states_wider_type:

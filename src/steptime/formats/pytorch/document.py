@@ -56,6 +56,7 @@ def read_program(
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
     # inputs and buffers have no gradient either, but are no weights
     program.frozen_weights &= program.weight_paths.keys()
+    # None: the file does not say which weights are tied
     if ties is None:
         program.tie_doubt = _describe_tie_doubt(program)
     _tie_weights(program, ties or {})

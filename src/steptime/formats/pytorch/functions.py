@@ -28,6 +28,7 @@ def _lower_binary(function: str, call: Call) -> Result:
         second = call.lower(elements.pointwise, "mul", second, alpha, suffix="/alpha")
     elif alpha != 1:
         second *= alpha  # both are numbers
+    # a quotient that is cut towards zero costs as much as one that is floored
     if call.argument("rounding_mode"):
         function = "floor_divide"
     is_commutative = function in {"mul", "add"}

@@ -62,6 +62,7 @@ def _lower_device_attention(call: Call) -> Result:
     """Lower attention as a device's own op, whose other outputs its gradient reads."""
     specs = call.walk.program.specs
     saved_outputs: list[ProgramConstant | None] = []
+    # outputs behind the first are for the gradient alone: constants without a cost
     _, *saved_names = call.node.outputs
     for i, name in enumerate(saved_names):
         saved = None

@@ -15,7 +15,7 @@ def axis_order(call: Call) -> list[int]:
     if call.node.op == "permute":
         return [axis % rank for axis in call["dims"]]
     order = list(range(rank))
-    if rank > 1:
+    if rank > 1:  # `t` states no axes
         first = call.argument("dim0", call.argument("axis0", 0))
         second = call.argument("dim1", call.argument("axis1", 1))
         order[first], order[second] = order[second], order[first]

@@ -27,6 +27,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     base = output
     if editor.tuning.dropout:  # (share - 1) scales the frozen product of LoRA's dropped input
         base = _append_base_product(editor, op)
+    # `is_merged`: queries, keys and values that one product makes are adapted as one matrix
     low_rank = add_low_rank(editor, op, is_merged=True)
     per_row = TensorSpec((y.shape[-1],), y.dtype)  # a number for each row of the matrix
 

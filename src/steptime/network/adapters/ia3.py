@@ -23,6 +23,7 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     # a product that makes queries, keys and values together is scaled behind its split
     elif is_scaled_in_parts or not editor.is_target(op):
         editor.ops.append(op)
+    # of attention the results are scaled, of a feed-forward product what it reads
     elif is_attention_name(op.name):
         editor.ops.append(op)
         editor.results[output] = _append_scaling(editor, op, output, "output")

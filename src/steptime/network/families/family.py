@@ -180,6 +180,7 @@ def drop_defaults(family: Family, values: Mapping[str, Value]) -> dict[str, Valu
     workload_values = {}
     for name, value in values.items():
         parameter = family.parameters[name]
+        # what a preset lets a user choose is named, as a detail is, only where it differs
         is_detail = family.is_preset or parameter.detail
         if not is_detail or value != parameter.default_in(values):
             workload_values[name] = value

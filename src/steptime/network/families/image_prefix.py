@@ -59,7 +59,7 @@ class ImagePrefix:
 
     def _tokens(self, b: Builder, p: Parameters, batch: int) -> str:
         """Return the tokens of all images, with what the tapped blocks add to them."""
-        settings = {**p, "designs": (), **dict(self.settings)}
+        settings = {**p, **dict(self.settings)}
         # these belong to the decoder's blocks; the blocks of the tower are plain
         for name in ("stem_design", "image_prefix", "designs", "ahead_designs"):
             settings.pop(name, None)

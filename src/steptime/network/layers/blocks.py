@@ -150,6 +150,7 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
         tokens = b.gather_sequence(x, "gather")
     up_width = 2 * inner if p["activation"] in GATED else inner  # the gate and what it gates
     choices = p["experts"] + p["zero_experts"]
+    # some networks choose experts by another tensor than the one that these read
     logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
         tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])

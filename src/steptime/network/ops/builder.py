@@ -49,7 +49,7 @@ class Builder:
     def scope(self, name: str, shares: str = "") -> Iterator[None]:
         """Prefix every name made inside with `name/`, or share the weights of another scope."""
         self._path.append(name)
-        self._shared.append(shares)
+        self._shared.append(shares)  # the earlier scope whose weights this one reads, or ""
         try:
             yield
         finally:

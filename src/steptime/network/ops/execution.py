@@ -84,6 +84,7 @@ def executed(graph: Graph, stack: Stack) -> list[Launch]:
         launch = _launch_group(graph, ops, stack, read_counts)
         runs_with_all_weights = execution.together and first_op.part == "update"
         if runs_with_all_weights:
+            # the kernels of the first update change all weights
             if first_op.kind in launched_kinds:
                 launch = launch._replace(kernels=0)
             launched_kinds.add(first_op.kind)

@@ -59,6 +59,7 @@ def reduce_outputs(
             shape.append(size)
         elif keep:
             shape.append(1)
+    # "" in the table: a reduction keeps the type of its input
     return (TensorSpec(tuple(shape), REDUCTIONS[function] or x.dtype),)
 
 

@@ -38,6 +38,7 @@ class GradientTape:
             if op.kind != "cast":
                 continue
             source = op.inputs[0]
+            # the whole chain of casts from the frozen weight, the first one first
             if source in self.frozen or source in self.wide_casts:
                 self.wide_casts[op.outputs[0]] = (*self.wide_casts.get(source, ()), op)
 
@@ -130,6 +131,7 @@ class GradientTape:
         casts = self.wide_casts.get(op.inputs[1]) if len(op.inputs) > 1 else None
         # such as a prefix whose frozen part stands behind
         joins_frozen = op.kind == "concat" and op.inputs[-1] in self.frozen
+        # habits of software: it keeps inputs of products with few bits, and what concats join
         if casts is not None and "keeps" in self.habits:
             self._append_view(op, SAVED_INPUT)
         elif joins_frozen and "sources" in self.habits:
@@ -166,6 +168,7 @@ class GradientTape:
         sources = [
             op.inputs[0] for op in self.ops if op.name.endswith(SAVED_INPUT) or op.kind == LOSS_KIND
         ]
+        # logits and inputs that the software keeps live on: the loop still holds the previous loss
         for name in dict.fromkeys(sources):
             former = f"{name}{FORMER}"
             self.tensors[former] = self.tensors[name]

@@ -166,6 +166,7 @@ def _window(kernel: Sizes, stride: Sizes, output_size: Sizes) -> Window:
     """Return a window over images; the depth of a volume counts as part of the height."""
 
     def height_and_width(sizes: Sizes) -> Pair:
+        # the depth of a volume counts as part of the height
         return math.prod(sizes[:-1]), sizes[-1]
 
     kernel_pair = height_and_width(kernel)

@@ -190,6 +190,7 @@ class _Rank:
     ) -> tuple[str, ...]:
         """Put an exchange before the op at an index, and return the names of its outputs."""
         exchange_attrs = {"ranks": self.ranks, "stride": 1, **attrs}
+        # ops of the forward pass belong to no other op
         exchange_forward_op = "" if part == "forward" else forward_op
         op = Op(name, kind, tuple(inputs), (), exchange_attrs, part, exchange_forward_op)
         specs = outputs_of(kind, tuple(self.tensors[name] for name in inputs), op.settings)

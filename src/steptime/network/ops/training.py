@@ -47,6 +47,7 @@ def training_graph(
     tape = GradientTape(graph, habits)
     seed = _append_passes(graph, tape, loss)
     states = _append_updates(graph, tape, optimizer, has_8bit_states)
+    # software with this habit keeps tensors of the previous microbatch
     former = tape.add_former_tensors() if "former" in habits else ()
     buffers = (*graph.buffers, seed, *states, *former)
     return replace(
