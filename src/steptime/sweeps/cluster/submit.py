@@ -180,9 +180,10 @@ def send_arrays(submission: Submission, warn: Warn) -> None:
     refusals: dict[int, str] = {}
     for array in submission.arrays:
         task = submission.tasks[array.first]
-        if task.job in refusals:
+        if task.job in refusals:  # its other arrays ask for the same resources
             continue
         slurm = Slurm(find_clusters(task.need.request))
+        # The arrays of a job wait for one another, or more tasks would run than its limit says.
         previous = last_jobs.get(task.job)
         try:
             job = slurm.submit(replace(array, after=previous.number if previous else ""))
