@@ -29,6 +29,7 @@ class Binding(NamedTuple):
 
 def _remove_work(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
+    # Without `row`, `fresh` and `figures` too: elements to reduce, new pages, terms of its form.
     workless = kernel._replace(
         flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
     )

@@ -203,7 +203,7 @@ def evaluate(
         draw_count=parse_count(text_of(draws), "--draws"),
         max_rows=_read_count(max_rows, "--rows"),
         worst_count=worst_count,
-        has_worst=worst is not None,
+        has_worst=worst is not None,  # people see the worst cases only if they ask for them
         is_strict=strict,
         picture_path=None if out is None else Path(out),
     )

@@ -255,6 +255,7 @@ def _front_kinds(
 def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:
     """Yield the throughput for the user and of a device, of servers with numbers of users."""
     for kind, users in product(kinds, USERS):
+        # Each user sends two requests at least.
         request_count = max(2 * users, MIN_FRONT_REQUESTS)
         max_users = kind.pool.cache_tokens // kind.service.length
         if users > max_users or request_count > MAX_FRONT_REQUESTS:
