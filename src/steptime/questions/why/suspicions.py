@@ -203,7 +203,7 @@ def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
         compiled_s = _step_s(setup.with_options(stack="torch-compile"))
         if compiled_s is not None and compiled_s < FASTER_SHARE * eager_s:
             yield Suspicion("not compiled", prior=0.05, low_s=eager_s, high_s=eager_s)
-        if _reads_tokens(setup):
+        if _reads_tokens(setup):  # `torch-eager-1` runs attention without a fused kernel
             yield from _suspect_step("attention", 0.07, setup.with_options(stack="torch-eager-1"))
     if setup.workload.phase != "train" or not _reads_tokens(setup):
         return
