@@ -389,7 +389,7 @@ def make_progress_printer() -> Progress:
         if part_count == 0:  # the work begins, and with it the time without a line
             last_line_s = clock_s
         elapsed_s = clock_s - begin_s_by_work.setdefault(work, last_line_s)
-        is_due = clock_s > last_line_s + PATIENCE_S
+        is_due = clock_s > last_line_s + PATIENCE_S  # so never of 0 parts, by which is divided
         if total > 1 and is_due:
             last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)

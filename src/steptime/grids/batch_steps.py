@@ -79,6 +79,7 @@ class BatchSteps:
         model = self.model
         lines = self.lines
         if lines is not None:
+            # One graph stands for all: where kernels lie on lines, the remarks are equal.
             self._add_remark_key(model.graph(lines.low_batch))
             return lines.highest_values(lines.memory_lines, self.batches)
         if self.pieces:

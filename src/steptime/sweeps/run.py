@@ -360,6 +360,7 @@ def predict(
             cell = replace(sweep_cell, workload=workload)
             options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
+            # Not run: its stack only infers, and the cell trains.
             if mark in predicted_marks or not cell.is_run:
                 continue
             predicted_marks.add(mark)

@@ -112,7 +112,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     tokens_per_s = run.output_tokens_per_s
     stacked = _predict_times(search, kind, service, reader)
     times = stacked.times
-    any_stack = stacked.any_stack
+    any_stack = stacked.any_stack  # these times, widened over all possible stacks
     ttft_p90 = _scale_to_p90(run.ttft, times.ttft)
     tpot_p90 = _scale_to_p90(run.tpot, times.tpot)
     any_ttft_p90 = _scale_to_p90(run.ttft, any_stack.ttft)
