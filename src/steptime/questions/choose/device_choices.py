@@ -59,7 +59,7 @@ class _DeviceStep:
         max_microbatch = largest_batch(
             lambda size: self._find_accumulated_needs(size).total_bytes,
             usable_bytes,
-            self.batch // 2,
+            max_batch=self.batch // 2,
         )
         for microbatch in range(max_microbatch, 0, -1):
             does_divide_batch = self.batch % microbatch == 0
