@@ -209,7 +209,7 @@ def _make_cyclopts_parameter(
     label = metavar or parameter.name.upper()
     cyclopts_parameter = Parameter(
         name=(label,) if kind.is_argument else parameter.option_names,
-        help=parameter.help if has_help else None,
+        help=parameter.help if has_help else None,  # help and completion show them
         metavar=metavar,
         group=ARGUMENTS if kind.is_argument else PANEL_GROUPS[panel],
         completer=None if parameter.is_flag else make_completer(parameter),
@@ -389,7 +389,7 @@ def make_progress_printer() -> Progress:
         if part_count == 0:  # the work begins, and with it the time without a line
             last_line_s = clock_s
         elapsed_s = clock_s - begin_s_by_work.setdefault(work, last_line_s)
-        is_due = clock_s > last_line_s + PATIENCE_S
+        is_due = clock_s > last_line_s + PATIENCE_S  # so never of 0 parts, by which is divided
         if total > 1 and is_due:
             last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)

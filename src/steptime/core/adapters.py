@@ -62,8 +62,9 @@ class FewBits:
         row_count = element_count // shape[-1]
         has_row_scales = self.block == ROW_SCALES
         block_count = row_count if has_row_scales else ceil(element_count / self.block)
+        # `scale`, `zero` and `column` are the types of such numbers; "": there are none of them.
         tensors = {SCALE: (block_count, self.scale)}
-        if self.scale_block:
+        if self.scale_block:  # the scales themselves are quantised, in blocks of so many
             tensors[SCALE_OF_SCALES] = (ceil(block_count / self.scale_block), "float32")
         if self.zero:
             tensors[ZERO] = (block_count, self.zero)

@@ -44,6 +44,7 @@ def with_dimension(result: Any, operator: str, left: object, right: object) -> A
     elif right_dimension and operator == "*":
         dimension = right_dimension
     elif right_dimension and operator == "/":
+        # A number over seconds is a rate, and over a rate it is seconds.
         dimension = {"s": "/s", "/s": "s"}.get(right_dimension, "")
     # A number without a unit cannot be added to seconds: the sum has no known unit.
     elif operator not in "*/":

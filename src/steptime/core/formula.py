@@ -158,6 +158,7 @@ def fill_braces(
     def replace_braces(match: re.Match[str]) -> str:
         content = match[1].strip()  # a column's name or a formula
         # A column is filled in as the file spells it; in formulas cells are numbers.
+        # `has_integers`: a cell such as `4.0` is written 4, as a model text or a count needs it.
         if content in cells:
             return _integer_text(cells[content]) if has_integers else str(cells[content])
         try:
@@ -224,4 +225,5 @@ def parse_cell(cell: object) -> Any:
     number = number_of(text)
     if math.isfinite(number):
         return number
+    # The text `False` would be true in a condition: a `TruthText` counts as what it says.
     return TruthText(text) if text.lower() in ("true", "false") else text

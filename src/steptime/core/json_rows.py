@@ -33,6 +33,7 @@ def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterato
             if not _is_json_lines(text):
                 raise InputError(f"{source}:1: not JSON: {error}") from None
             rows = _read_line_rows(text, layout)
+    # `has_names`: rows get the names of inner objects, and keys that only other rows have.
     yield from _complete_names(rows) if layout.has_names else rows
 
 
@@ -81,6 +82,8 @@ def _read_line_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
 
 def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[JsonRow]:
     """Yield the rows of a document: a list, a list within objects, or an object alone."""
+    # Values beside the list of rows are cells of each row, if the layout `has_names`: such a
+    # layout finds columns by itself, while others take rows exactly as they are.
     outer_cells: dict[str, object] = {}
     rows = document
     for key in filter(None, layout.rows_path.split(".")):

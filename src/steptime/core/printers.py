@@ -125,6 +125,7 @@ def _lazy_list_parts(value: Any, newline: str) -> Iterator[str]:
     separator = f"{newline}  "
     next_separator = f",{newline}  "
     yield "["
+    # The rows of a `JsonRows` are JSON texts already, read in chunks.
     single_texts = ([_encode(item, ", ")] for item in value)
     for item_texts in value.read_chunks() if isinstance(value, JsonRows) else single_texts:
         yield separator

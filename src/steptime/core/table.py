@@ -71,6 +71,7 @@ class LazySequence(Sequence[Item_co]):
         if isinstance(positions, int):
             return next(islice(self, positions, None))
         is_forward = positions.step > 0
+        # `first_items` are computed already; any other item is computed anew.
         has_first_items = positions.stop <= len(self.first_items)
         if is_forward and has_first_items:
             return list(self.first_items[index])

@@ -121,6 +121,7 @@ def rows_of_text(
     if layout.has_names and not says_line_format:  # a log of JSON objects is known by its prefix
         first_text = text[:_PREFIX_CHARACTERS]
         prefix = next((prefix for prefix in LOG_PREFIXES if prefix in first_text), "")
+        # The brace is no part of the prefix: it opens the JSON object behind it.
         file_layout = replace(layout, prefix=prefix.removesuffix(" {"))
     if file_layout.row_pattern:
         yield from log_rows(text, file_layout)

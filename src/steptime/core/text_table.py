@@ -262,6 +262,7 @@ def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) ->
     for column in columns:
         if column.is_spare and count_values([*keys, column.key]) > count_values(keys):
             keys.append(column.key)
+    # A single row has 0, not 1: a value is called constant, and hidden, only among several rows.
     return {key: count_values([key]) if len(rows) > 1 else 0 for key in keys}
 
 

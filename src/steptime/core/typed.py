@@ -123,7 +123,8 @@ def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: st
 
 def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPlace:
     """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
-    plain_kind, words = next(_list_plain_kinds(kind))
+    # The message names one expected type: of a union such as `X | None` the first member.
+    plain_kind, type_words = next(_list_plain_kinds(kind))
     is_inner = False
     for index, name in _PART.findall(path):  # one of both is ""
         try:
@@ -134,13 +135,15 @@ def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPl
             value = value[int(index)]
             prefix += f"[{index}]"
         else:
-            key = _first_wrong_key(value, member_kind) if index == "..." else name
+            # msgspec writes `[...]` for a value under a key that it does not name.
+            is_unnamed_key = index == "..."
+            key = _first_wrong_key(value, member_kind) if is_unnamed_key else name
             value = value[key]
             dot = "." if prefix and not prefix.endswith(".") else ""
             prefix += f"{dot}{key}"
-        plain_kind, words = next(_list_plain_kinds(member_kind))
+        plain_kind, type_words = next(_list_plain_kinds(member_kind))
         is_inner = True
-    return _FaultPlace(plain_kind, words, value, prefix, is_inner)
+    return _FaultPlace(plain_kind, type_words, value, prefix, is_inner)
 
 
 def _describe_field_fault(place: _FaultPlace, fault: str, field: str, source: str) -> InputError:

@@ -24,7 +24,8 @@ def positions(
     steps_rounded_up = -(-max_start // stride)
     last_start = steps_rounded_up * stride
     begins_behind_map = last_start >= padding_before + size
-    # As PyTorch's `ceil_mode`: a window that would begin in the padding is left out.
+    # PyTorch's `ceil_mode` leaves out a window that would begin in the padding; others count it
+    # (`in_padding`).
     if begins_behind_map and not in_padding:
         return steps_rounded_up  # without the last window
     return steps_rounded_up + 1

@@ -244,7 +244,7 @@ class Tuning:
         if min(self.rank, self.tokens) < 0 or not 0 <= self.dropout < 1:
             raise InputError("--lora: r is at least 1, dropout at least 0 and below 1")
         needs_rank = self.adapter != LORA and "r" in ADAPTERS[self.adapter].settings
-        if needs_rank and not self.rank:
+        if needs_rank and not self.rank:  # LoRA without a rank, the default, is no adapter
             raise InputError(f"--adapter {self.adapter}: r is at least 1")
         if self.saved and not self.has_adapter:
             raise InputError(

@@ -54,6 +54,7 @@ class BatchSteps:
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
+        # Lines are priced as arrays over the batches, which not all methods take.
         is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
         self.lines: StepLines | None = (
             find_step_lines(model, distinct_batches) if is_worth_lines else None
@@ -63,6 +64,7 @@ class BatchSteps:
         lacks_lines = is_worth_lines and self.lines is None
         if lacks_lines and may_split and stack_of(model.settings).pads:
             self.pieces = _split_by_remainder(model, batches)
+        # Devices with another usual stack or data type have steps of their own (`under`).
         self._under = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
@@ -77,6 +79,7 @@ class BatchSteps:
         model = self.model
         lines = self.lines
         if lines is not None:
+            # One graph stands for all: where kernels lie on lines, the remarks are equal.
             self._add_remark_key(model.graph(lines.low_batch))
             return lines.highest_values(lines.memory_lines, self.batches)
         if self.pieces:
@@ -91,6 +94,7 @@ class BatchSteps:
             living_bytes = model.living(batch)  # of the tensors, at each moment of the step
             peak_bytes = max(living_bytes)
             peaks.append(peak_bytes)
+            # What the allocator reserves beyond the tensors.
             self._built_blocks.append(model.blocks(peak_bytes, batch))
             # Its kernels are cached while its graph is at hand.
             if len(self.batches) <= MAX_LOWERED_BATCHES:

@@ -27,7 +27,7 @@ def largest_batch(
         needed_bytes[batch] = memory(batch)
         return needed_bytes[batch] <= has_bytes
 
-    # Enlarge the batch until it no longer fits, then narrow the gap between both.
+    # Enlarge the batch by the factor `growth` until it no longer fits, then narrow the gap.
     fitting = 0
     too_large = 1
     while too_large <= max_batch and fits(too_large):

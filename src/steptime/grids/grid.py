@@ -87,6 +87,7 @@ def grid(
     """
     for make in models:
         workload = make(batches[0] if batches else None)
+        # Where no option names a stack, each device has its usual one (`assumes`).
         model = StepModel(workload, devices[0], link, method, options, assumes=True)
         steps = BatchSteps(model, batches or (workload.batch_per_replica,))
         models_on_devices = [model.on(device) for device in devices]

@@ -364,7 +364,7 @@ def _model_of_rank(
         options,
         graph=graph_of_rank(workload, strategy, overlap),
         overlap=overlap and exchange.overlaps,
-        assumes=True,
+        assumes=True,  # the usual stack of the device where no option names one
     )
     if exchange.shards and model.lowered().by_layer:
         raise InputError(f"{method}: no shards where steps are counted by layers")
@@ -380,7 +380,7 @@ def _exchange_settings(model: StepModel, exchange: Strategy, overlap: bool) -> d
         settings["link_latency_s"] = link.latency_s
         settings["link_bytes_per_s"] = link.bytes_per_s
     if exchange.overlaps and not overlap:
-        settings["overlap"] = False
+        settings["overlap"] = False  # records leave out True, the default
     return settings
 
 

@@ -61,7 +61,8 @@ def predict_records(
         batches = list(dict.fromkeys(step.batch_per_replica for step in workloads_of_network))
         for dtype in dtypes:
             workload = network.with_dtype(find_dtype(dtype)) if dtype else network
-            # Any device will do: `_predict_devices` puts the model on those of the places.
+            # Any device will do: `_predict_devices` puts the model on those of the places. Each has
+            # its usual stack where no option names one (`assumes`).
             first_device, _ = places[0]
             model = StepModel(workload, first_device, method=method, options=options, assumes=True)
             devices = [device for device, place_dtype in places if place_dtype == dtype]

@@ -29,6 +29,7 @@ class Binding(NamedTuple):
 
 def _remove_work(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
+    # Without `row`, `fresh` and `figures` too: elements to reduce, new pages, terms of its form.
     workless = kernel._replace(
         flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
     )
@@ -194,7 +195,7 @@ def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[fl
         is_host_slower = last_issue_s > sum(device_s_by_pass)
         return (last_issue_s, len(device_s_by_pass)) if is_host_slower else (0.0, 0)
     # This host waits for the device at the end of every step: compare both pass by pass.
-    host_path_s = host.base_s
+    host_path_s = host.base_s  # seconds before the first kernel is issued
     first_device_pass = 0
     device_end_s = host.base_s
     for pass_index, (device_s, issued_s) in enumerate(

@@ -114,6 +114,7 @@ def convert(
     else:
         # An export of code is a file with its batch axis settled, but not yet read strictly.
         text = options.set_reading(source.model, strict and source.is_code, None)
+        # Trusted: the user typed the model, so it may be the user's own code.
         model_choice = read_model(str(text), allow_unknown, trusted=True)
         default_phase = target.phases[0]
         workload = make_workload(model_choice, text_of(batch), dtype, phase or default_phase)

@@ -272,5 +272,6 @@ def count_step(
         phase: train or infer.
         optimizer: the optimizer.
     """
+    # Trusted: the caller's text may name the caller's own code.
     workload = make_workload(read_model(model, trusted=True), batch, dtype, phase, optimizer)
     return count_graph(build_step(workload))

@@ -180,6 +180,7 @@ def _check_option_value(key: str, text: str) -> None:
     elif key == "dtype":
         find_dtype(text)
     elif key == "model":
+        # Trusted: the user typed the model, so it may be the user's own code.
         make_workload(read_model(text, trusted=True))
     else:
         choices = PHASES if key == "phase" else OPTIMIZERS

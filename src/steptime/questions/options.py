@@ -155,6 +155,7 @@ def workload_of(
         is_range = plural == "batches" and ".." in text
         if is_list or is_range:
             raise InputError(f"{shorten(text)}: several {plural} go with predict --grid")
+    # Trusted: the user typed the model, so it may be the user's own code.
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:
         choice = set_length(choice, length)

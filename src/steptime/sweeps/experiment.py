@@ -222,7 +222,9 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
     """
     axes = []
     for network_place, table in _list_networks(experiment, place):
-        choice = choice_of(table, network_place, trusted=True)  # its sweep was asked for
+        # Trusted: a person asked for this experiment, so its networks may be Python code, which
+        # runs when they are built.
+        choice = choice_of(table, network_place, trusted=True)
         family = family_of(choice)
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis)

@@ -52,7 +52,7 @@ def attempt(
     key = workers.key(cell)
     if obstacle := _find_obstacle(cell, key, means):
         return _fail(trial, key, means, obstacle)
-    if begin:
+    if begin:  # a cell counts as begun only once its worker has started
         workers.get(*cell.process)
         begin()
     return measure_cell(workers, trial, means)
@@ -330,7 +330,7 @@ def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
 
 def _find_obstacle(cell: Cell, key: WorkerKey, means: Means) -> Failure | None:
     """Return why a cell is not tried, None if it is; a launcher looks to the CPUs itself."""
-    if ranks.find_rank().size == 1:
+    if ranks.find_rank().size == 1:  # a launcher looks to the CPUs of its ranks itself
         try:
             cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:
@@ -360,6 +360,7 @@ def predict(
             cell = replace(sweep_cell, workload=workload)
             options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
+            # Not run: its stack only infers, and the cell trains.
             if mark in predicted_marks or not cell.is_run:
                 continue
             predicted_marks.add(mark)

@@ -96,6 +96,7 @@ class Workers:
         if replicas != self.rank.size:
             started = f"the launcher started {self.rank.size} processes"
             raise InputError(f"{replicas} replicas, but {started}")
+        # Ranks that start workers anew meet by the number of the attempt, not in an older group.
         self._started += 1
         return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
 

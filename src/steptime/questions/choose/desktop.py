@@ -105,7 +105,7 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
         """Return the devices that it fits as a table; without any, all of them."""
         # Devices of unknown memory (None) stay in.
         printed_rows = [row for row in self.rows if row.fits is not False]
-        if not printed_rows:
+        if not printed_rows:  # where none fits, all are printed, with what each needs
             printed_rows = list(self.rows)
         cells = [row.to_dict() for row in printed_rows]
         filled_columns = [

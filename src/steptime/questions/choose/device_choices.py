@@ -59,7 +59,7 @@ class _DeviceStep:
         max_microbatch = largest_batch(
             lambda size: self._find_accumulated_needs(size).total_bytes,
             usable_bytes,
-            self.batch // 2,
+            max_batch=self.batch // 2,
         )
         for microbatch in range(max_microbatch, 0, -1):
             does_divide_batch = self.batch % microbatch == 0
@@ -236,8 +236,8 @@ def _price_row(
     microbatch_count = step.batch // microbatch
     microbatch_s = timeline.step_s - timeline.update_s
     step_s = microbatch_count * microbatch_s + timeline.update_s
-    # From one microbatch with its update to the whole step.
-    growth = step_s / timeline.step_s if timeline.step_s else 1.0
+    # The interval and the energy of the whole step are assumed to grow as its time does.
+    step_over_microbatch = step_s / timeline.step_s if timeline.step_s else 1.0
     priced_training = training
     if offer is not None:
         priced_training = replace(training, price=offer.price, billing=offer.billing)
@@ -246,11 +246,12 @@ def _price_row(
     energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
     step_count = training.examples * training.epochs / step.batch
-    microbatch_steps = step_count * growth  # energy is known of one microbatch with its update
+    # Energy is known of one microbatch with its update.
+    microbatch_steps = step_count * step_over_microbatch
     return make_row(
         step_s=step_s,
-        low_s=None if timeline.low_s is None else timeline.low_s * growth,
-        high_s=None if timeline.high_s is None else timeline.high_s * growth,
+        low_s=None if timeline.low_s is None else timeline.low_s * step_over_microbatch,
+        high_s=None if timeline.high_s is None else timeline.high_s * step_over_microbatch,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(step.model.workload), examples_per_s),
         train_s=bill.train_s,

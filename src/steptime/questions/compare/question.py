@@ -35,6 +35,7 @@ from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
 MAX_UNPAIRED_NOTES = 8
+PREDICTED_SIDE = "predicted"  # the side a where predictions are compared with measurements
 RowStruct = TypeVar("RowStruct")
 Platforms = Annotated[str | Sequence[str], Kind("A,B")]
 Column = Annotated[str, Kind("COLUMN")]
@@ -179,7 +180,7 @@ def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing
         pairing = pairs.two_platforms(data, name_a, name_b, quantity, any_dtype=any_dtype)
         return name_a, name_b, pairing
     # One folder and no sides: its records hold predictions beside measurements.
-    return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
+    return PREDICTED_SIDE, "measured", pairs.predicted_and_measured(data, quantity)
 
 
 def _make_answer(
@@ -320,7 +321,9 @@ def _describe_errors(errors: Accuracy, name_a: str) -> str:
     """Return the ratio of all pairs in the mean, of a prediction with its errors."""
     mean = f"b / a is {errors.geometric_mean_ratio:.3g} in the geometric mean"
     median_error, share_within = errors.median_error, errors.within_factor_2
-    if name_a != "predicted" or median_error is None or share_within is None:
+    # Only a prediction has an error: two measurements differ.
+    is_of_predictions = name_a == PREDICTED_SIDE
+    if not is_of_predictions or median_error is None or share_within is None:
         return f"{mean} ({errors.pairs} pairs)"
     return (
         f"median error of a against b {percent(median_error)} "
@@ -336,7 +339,9 @@ def _describe_intervals(
     if not len(pairing):
         quantity = pairing.quantity
         line = f"nothing to compare: no network has its {quantity} on both sides"
-        if name_a != "predicted" and _have_different_types(unpaired):
+        # Predictions beside measurements take no `--any-dtype`.
+        is_of_predictions = name_a == PREDICTED_SIDE
+        if not is_of_predictions and _have_different_types(unpaired):
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []

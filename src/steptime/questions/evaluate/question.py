@@ -203,7 +203,7 @@ def evaluate(
         draw_count=parse_count(text_of(draws), "--draws"),
         max_rows=_read_count(max_rows, "--rows"),
         worst_count=worst_count,
-        has_worst=worst is not None,
+        has_worst=worst is not None,  # people see the worst cases only if they ask for them
         is_strict=strict,
         picture_path=None if out is None else Path(out),
     )
@@ -320,6 +320,7 @@ def _evaluate_trainings(
     errors = evaluate_tables(
         tables,
         request.method_name,
+        # A block: what of a row's training the constants of its stack were not fitted on.
         by=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,

@@ -57,7 +57,8 @@ def list_fitting_commands(
     graph = base_model.graph()
     is_training = step.phase == "train"
     is_sequence_training = is_training and graph.tokens is not None
-    # Recompute needs layers that repeat, whose inputs can be kept instead of all activations.
+    # Recompute needs layers that repeat, whose inputs can be kept instead of all activations; not
+    # `to_end`: only ops that a gradient needs run again.
     can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
     candidates = [(step, largest_batch)] if largest_batch > 0 else []

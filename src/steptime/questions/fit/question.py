@@ -98,13 +98,13 @@ def _answer_step(
     usable_bytes = device.datasheet.usable_bytes
     prediction = step_model.predict()
     needs = step_model.needs()
-    growth = _find_growth(step_model)
-    largest_fitting_batch = _find_largest_batch(step_model, growth)
+    batch_growth = _find_growth(step_model)  # the factor from one batch of the table to the next
+    largest_fitting_batch = _find_largest_batch(step_model, batch_growth)
     is_capped = largest_fitting_batch is not None and largest_fitting_batch >= MAX_BATCH
     does_none_fit = largest_fitting_batch == 0
     # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
     last_batch = largest_fitting_batch or workload.batch_per_replica
-    doubled_batches = [] if does_none_fit else doubling(last_batch, growth)
+    doubled_batches = [] if does_none_fit else doubling(last_batch, batch_growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])

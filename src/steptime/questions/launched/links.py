@@ -46,7 +46,8 @@ def assume_links(
     devices_per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
     link_by_option = {}
     if device_count > 1:
-        # Without a link of their own, the devices of a node reach each other through the host.
+        # Without a link of their own, the devices of a node reach each other through the host: the
+        # catalogue has such links under the name of the link to the host with "-host".
         link_through_host = f"{link_to_host}-host"
         has_link_through_host = link_through_host in catalog.link_names()
         fallback_link = link_through_host if has_link_through_host else link_to_host

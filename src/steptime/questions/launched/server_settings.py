@@ -58,7 +58,8 @@ def replace_data_ranks_by_replicas(settings: QuestionSettings, model: object) ->
     data_ranks = settings.options.get("data", 1)
     if data_ranks == 1:
         return
-    # Data-parallel ranks share the experts; without any, each is a server by itself.
+    # Data-parallel ranks share the experts; without any, each is a server by itself. The user
+    # gave the network or the job, so that it may be code (trusted).
     if read_language_model(str(model), trusted=True).experts:
         return
     for name in ("data", "expert"):

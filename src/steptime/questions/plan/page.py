@@ -37,7 +37,8 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
     if len(requests) > MAX_SEARCHES:
         count = f"{len(requests)} searches (models x devices x numbers x lengths x batches x types)"
         raise InputError(f"--page: {count}, at most {MAX_SEARCHES}")
-    # Names and links that are wrong are refused: they are no searches that find nothing.
+    # Names and links that are wrong are refused: they are no searches that find nothing. The user
+    # typed the models, so they may be the user's own code (trusted).
     for model in dict.fromkeys(request.model for request in requests):
         family_of(read_model(model, trusted=True))
     for request in requests:

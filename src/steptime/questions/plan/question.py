@@ -241,6 +241,7 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
     # A search may choose to offload by itself.
     default_offload = None if is_search else "none"
     is_without_offload = request.split.get("offload", default_offload) == "none"
+    # Of a plan that does not fit, the answer comes first: its nearest one may offload.
     does_fit = answer.fits if isinstance(answer, PlanAnswer) else True
     if request.site.host_link and is_without_offload and does_fit:
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")

@@ -131,7 +131,7 @@ def _search_answer(
     front: Sequence[PricedPlan],
     fastest: Sequence[PricedPlan],
 ) -> PlanSearchAnswer:
-    best = _price_best(front[0], request, groups)
+    best = _price_best(front[0], request, groups)  # the front begins with its fastest plan
     limits_s = _as_fast_limits(groups, best)
     # By identity: the fastest plans are among those of the front, or apart from it.
     rows = {id(plan): _plan_row(plan, best, limits_s) for plan in (*front, *fastest)}
@@ -276,7 +276,8 @@ def _as_fast_limits(
     for group in groups:
         problem = group.problem
         is_device_of_best = problem.device.name == best.device
-        # Plans of one type of device share its error; of two types, their intervals may overlap.
+        # Plans of one type of device share its error; of two types, their intervals may overlap:
+        # `step_bounds.low` is the low end of a step over its predicted time.
         if is_device_of_best:
             limits_s[group.key] = best.step_s * error_ratio(problem)
         else:

@@ -151,6 +151,7 @@ def _workload_maker(step: StepOptions) -> WorkloadMaker:
         if isinstance(name, Workload):
             return name
         text = set_reading(name, step.strict, step.batch_axis)
+        # Trusted: the user typed the model, so it may be the user's own code.
         choice = read(text, step.allow_unknown, trusted=True)
         if step.sequence_length is not None:
             choice = set_length(choice, step.sequence_length)

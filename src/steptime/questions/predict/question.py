@@ -183,6 +183,7 @@ def predict(
     workload = step.workload(model, batch)
     device_name = options.single_device(text_of(device))
     models = [
+        # Without --stack the usual one of the device is assumed.
         StepModel(workload, device_name, method=method, options=method_options, assumes=True)
         for method_options in (settings, *other_settings)
     ]

@@ -101,12 +101,17 @@ def with_threads(device: Device, threads: int) -> Device:
     """Return a CPU with another number of cores at work, whose rates grow with it."""
     sheet = device.datasheet
     cores = sheet.cores or cores_of(device)
-    ratio = threads / cores
+    # Rates of a CPU are taken to be proportional to the threads that work.
+    threads_over_cores = threads / cores
     scaled_device = device.with_figures(
         cores=threads,
-        peak_flop_per_s={name: ratio * rate for name, rate in sheet.peak_flop_per_s.items()},
-        vector_flop_per_s={name: ratio * rate for name, rate in sheet.vector_flop_per_s.items()},
-        memory_bytes_per_s=ratio * sheet.memory_bytes_per_s,
+        peak_flop_per_s={
+            name: threads_over_cores * rate for name, rate in sheet.peak_flop_per_s.items()
+        },
+        vector_flop_per_s={
+            name: threads_over_cores * rate for name, rate in sheet.vector_flop_per_s.items()
+        },
+        memory_bytes_per_s=threads_over_cores * sheet.memory_bytes_per_s,
     )
     return replace(scaled_device, name=f"{device.name}, {counted(threads, 'thread')}")
 

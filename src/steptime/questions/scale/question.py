@@ -166,12 +166,12 @@ def scale(
         None if link is None else parsed_options.fabric(text_of(link), message_us),
         method,
         parsed_options.method_options(options),
-        assumes=True,
+        assumes=True,  # without --stack, the usual one of the device
     )
     if message_us is not None and not step_model.method.latency:
         raise InputError(f"--latency-us: method {step_model.method.name} knows no latency")
-    factor = parse_number(compression, "--compression", at_least=1.0)
-    sync = Sync(collective, factor, overlap)
+    compression_factor = parse_number(compression, "--compression", at_least=1.0)
+    sync = Sync(collective, compression_factor, overlap)
     counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
     # One replica uses no link.

@@ -112,7 +112,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     tokens_per_s = run.output_tokens_per_s
     stacked = _predict_times(search, kind, service, reader)
     times = stacked.times
-    any_stack = stacked.any_stack
+    any_stack = stacked.any_stack  # these times, widened over all possible stacks
     ttft_p90 = _scale_to_p90(run.ttft, times.ttft)
     tpot_p90 = _scale_to_p90(run.tpot, times.tpot)
     any_ttft_p90 = _scale_to_p90(run.ttft, any_stack.ttft)
@@ -255,6 +255,7 @@ def _front_kinds(
 def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:
     """Yield the throughput for the user and of a device, of servers with numbers of users."""
     for kind, users in product(kinds, USERS):
+        # Each user sends two requests at least.
         request_count = max(2 * users, MIN_FRONT_REQUESTS)
         max_users = kind.pool.cache_tokens // kind.service.length
         if users > max_users or request_count > MAX_FRONT_REQUESTS:

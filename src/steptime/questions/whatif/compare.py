@@ -120,17 +120,16 @@ def _compare_network_ops(
     """Return the ops of a network at the same batch and, where it grows, at the larger one."""
     ops: list[ComparedOp] = []
     if row.status == "ok":
-        ops += _compare_ops(
-            case.before, find_critical_path(model, case.batch), 1.0, UNCHANGED_BATCH
-        )
+        changed_path = find_critical_path(model, case.batch)
+        ops += _compare_ops(case.before, changed_path, batch_ratio=1.0, batch=UNCHANGED_BATCH)
     if grown_path is not None and row.grown_batch is not None:
-        growth = row.grown_batch / case.batch
-        ops += _compare_ops(case.before, grown_path, growth, LARGER_BATCH)
+        batch_ratio = row.grown_batch / case.batch
+        ops += _compare_ops(case.before, grown_path, batch_ratio, batch=LARGER_BATCH)
     return ops
 
 
 def _compare_ops(
-    before: CriticalPath, after: CriticalPath, growth: float, batch: str
+    before: CriticalPath, after: CriticalPath, batch_ratio: float, batch: str
 ) -> list[ComparedOp]:
     """Return ops with their seconds before, and after for as many examples.
 
@@ -146,16 +145,16 @@ def _compare_ops(
             unit=old.kernel.unit,
             bound=old.bound,
             batch=batch,
-            traffic=None if batch == UNCHANGED_BATCH else _traffic_of(old, new, growth),
+            traffic=None if batch == UNCHANGED_BATCH else _traffic_of(old, new, batch_ratio),
             before_s=old.time.value,
             # For as many examples as before.
-            after_s=new.time.value / growth,
+            after_s=new.time.value / batch_ratio,
         )
         for old, new in zip(before.bindings, after.bindings, strict=True)
     ]
 
 
-def _traffic_of(old: Binding, new: Binding, growth: float) -> str | None:
+def _traffic_of(old: Binding, new: Binding, batch_ratio: float) -> str | None:
     """Return the traffic of a memory-bound op: weights each step, or activations each example.
 
     Traffic of each step grows by less than half of what the batch does.
@@ -163,7 +162,7 @@ def _traffic_of(old: Binding, new: Binding, growth: float) -> str | None:
     if old.bound != "memory":
         return None
     # Bytes of a step (weights) stay as many in a larger batch, those of examples grow with it.
-    midway_bytes = (1 + growth) / 2 * old.kernel.bytes
+    midway_bytes = (1 + batch_ratio) / 2 * old.kernel.bytes
     return STEP_TRAFFIC if new.kernel.bytes < midway_bytes else EXAMPLE_TRAFFIC
 
 

@@ -91,6 +91,7 @@ def make_cases(
     for workload in watched(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
+            # The usual stack where no option names one (`assumes`).
             model = StepModel(workload, device, method=method, options=options, assumes=True)
             _ = model.effective_device  # raises for a type without a peak
             models[key] = model, BatchSteps(model, TRIAL_BATCHES)
@@ -131,6 +132,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
         model: the same network on the changed device.
     """
     changed_largest = case.largest_on(model.device)
+    # Batch 0: the largest that fits was asked for, and none did.
     fits_before = bool(case.batch) and case.fits_on(case.model.device, case.largest)
     fits_after = bool(case.batch) and case.fits_on(model.device, changed_largest)
     row = NetworkRow(

@@ -249,6 +249,7 @@ def _draw_map(
         cell: dict[str, object] = {"value": row.grown_speedup, "status": "does not fit"}
         for axis, change in change_of_axis.items():
             changed_figure = row.changes[change.key]
+            # A panel is a chart of its own, with this text as its title.
             cell[axis] = f"{changed_figure:g}" if axis == "panel" else changed_figure
         cells.append(cell)
     caption = [

@@ -158,6 +158,7 @@ def find_device(platform: str) -> Device:
 
 def _setup_of(record: Record, device: Device, method: str, options: Mapping[str, str]) -> Setup:
     """Return the step of a record on one device, under the settings with which it ran."""
+    # On one device (`Plan()`): communication is not predicted, but as the record has it.
     setup = Setup(replace(record.workload, plan=Plan()), device, method, options)
     model = setup.model
     # What the user sets wins over what the record says.

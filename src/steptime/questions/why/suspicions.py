@@ -91,6 +91,7 @@ def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     half_s = _step_s(_changed(setup, dtype=half_dtype))
     if half_s is not None and half_s > FASTER_SHARE * float32_s:
         return  # float32 costs hardly more, so that it explains nothing
+    # Who names a shorter type is less likely to run in float32 by mistake.
     names_mixed_type = "dtype" in run.options and not is_float32
     prior = 0.08 if names_mixed_type else 0.2
     yield Suspicion("precision", prior, low_s=float32_s, high_s=float32_s)
@@ -108,6 +109,7 @@ def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
         return
     if channels_last_s > FASTER_SHARE * channels_first_s:
         return  # the layout hardly matters, so that it explains nothing
+    # Who names a layout is less likely to run in another one by mistake.
     prior = 0.05 if "channels_last" in run.options else 0.15
     yield Suspicion("layout", prior, channels_first_s, channels_first_s)
 
@@ -201,7 +203,7 @@ def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
         compiled_s = _step_s(setup.with_options(stack="torch-compile"))
         if compiled_s is not None and compiled_s < FASTER_SHARE * eager_s:
             yield Suspicion("not compiled", prior=0.05, low_s=eager_s, high_s=eager_s)
-        if _reads_tokens(setup):
+        if _reads_tokens(setup):  # `torch-eager-1` runs attention without a fused kernel
             yield from _suspect_step("attention", 0.07, setup.with_options(stack="torch-eager-1"))
     if setup.workload.phase != "train" or not _reads_tokens(setup):
         return

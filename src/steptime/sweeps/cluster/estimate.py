@@ -44,7 +44,7 @@ def estimate_job(
     GPU, or of the node where none was asked for.
     """
     need = job[0].need
-    device = device_of(need.request.gpu[0])
+    device = device_of(need.request.gpu[0])  # the requests of cells have one type of GPU each
     trials = [trial for task in job for trial in task.trials]
     gpu_memories = []  # of the GPU, or of the node where none is asked for
     node_memories = []

@@ -144,7 +144,7 @@ def parse_nodes(text: str, request: ResourceRequest) -> NodeList:
     if not request.partition:
         default_rows = [row for row in rows if row[1].endswith("*")]  # sinfo marks the default
         rows = default_rows or rows
-    gpu_type = request.gpu[0]
+    gpu_type = request.gpu[0]  # its only one; "" for no GPU
     nodes: dict[str, Node] = {}
     unfit_names: dict[str, set[str]] = {}  # by the GPUs that a node has instead
     for name, _partition, state, gpus, features, reason in rows:

@@ -219,7 +219,7 @@ def _gpu_memory(cell: Cell, gpu_type: str, step_bytes: int) -> CellMemory:
     device = device_of(gpu_type)
     if device is None:
         return CellMemory(gpu_type, step_bytes, None)
-    # The GPU is asked for and not used.
+    # The step runs on the CPU, though a GPU is asked for: the GPU holds no context of it.
     if cell.options.device == "cpu":
         return CellMemory(gpu_type, step_bytes, device.datasheet.usable_bytes)
     stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)

@@ -74,7 +74,7 @@ def make_flags(need: Need, name: str, folder: str) -> list[str]:
     # Over several nodes Slurm starts every process; on one node a single task starts them all.
     tasks_per_node = processes if need.nodes > 1 else 1
     cores_per_task = need.cores * processes // tasks_per_node
-    gpu_type = request.gpu[0]
+    gpu_type = request.gpu[0]  # its only one; "" for no GPU
     memory = f"{round(request.memory_GB * 1e9 / 2**20)}M" if request.memory_GB else ""
     values = {
         "job-name": name,

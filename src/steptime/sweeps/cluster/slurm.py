@@ -55,6 +55,7 @@ class Slurm:
         try:
             answer = commands.ask(command)
         except (InputError, SchedulerError):
+            # sbatch may fail after Slurm took the job: then the queue has its name.
             if job := self.find_job(array.name):
                 return job
             raise

@@ -145,7 +145,7 @@ class Submission:
             name=f"{self.name}-{first.number}",
             first=first.number,
             tasks=len(tasks),
-            max_running=1 if request.node else request.max_running_tasks,
+            max_running=1 if request.node else request.max_running_tasks,  # one at a time on a node
         )
 
     @cached_property
@@ -233,9 +233,9 @@ class Submission:
         A task of a withdrawn array is claimed by no job any more.
         """
         link = self.folder / "progress" / f"{task}.job"
-        claimant = job or "0"
+        claimant = job or "0"  # a link needs a target where no job is known
         array = next(array for array in reversed(self.arrays) if array.first <= task)
-        if array.first in self.read_withdrawn() and not link.is_symlink():
+        if array.first in self.read_withdrawn() and not link.is_symlink():  # unless claimed before
             return False
         try:
             link.symlink_to(claimant)

@@ -123,6 +123,7 @@ def _withdraw_arrays(snapshot: Snapshot) -> bool:
     is_changed = False
     for submission in snapshot.submissions:
         jobless_arrays = [array for array in submission.open_arrays if array.name not in live_names]
+        # Their cells are sent again: a job that Slurm makes of them late must not run them, too.
         # The list of withdrawn arrays names an array by the number of its first task.
         withdrawn_first_tasks = submission.read_withdrawn()
         jobless_first_tasks = {array.first for array in jobless_arrays}
@@ -139,6 +140,7 @@ def _restore_live_arrays(snapshot: Snapshot) -> None:
         live_arrays = [array for array in submission.arrays if array.name in live_names]
         live_first_tasks = {array.first for array in live_arrays}
         withdrawn_first_tasks = submission.read_withdrawn()
+        # Their jobs came before the list was written: these run the cells after all.
         if withdrawn_first_tasks & live_first_tasks:
             submission.write_withdrawn(withdrawn_first_tasks - live_first_tasks)
 
@@ -180,9 +182,10 @@ def send_arrays(submission: Submission, warn: Warn) -> None:
     refusals: dict[int, str] = {}
     for array in submission.arrays:
         task = submission.tasks[array.first]
-        if task.job in refusals:
+        if task.job in refusals:  # its other arrays ask for the same resources
             continue
         slurm = Slurm(find_clusters(task.need.request))
+        # The arrays of a job wait for one another, or more tasks would run than its limit says.
         previous = last_jobs.get(task.job)
         try:
             job = slurm.submit(replace(array, after=previous.number if previous else ""))

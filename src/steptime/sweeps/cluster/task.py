@@ -204,6 +204,7 @@ def _find_facts(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
 def _make_interrupted(start: Start, trial: Trial, deaths: int) -> Record:
     """Return the record of a trial whose job ended while it was measured, and began again."""
     outputs = read_outputs(start.submission, start.task.number)
+    # The last output is of this start, the one before it of the start that was interrupted.
     cause = cause_of_restart(outputs[-2] if len(outputs) > 1 else "")
     is_final = deaths > start.task.need.request.requeues
     end = f"; given up after {deaths} times" if is_final else ""
