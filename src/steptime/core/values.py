@@ -225,7 +225,7 @@ def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tu
     """Return the number of a value and its unit, "" for a bare number; NaN for another text."""
     text = str(value).strip()
     match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
-    if match is None or isinstance(value, bool):
+    if match is None:  # no number at all: the caller says which form it wants
         return nan, ""
     number, unit = match.groups()
     if unit and unit not in units:

@@ -109,6 +109,7 @@ def _match_pattern(
     else:
         function, *operand_patterns = pattern
         for operands in _list_operand_orders(b, function, x):
+            # A function may take more operands than a pattern names, such as the axes of a mean.
             if len(operands) >= len(operand_patterns):
                 yield from _match_operands(b, operand_patterns, operands, bindings)
 

@@ -35,7 +35,6 @@ from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
 MAX_UNPAIRED_NOTES = 8
-PREDICTED_SIDE = "predicted"  # the side a where predictions are compared with measurements
 RowStruct = TypeVar("RowStruct")
 Platforms = Annotated[str | Sequence[str], Kind("A,B")]
 Column = Annotated[str, Kind("COLUMN")]
@@ -74,6 +73,16 @@ class _CompareRequest:
     def has_two_folders(self) -> bool:
         """Whether the second folder is compared with the first."""
         return len(self.folders) == 2 and self.by is None
+
+    @property
+    def can_pair_types(self) -> bool:
+        """Whether `--any-dtype` may pair a step with one of another type."""
+        return bool(self.by or self.platforms)
+
+    @property
+    def is_of_predictions(self) -> bool:
+        """Whether the sides are the predictions and the measurements of one folder."""
+        return not (self.has_two_folders or self.can_pair_types)
 
 
 def compare(
@@ -180,7 +189,7 @@ def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing
         pairing = pairs.two_platforms(data, name_a, name_b, quantity, any_dtype=any_dtype)
         return name_a, name_b, pairing
     # One folder and no sides: its records hold predictions beside measurements.
-    return PREDICTED_SIDE, "measured", pairs.predicted_and_measured(data, quantity)
+    return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
 
 
 def _make_answer(
@@ -194,7 +203,7 @@ def _make_answer(
     errors = msgspec.convert(pairing.summary(), Accuracy)
     levels = tuple(map(_make_level_row, pairing.summarise_levels()))
     has_verdicts = any(pairing.columns.verdict)
-    headline = _describe_pairs(request, pairing, errors, levels, name_a)
+    headline = _describe_pairs(request, pairing, errors, levels)
     # A gate or a margin asks for a verdict in words.
     if folder_changes and (request.fail_on or request.margin is not None):
         headline += watch.describe_changes(folder_changes, request.quantity, detection_power)
@@ -216,7 +225,7 @@ def _make_answer(
         headline=tuple(headline),
         notes=(
             *([detection_power.remark] if detection_power and detection_power.remark else []),
-            *_describe_intervals(pairing, has_verdicts, name_a, unpaired),
+            *_describe_intervals(request, pairing, unpaired, has_verdicts),
             *_describe_unpaired(unpaired),
         ),
         _has_verdicts=has_verdicts,
@@ -229,7 +238,6 @@ def _describe_pairs(
     pairing: Pairing,
     errors: Accuracy,
     levels: Sequence[LevelRow],
-    name_a: str,
 ) -> list[str]:
     """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
     if not len(pairing):
@@ -238,7 +246,7 @@ def _describe_pairs(
         return _describe_levels(levels, request.quantity)
     # Two measurements have a verdict for each pair, and no error of a prediction.
     has_verdicts = any(pairing.columns.verdict)
-    return [] if has_verdicts else [_describe_errors(errors, name_a)]
+    return [] if has_verdicts else [_describe_errors(errors, request.is_of_predictions)]
 
 
 def _find_exit_code(
@@ -317,12 +325,11 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
     return lines
 
 
-def _describe_errors(errors: Accuracy, name_a: str) -> str:
+def _describe_errors(errors: Accuracy, is_of_predictions: bool) -> str:
     """Return the ratio of all pairs in the mean, of a prediction with its errors."""
     mean = f"b / a is {errors.geometric_mean_ratio:.3g} in the geometric mean"
     median_error, share_within = errors.median_error, errors.within_factor_2
     # Only a prediction has an error: two measurements differ.
-    is_of_predictions = name_a == PREDICTED_SIDE
     if not is_of_predictions or median_error is None or share_within is None:
         return f"{mean} ({errors.pairs} pairs)"
     return (
@@ -333,15 +340,16 @@ def _describe_errors(errors: Accuracy, name_a: str) -> str:
 
 
 def _describe_intervals(
-    pairing: Pairing, has_verdicts: bool, name_a: str, unpaired: Sequence[UnpairedRow]
+    request: _CompareRequest,
+    pairing: Pairing,
+    unpaired: Sequence[UnpairedRow],
+    has_verdicts: bool,
 ) -> list[str]:
     """Return remarks on the pairs: that there is none, or why intervals are wide."""
     if not len(pairing):
         quantity = pairing.quantity
         line = f"nothing to compare: no network has its {quantity} on both sides"
-        # Predictions beside measurements take no `--any-dtype`.
-        is_of_predictions = name_a == PREDICTED_SIDE
-        if not is_of_predictions and _have_different_types(unpaired):
+        if request.can_pair_types and _have_different_types(unpaired):
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []

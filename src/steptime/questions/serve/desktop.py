@@ -193,7 +193,7 @@ def _assumed(case: DesktopCase, options: ServeOptions, *, has_host: bool) -> dic
     has_file_of_weights = is_gguf(case.request.model)
     if has_file_of_weights:
         del settings["weights"]
-    return options.without_default(settings)
+    return options.keep_unstated(settings)
 
 
 def _headline(

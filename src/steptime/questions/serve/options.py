@@ -361,8 +361,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             options.refuse(search_options, "{} goes with --search")
         return picture
 
-    def without_default(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Return the values of options that were not given."""
+    def keep_unstated(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return the values of those options that the user left out."""
         return {name: text for name, text in values.items() if getattr(self, name) is None}
 
     def _share(self, name: str) -> float:

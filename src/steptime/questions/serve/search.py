@@ -324,7 +324,7 @@ def _assumed(
     stacks = {row.stack for row in rows}
     if len(stacks) == 1:
         (settings["stack"],) = stacks
-    return options.without_default(settings)
+    return options.keep_unstated(settings)
 
 
 def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterator[str]:

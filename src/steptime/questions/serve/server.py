@@ -224,7 +224,7 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
             software_max = int(server.phases.limit("max_sequences"))
             limit = default_max_running(demand, load, service.replicas, software_max)
             settings["max_running_sequences"] = str(limit)
-    return options.without_default(settings)
+    return options.keep_unstated(settings)
 
 
 def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:

@@ -190,7 +190,9 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     """
     # FLOP over batch x parameters are about 6, or 6 / 8 in files of one core of a TPU.
     flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
-    is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES if parameter_bytes else None
+    is_float32 = None  # unknown
+    if parameter_bytes:
+        is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES
     file_name = file.rpartition("/")[2].lower()
     devices_of_name = [device for device in ("tpu", "gpu") if device in file_name]
     implied_device = None
@@ -204,11 +206,12 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"the file's name says {' and '.join(devices_of_name) or 'no device'}, "
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
+    # Where no sizes tell the type, it is the one that ParaDnn uses: float32 on GPUs, bfloat16 on TPUs.
     if "gpu" in (*devices_of_name, implied_device):
-        return _Machine(
-            GPU, "float16-mixed" if is_float32 is False else "float32", cores=1, file=file
-        )
-    return _Machine(TPU, "float32" if is_float32 else "bfloat16-mixed", CORES, file)
+        dtype = "float16-mixed" if is_float32 is False else "float32"
+        return _Machine(GPU, dtype, cores=1, file=file)
+    dtype = "float32" if is_float32 else "bfloat16-mixed"
+    return _Machine(TPU, dtype, CORES, file)
 
 
 def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:
