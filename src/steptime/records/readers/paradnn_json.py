@@ -206,7 +206,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"the file's name says {' and '.join(devices_of_name) or 'no device'}, "
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
-    # Where no sizes tell the type, it is the one that ParaDnn uses: float32 on GPUs, bfloat16 on TPUs.
+    # Where no sizes tell the type, it is ParaDnn's: float32 on GPUs, bfloat16 on TPUs.
     if "gpu" in (*devices_of_name, implied_device):
         dtype = "float16-mixed" if is_float32 is False else "float32"
         return _Machine(GPU, dtype, cores=1, file=file)
