@@ -139,6 +139,18 @@ def test_folders_that_are_not_alike_are_said_so(tmp_path):
     )
 
 
+def test_folders_of_other_types_get_no_hint_at_an_option_that_is_refused(tmp_path, capsys):
+    step = synthetic.measured(Workload("fc", {"layers": 1}, 1))
+    in_bfloat16 = replace(step, workload=replace(step.workload, dtype="bfloat16"))
+    folders = [
+        _folder(tmp_path / name, [record]) for name, record in (("a", step), ("b", in_bfloat16))
+    ]
+    assert run(["compare", *folders]) == 0
+    remarks = capsys.readouterr().err
+    assert "nothing to compare" in remarks
+    assert "--any-dtype" not in remarks
+
+
 def test_a_workload_of_its_own():
     one = synthetic.measured(Workload("fc", {"layers": 1}, 1))
     assert _seen([one], [replace(one, taken_at="later")]).verdicts.failed == 0
