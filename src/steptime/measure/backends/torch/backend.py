@@ -177,7 +177,7 @@ def prepare(
         input_clock=EVENTS if device.type == "cuda" else contract.HOST_CLOCK,
         loss=loss,
         inference=None
-        if user_module
+        if user_module  # its weights are not those of a graph
         else lambda inference: torch_module.outputs_of(inference, values, types, device),
         facts=_facts(workload, options, device),
         afterwards=_compiler_facts if options.compile else dict,
