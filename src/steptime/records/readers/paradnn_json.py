@@ -204,6 +204,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"the file's name says {' and '.join(devices_of_name) or 'no device'}, "
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
+    # Without sizes (None) a file of a GPU counts as float32, one of a TPU as bfloat16-mixed.
     if "gpu" in (*devices_of_name, implied_device):
         return _Machine(
             GPU, "float16-mixed" if is_float32 is False else "float32", cores=1, file=file
