@@ -70,6 +70,7 @@ def chart(data: Data) -> style.Spec:
 
 def _layers(position: style.Spec) -> list[style.Spec]:
     """Return the layers of the roofline, the ops as areas, and the heading of the network."""
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
     area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
     size = {"field": "share", "type": "quantitative", **area}
