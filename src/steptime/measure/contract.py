@@ -267,7 +267,7 @@ def reset_unused_options(options: Options, replicas: int) -> Options:
         return replace(
             options, **{name: getattr(_DEFAULT_OPTIONS, name) for name in _DATASET_OPTIONS}
         )
-    if options.staging == "shared":
+    if options.staging == "shared":  # files are read where they lie, without a copy
         options = replace(options, stage_to="")
     if options.loaders == 0:
         options = replace(options, prefetch=_DEFAULT_OPTIONS.prefetch)

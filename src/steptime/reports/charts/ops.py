@@ -96,7 +96,7 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     network = ["workload_key", "platform"]
     records = data.scan()
     ops = records.filter(is_op, is_predicted, has_succeeded)
-    ops = ops.drop("samples", "run", "sampled", "others", "estimate")
+    ops = ops.drop("samples", "run", "sampled", "others", "estimate")  # nested, and not drawn
     placed = ops.filter(is_placed)
     first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
     networks_in_order = first_ops.sort("first").collect()

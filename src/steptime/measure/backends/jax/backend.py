@@ -183,6 +183,7 @@ def prepare(
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
+    # The input "device" lies there from the start: no step waits for it.
     timed_load, waited = (None, None) if options.input == "device" else time_input(load_batch)
     memory, reset_memory = memory_meter(devices[0])
     network = program.network_of(graph, options.seed, strategy)

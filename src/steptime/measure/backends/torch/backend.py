@@ -139,7 +139,7 @@ def prepare(
     network = _make_network(graph, workload, options, group, watch, user_module)
     values, types, spread = network.values, network.types, network.spread
     load_batch, waited = None, None
-    if options.input != "device":
+    if options.input != "device":  # else the inputs lie there from the start
         copy = torch_module.input_copier(graph, values, device, feed)
         load_batch, waited = _clocked_input(copy, device)
     inputs = [values[name] for name in graph.inputs]
