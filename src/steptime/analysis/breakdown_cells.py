@@ -321,6 +321,8 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     no_op_group = groups.pop(NO_OP, None)
     idle_s = _time_of(no_op_group) if no_op_group else 0.0
     ops_s = sum(map(_time_of, groups.values()))
+    # Shares are of the step without a profiler, where its time is credible beside those of the ops
+    # under it; else of the profiled step, the sum of ops and idle time.
     basis_s = _choose_basis_s(step_s, ops_s, idle_s)
     if basis_s:
         shares = {name: _time_of(group) / basis_s for name, group in groups.items()}

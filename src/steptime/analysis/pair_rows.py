@@ -178,10 +178,10 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
     right_way = _describe_way(right, right_options)
     names = [name for name in left_way | right_way if left_way.get(name) != right_way.get(name)]
     if "predicted" in (left["origin"], right["origin"]):
-        names = []  # a prediction and a measurement differ in how they are made, always
+        names = []  # a prediction and a measurement always differ in how they are made
 
     # The compared column differs by intent, and others follow from it.
-    silent_names = {column, *PLATFORM_OPTIONS[1:]}
+    silent_names = {column, *PLATFORM_OPTIONS[1:]}  # all but `gpu`, the platform itself
     # Another method or stack has its own versions and options.
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}

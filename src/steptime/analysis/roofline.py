@@ -199,6 +199,7 @@ def _make_rows(
     is_compute_bound = pl.col("intensity") >= RIDGE
     is_prediction = pl.col("intensity").is_not_null() & pl.col("predicted_flop_per_s").is_not_null()
     has_place = pl.col("flop_per_s").is_not_null() | is_prediction
+    # By a hash of the name: the same points each time, on average one in `points_per_row`.
     is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // points_per_row
     if points_per_row > 1:
         # The fastest are kept in any case.

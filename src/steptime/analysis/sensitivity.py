@@ -118,6 +118,7 @@ def sensitivity_table(
     has_notes = any(row.note for row in answer.rows)
     return Table(
         (
+            # Family and platform, where there are several regressions.
             *(map(Column, PLACE[:2]) if len(answer.regressions) > 1 else ()),
             Column("hyperparameter"),
             Column("weight", form="+.3f"),

@@ -111,7 +111,7 @@ class Columns:
         value_s = self._add_host_time(passes_s, constants)
         device_ends_s = self._find_device_intervals(constants)  # low, high
         interval_ends_s = []
-        for end, sign in enumerate((-1, 1)):
+        for end, sign in enumerate((-1, 1)):  # the low end, then the high one
             host_constants = scale_host(constants, end)
             # All passes at the same end, since kernels share most of their error.
             passes_bound_s = passes_s * (device_ends_s[end] / device_s)

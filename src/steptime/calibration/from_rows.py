@@ -206,6 +206,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")
     file_table = table | {"calibration": calibration}
+    # The rows may be of another machine: the name `local` stays with the device of this one.
     return catalog.write_user_device(file_table, table["name"], local=False)
 
 

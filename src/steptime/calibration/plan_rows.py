@@ -261,7 +261,7 @@ def prepare_plan(
     plan = _plan_of(question, device_count)
     dtype = texts["dtype"] if tuning else MIXED_DTYPES.get(texts["dtype"], texts["dtype"])
     stack = texts["stack"]
-    split_items = tuple(item for item in vars(plan).items() if item[0] != "microbatches")
+    split_items = tuple((way, value) for way, value in vars(plan).items() if way != "microbatches")
     problem = problem_of(
         texts["model"],
         site_of(question),
@@ -271,7 +271,7 @@ def prepare_plan(
         method,
         length=sizes.get("length"),
         gradients=sizes.get("gradients"),
-        split=() if stack else split_items,  # it decides the usual stack
+        split=() if stack else split_items,  # without a named stack it decides the usual one
         tuning=tuning or FULL_TRAINING,
     )
     microbatch = sizes.get("microbatch", 1)
@@ -310,7 +310,7 @@ def reply_of(question: Question, problem: PlanProblem, priced: PlanTime) -> Repl
     left out where no energy is known.
     """
     device_count = integer_of(question, "device_count")
-    step = widen_over_stacks(problem, priced)[0]
+    step, _ = widen_over_stacks(problem, priced)
     values = {
         "step_s": Interval(step.step_s, step.low_s, step.high_s),
         "memory_bytes": Interval(step.peak_memory.total),

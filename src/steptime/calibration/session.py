@@ -217,7 +217,7 @@ class Session:
         # Whole steps are the targets; without any, all points are.
         target_slopes = np.concatenate([no_slopes, *(step_slopes or slopes.values())])
         # In units of the constants' spreads, as slopes are: the priors are the identity.
-        covariance: Floats = np.eye(len(names))
+        covariance: Floats = np.eye(len(names))  # of the constants, after each measured point
         while points and len(self.measured_points) < self.max_points and self._remaining_s() > 0:
             # The last of each interval only checks the fit, and tells it nothing.
             is_check = len(self.measured_points) % CHECK_INTERVAL == CHECK_INTERVAL - 1

@@ -237,6 +237,7 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
             # (Hong and Kung 1981, with the constant of Smith and others 2019).
             tiled_bytes = multiply_adds * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
             dram_bytes = max(dram_bytes, tiled_bytes)
+    # DRAM is a chip of its own: the process of this one (`scale`) does not change it.
     low_j_per_byte, high_j_per_byte = energy_figures.dram_j_per_byte
     return OpEnergy(
         name=op.name,

@@ -60,7 +60,7 @@ def _format_line(name: str, sizes: _LayerSizes) -> str:
 
 def _convert_op(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, _LayerSizes]]:
     """Yield the names and sizes of an op's lines; none if it has no product, or too many."""
-    kind, specs, attrs, _ = graph.cases[op.name]
+    kind, specs, attrs, _ = graph.cases[op.name]  # specs of its inputs
     convolution = _convolution_sizes(kind, specs, attrs)
     if convolution is not None:
         yield op.name, convolution

@@ -224,7 +224,7 @@ class Bench:
             return BenchResult(measured, comparison=None, verdict="new", folder=out)
         comparison = compare(
             [baseline, out],
-            any_content=True,
+            any_content=True,  # the network's code may have changed since the baseline
             fail_on="slower",
             margin=self._margin,
         )
@@ -232,6 +232,7 @@ class Bench:
         verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
         line = f"{step_text}; {_describe_change(comparison)}"
         self._add_line(line)
+        # Other hardware, or runs that are too few to tell: then "slower" is no verdict.
         is_not_comparable = comparison.exit_code == REFUSED
         if verdict == "slower" and not is_not_comparable:
             _fail("\n".join([line, *comparison.headline]))

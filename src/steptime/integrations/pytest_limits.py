@@ -140,7 +140,7 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
         predicted_text = f"{factor:g} times the predicted {seconds(prediction.step_s)}"
         limit_text = f"{seconds(limit_s)}, {predicted_text}"
     word = _compare_median(step_s, limit_s)
-    excess_share = step_s.median / (limit_s or 1.0) - 1
+    excess_share = step_s.median / (limit_s or 1.0) - 1  # a limit of 0 would divide by 0
     excess = f"; {percent(excess_share)} above the limit" if excess_share > 0 else ""
     line = f"{describe_step(measured)} of at most {limit_text} on {measured.platform}{excess}"
     return Verdict(word, line)

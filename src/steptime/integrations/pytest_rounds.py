@@ -68,5 +68,6 @@ def needs_rounds(medians_s: Sequence[float], margin: float) -> bool:
         return False
     # Logarithms of times: a slowdown of 30 % is the same difference of fast and slow steps.
     noise = stdev(map(math.log, medians_s))
+    # A pair is this benchmark beside its baseline: the smallest change that it would show.
     smallest = smallest_of_equal(noise, len(medians_s), pairs=1, margin=math.log1p(margin))
     return math.expm1(smallest) > SOUGHT_SLOWDOWN

@@ -116,7 +116,7 @@ def split_warm_up(
     # Results are arrays with an entry a run: one run here, of a cell with one run.
     warm_up = find_warm_up(logs=[logs], sizes=[1])
     warm_up_count = int(warm_up.sample_counts[0])
-    is_steady = bool(warm_up.steady[0] == 1)
+    is_steady = bool(warm_up.steady[0] == 1)  # 0 is unsteady, NaN too short to tell
     return samples[:warm_up_count], samples[warm_up_count:], is_steady
 
 

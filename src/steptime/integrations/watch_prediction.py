@@ -127,6 +127,7 @@ def predict_step(
         low_s=None if low_s is None else forward_passes * low_s,
         high_s=None if high_s is None else forward_passes * high_s,
         device=answer["device"],
+        # The time of the step's work at the device's peak, from which MFU follows.
         peak_work_s=None if utilisation is None else step_s * utilisation,
         peak_bytes=answer.get("peak_bytes"),
     )

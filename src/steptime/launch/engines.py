@@ -69,7 +69,7 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
     if job.model is None and engine.has_positional_model and settings.positional:
         job.model = settings.positional[0]
     take_facts(job, settings, engine.facts)
-    job.set("dtype", float_type(settings.text("dtype")))
+    job.set("dtype", float_type(settings.text("dtype")))  # None, as for `auto`, stays open
     engine.set_combinations(job, settings)
     complete_serving(job)
     note_unpriced(job, settings, engine.unpriced)

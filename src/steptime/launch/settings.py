@@ -304,7 +304,7 @@ def take_facts(
             is_unreadable = value is None and text not in OPEN_WORDS
             if is_unreadable:  # reported among the options that are not used
                 settings.used_names.discard(name)
-            job.set(fact, value)
+            job.set(fact, value)  # None is not set: the fact stays open
 
 
 def count(settings: ToolSettings, name: str) -> int | None:

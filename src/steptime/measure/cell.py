@@ -179,6 +179,7 @@ def _find_backend_of_kinds(backend: Any, graph: Graph, workload: Workload) -> tu
     where the framework has a backend for that. The text is "" where the graph runs.
     """
     missing_kinds = {op.kind for op in graph.ops} - getattr(backend, "RUNS", {}).keys()
+    # The backend that runs the user's module itself, op kinds or not; it has no replicas.
     module_backend = getattr(backend, "MODULE_BACKEND", "")
     can_run_module = module_backend and workload.code and workload.plan.data <= 1
     if not (missing_kinds and can_run_module):

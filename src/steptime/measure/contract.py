@@ -188,7 +188,7 @@ def check_plan(
     )
 
 
-_RECORDED_OPTIONS = ("compile", "threads", "tf32")
+_RECORDED_OPTIONS = ("compile", "threads", "tf32")  # also where they have their default
 _UNRECORDED_OPTIONS = (
     "device",
     "seed",
@@ -242,6 +242,8 @@ def make_record_method(backend: str, version: str, options: Options, runs: int) 
     """
     data = dataset_fingerprint(options.data) if options.data else ""
     options = replace(options, data=data, input=_input_fingerprint(options.input))
+    # Options that came later stand in neither list: their default is left out, so that older
+    # records, which know nothing of them, have the same method.
     recorded = {
         name: value
         for name, value in vars(options).items()
@@ -265,7 +267,7 @@ def reset_unused_options(options: Options, replicas: int) -> Options:
         return replace(
             options, **{name: getattr(_DEFAULT_OPTIONS, name) for name in _DATASET_OPTIONS}
         )
-    if options.staging == "shared":
+    if options.staging == "shared":  # files are read where they lie, without a copy
         options = replace(options, stage_to="")
     if options.loaders == 0:
         options = replace(options, prefetch=_DEFAULT_OPTIONS.prefetch)

@@ -100,7 +100,7 @@ def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> R
         local_rank=number("SLURM_LOCALID"),
         local_size=local_size,
         address=environ.get("MASTER_ADDR") or (LOOPBACK if is_single_node else first_host(nodes)),
-        port=port + attempt,  # the store of the worker before may not be gone yet
+        port=port + attempt,  # the store of the attempt before may still hold its port
         has_bound_cpus=environ.get("SLURM_CPU_BIND_TYPE", "").startswith(("mask_cpu", "map_cpu")),
         attempt=attempt,
     )

@@ -134,6 +134,7 @@ def _fills_by_use(graph: Graph) -> dict[str, Fill]:
         passes_values_on = op.kind in _VALUE_PRESERVING_KINDS and op.inputs[0] in source_by_tensor
         if passes_values_on:
             source_by_tensor[op.outputs[0]] = source_by_tensor[op.inputs[0]]
+        # A kind over volumes (`conv3d`) has the rules of its kind over images (`conv2d`).
         rule_by_input = FILLS_BY_KIND.get(OVER_VOLUMES.get(op.kind, op.kind), {})
         for input_index, name in enumerate(op.inputs):
             rule = rule_by_input.get(input_index)

@@ -112,6 +112,7 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
     greeting = {
         "version": version,
         "platform": machine.platform_name(options.device, facts.product, threads),
+        # Other programs share a host's memory, so there only what is free counts.
         "memory_bytes": facts.memory_bytes if facts.is_accelerator else facts.room_bytes,
         "threads": threads,
         "product": facts.product,
@@ -160,7 +161,7 @@ def _run_tiny_step(backend: Any, options: contract.Options, replicas: int) -> co
     Replicas are joined here, if the backend can.
     """
     tiny_network = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
-    phase = getattr(backend, "PHASES", PHASES)[0]
+    phase = getattr(backend, "PHASES", PHASES)[0]  # any one that the backend runs
     workload = make_workload(
         tiny_network,
         batch=2,
@@ -169,6 +170,7 @@ def _run_tiny_step(backend: Any, options: contract.Options, replicas: int) -> co
         optimizer="sgd",
         replicas=replicas if backend.STRATEGIES else 1,
     )
+    # Each strategy once: what it loads at first use would count as a measured network's memory.
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         tiny_options = replace(options, compile=False, strategy=strategy)

@@ -34,7 +34,7 @@ class FolderSource:
         self.name = name
         self.folder: Path | None = None
         self.paths: list[Path] = []
-        self.starts: Sequence[int] = [0, 0]
+        self.starts: Sequence[int] = [0, 0]  # where each file begins, and the end of the last one
         self.warnings: list[str] = []
         self._records: Sequence[Record] = []
         if isinstance(content, Path):

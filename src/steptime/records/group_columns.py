@@ -72,6 +72,7 @@ def make_group_columns(members: Members) -> GroupColumns:
     )
     is_pooled = (has_samples | is_repeated) & ~is_resting
 
+    # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
     last_with_value = _last_members(members, members.has_value)
     last_with_samples = _last_members(members, members.is_sampled)

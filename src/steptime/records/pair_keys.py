@@ -74,6 +74,7 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
         column: the column that is compared.
         free: settings in which the two may differ.
     """
+    # In a cell all is equal but `column`, whose values are compared, and the `free` settings.
     settings = set(data.settings)
     network_columns = _network_columns(data, settings, free)
     may_differ_in_network = not {*network_columns, "replicas", *settings}.isdisjoint(free)

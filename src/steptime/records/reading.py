@@ -201,6 +201,7 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_magnitude)} is too large")
     if name in _AMOUNTS and smallest < SMALLEST:
         nonzero_amounts = [amount for amount in amounts if amount]  # 0 itself is allowed
+        # Of zeros alone nothing is too small: 1.0 passes.
         _check_smallest(name, min(nonzero_amounts, default=1.0))
     if quantity.columns:
         _check_columns(name, quantity)

@@ -88,6 +88,7 @@ class RecordGroups:
 
     def pairs(self, against: str) -> dict[str, Ids]:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
+        # In a pair `a` is of the level `against`, `b` of another one.
         is_first = self.columns.level == self.level_index(against)
         # Integers of fewer bytes sort faster.
         level = self.columns.level.astype(np.min_scalar_type(len(self.levels)))
@@ -161,7 +162,7 @@ class RecordGroups:
         ids = np.concatenate([part.ids for part in parts])
         partner_level = np.concatenate([part.partner_level for part in parts])
         has_mismatch = np.concatenate([part.has_mismatch for part in parts])
-        is_a = partner_level != NO_LEVEL
+        is_a = partner_level != NO_LEVEL  # of `against`, as `a` of a pair is
         order = np.lexsort((partner_level, ids, ~is_a))
         columns = {
             "id": ids,

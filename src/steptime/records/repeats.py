@@ -40,7 +40,7 @@ def repeat_key(row: RepeatRow) -> str | None:
         (name, bool(quantity.samples)) for name, quantity in record.quantities.items()
     )
     table["env"] = {name: fact for name, fact in record.env.items() if name not in ignored_facts}
-    if has_run_name:
+    if has_run_name:  # the repeats of a run may be of several days
         table["taken_at"] = ""
     return json.dumps(table, sort_keys=True, default=str)
 

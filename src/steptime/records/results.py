@@ -222,6 +222,7 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
         "is_only_predicted": is_only_predicted,
         "record": columns.best_seq[row_group],
         "measured_group": np.where(is_only_predicted, NO_GROUP, row_group),
+        # The place behind all groups, which stands for no partner, has no record.
         "prediction": np.r_[columns.best_seq, NO_RECORD][predicted],
         "is_pooled": columns.is_pooled[row_group] & ~is_only_predicted,
         "run_count": measured_number(columns.runs),

@@ -97,7 +97,7 @@ def gather(
     Returns:
         The findings; an analysis or a chart that cannot be made of these records is `missing`.
     """
-    data.max_rows = MAX_ROWS
+    data.max_rows = MAX_ROWS  # people read a page: an analysis may stop there
     rows = select_networks(data, max_networks)
     section_makers: list[Callable[[Data], Section | None]] = [
         partial(_answer_section, name, pictures=pictures)

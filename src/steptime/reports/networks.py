@@ -297,7 +297,7 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     marked = zip(step.samples, step.marks, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
     logs = [np.log([step_s for step_s, _ in run]) for run in runs]
-    warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts
+    warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts  # one cell of all these runs
 
     # `warmup_s` holds steps that were left out of the samples: of one run, or a list a run.
     warm_up_s = record.env.get("warmup_s") or ()

@@ -128,6 +128,7 @@ def _search_cell(
         if part_s:  # a part of no time needs no bar
             total_s += part_s
             changes.append((words, total_s))
+    # Rows alone: the page has each chart once, and puts in those of a search.
     chart_rows = {
         "why": waterfall.chart(changes, end="step", title="", caption=())["data"]["values"],
         "memory": memory_rows(result.document["best"]["memory"]),

@@ -60,7 +60,7 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
     take_facts(job, settings, FACTS)
     _read_weights(job, [settings.text("hff", "hf_file"), file, repository])
     context = settings.count("c", "ctx_size")
-    job.set("context_total", context or None)  # 0: that of the model
+    job.set("context_total", context or None)  # 0 is that of the model; None stays open
     _read_host(job, settings)
     _read_cache(job, settings)
     job.set("draft", settings.text("md", "model_draft", "hfd"))

@@ -60,6 +60,7 @@ def read_maxtext(settings: ToolSettings, launch: LaunchedProgram, files: Files) 
     job.set_default("dtype", "bfloat16")
     if float_type(settings.text("weight_dtype")) == "bfloat16":
         job.set("dtype", "bfloat16-pure")
+    # A policy without an entry is None, which leaves the fact open.
     job.set("recompute", POLICIES.get(settings.text("remat_policy") or ""))
     set_optimizer(job, settings.text("opt_type"))
     job.set_default("optimizer", "adamw")

@@ -118,13 +118,13 @@ def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("virtual", max(1, layers // pipeline // per_stage))
     first_layers = settings.count("decoder_first_pipeline_num_layers")
     last_layers = settings.count("decoder_last_pipeline_num_layers")
-    has_uneven_ends = bool(first_layers or last_layers)
-    if layers and has_uneven_ends and pipeline > 1:
-        first_stages = [first_layers] if first_layers else []
-        last_stages = [last_layers] if last_layers else []
+    # A stated 0 is an end without layers; None leaves the end to the even share.
+    first_stages = [] if first_layers is None else [first_layers]
+    last_stages = [] if last_layers is None else [last_layers]
+    if layers and (first_stages or last_stages) and pipeline > 1:
         inner_layers = layers - sum(first_stages) - sum(last_stages)
         # The stages between share out the other layers equally.
-        inner_count = pipeline - (first_layers is not None) - (last_layers is not None)
+        inner_count = pipeline - len(first_stages) - len(last_stages)
         inner_stages = [inner_layers // inner_count] * inner_count if inner_count else []
         layers_of_stages = [*first_stages, *inner_stages, *last_stages]
         job.set("stages", [str(stage_layers) for stage_layers in layers_of_stages])

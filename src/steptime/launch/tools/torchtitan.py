@@ -70,7 +70,7 @@ def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: File
     _read_replicas(job, settings)
     _read_pipeline(job, settings)
     converters = " ".join(settings.texts("model.converters", "quantize.converters"))
-    job.set("dtype", "float8" if "float8" in converters else None)
+    job.set("dtype", "float8" if "float8" in converters else None)  # None stays open
     if settings.text("training.dtype") == "bfloat16":
         job.set("dtype", "bfloat16-pure")
     job.set_default("dtype", "bfloat16")

@@ -61,7 +61,7 @@ UNPRICED = {
 def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what takes more than one option, or an option and its opposite."""
     method = settings.text("quantization", "q")
-    job.set("weights", quantised_type(method))
+    job.set("weights", quantised_type(method))  # None stays open
     if method and quantised_type(method) is None:
         job.notes.append(f"quantization {method}: its weights are read from the model's files")
     _read_speculation(job, settings)

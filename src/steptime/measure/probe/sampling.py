@@ -123,7 +123,7 @@ def _admit(
     a few.
     """
     admitted: list[ProbeCase] = []
-    end = clock() + left_s
+    end = clock() + left_s  # when the time of this group is over
     prepare_s = 0.0  # of the case before
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())

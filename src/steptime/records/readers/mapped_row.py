@@ -192,6 +192,7 @@ class MappedRow:
     def workload(self) -> Workload:
         """The step of the row's network."""
         keys = self.keys
+        # Tables may write whole numbers as 4.0: a setting of the network is 4.
         model = fill_braces(keys.model, self.values, self.cells, has_integers=True)
         try:
             return make_workload(

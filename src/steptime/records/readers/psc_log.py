@@ -292,6 +292,7 @@ def log_fields(text: str) -> Log:
     is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
         "day": log["started"][:10] or _find_printed_day(text),
+        # `P100` of `Tesla P100-PCIE-16GB`.
         "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
         "cpu_product": _find_cpu(text),
         "gpus_used": _count_gpus(text),

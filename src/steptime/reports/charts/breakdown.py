@@ -24,6 +24,7 @@ AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
 def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
+    # Rows of single ops, each with its scope (`block1.conv`), are of one network.
     if table.chart_rows and "scope" in table.chart_rows[0]:
         return _icicle(table)
     # A table of very many networks has no rows for a chart, but the mean of all.
@@ -245,7 +246,7 @@ def _box(
         "op": name,
         "kind": kind,
         "from": start,
-        "to": end - min(GAP_SHARE, (end - start) / 4),
+        "to": end - min(GAP_SHARE, (end - start) / 4),  # a gap, which leaves thin boxes visible
         "level": level,
         "below": level + 1,
         "share": percent(end - start),

@@ -55,6 +55,7 @@ def chart(data: Data) -> style.Spec:
     middle = {**position, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
     error = {**position, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     run = {**position, "y": y, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("line", middle, "middle", opacity=0.6),
         style.layer("rule", error, "low", strokeWidth=1.4),

@@ -140,6 +140,7 @@ def _cell_layers(
     cause_scale = cause_shape["scale"] | {"range": SIGNS}  # the first cause is a cross
     cause_shape |= {"legend": {"title": "failed"}, "scale": cause_scale}
     sign_encoding = {**position, "shape": cause_shape, "tooltip": tooltip}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     return [
         style.layer("rect", {**position, "color": color, "tooltip": tooltip}, "value"),
         style.layer("rect", {**position, "tooltip": tooltip}, "failed_with", style="band"),

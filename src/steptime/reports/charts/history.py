@@ -43,6 +43,7 @@ def chart(table: Table) -> style.Spec:
     colour = style.encode_categories("became", points)["color"]
     line: style.Spec = {"x": x, "y": y, "detail": style.name("line")}
     dot: style.Spec = {"x": x, "y": y, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("line", line, strokeWidth=1, opacity=0.4),
         style.layer("point", dot, size=12, filled=True, opacity=0.5),

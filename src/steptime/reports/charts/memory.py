@@ -41,6 +41,7 @@ def chart(data: Data) -> style.Spec:
     places = {side: {"x": {**x, "field": side}, "y": y} for side in SIDES}
     ends = places[SIDES[0]] | {"x2": {"field": SIDES[1]}}
     tooltip = style.tooltip(TOOLTIP)
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("rule", ends, *SIDES, style="quiet", opacity=0.6),
         *(

@@ -63,6 +63,7 @@ def chart(table: Table) -> style.Spec:
     }
     dot = {"x": x, "y": y, **colour_and_shape, "tooltip": style.tooltip(TOOLTIP)}
     name = {"x": x, "y": y, "text": {"field": "named"}}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("rule", interval, "low_fraction"),
         style.layer("point", dot, size=35, filled=True),

@@ -70,6 +70,7 @@ def chart(data: Data) -> style.Spec:
 
 def _layers(position: style.Spec) -> list[style.Spec]:
     """Return the layers of the roofline, the ops as areas, and the heading of the network."""
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
     area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
     size = {"field": "share", "type": "quantitative", **area}
@@ -95,7 +96,7 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     network = ["workload_key", "platform"]
     records = data.scan()
     ops = records.filter(is_op, is_predicted, has_succeeded)
-    ops = ops.drop("samples", "run", "sampled", "others", "estimate")
+    ops = ops.drop("samples", "run", "sampled", "others", "estimate")  # nested, and not drawn
     placed = ops.filter(is_placed)
     first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
     networks_in_order = first_ops.sort("first").collect()

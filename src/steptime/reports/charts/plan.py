@@ -111,6 +111,7 @@ def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
         microbatch_text = f"{microbatches[0]} to {microbatches[-1]}"
     return {
         "device": first.device,
+        # The word of the legend: a direction says it, but for that of the weights' gradients.
         "kind": WEIGHTS if first.direction == WEIGHT else first.direction,
         "from": first.start_s,
         "to": last.end_s,
@@ -130,6 +131,7 @@ def pipeline(
     room: str = str(WIDTH),
 ) -> style.Spec:
     """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
+    # `room` is the width of the chart in pixels, a number or `width`, as Vega's expressions say it.
     device_count = 1 + max(row["device"] for row in rows)
     x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     device_axis = {
@@ -196,6 +198,7 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
     encoding = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
     room = {"y": {**size_axis, "field": "room", "aggregate": "max"}}
     words = {**room, "x": {"value": "width"}, "text": {"value": "room"}}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("bar", {"x": x, "y": size_axis, **encoding}, **NO_EDGE),
         style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),

@@ -84,6 +84,7 @@ def _layers(
         "color": colour,
     }
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("area", band, "at", style="band"),
         style.layer("line", along, "at", style="ink", fill=None, strokeWidth=1.2),

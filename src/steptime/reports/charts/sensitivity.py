@@ -82,6 +82,7 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     tooltip = style.tooltip(("term", *NUMBERS))
     dot = {"x": x, "y": y, **regression_encoding, "tooltip": tooltip}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
     if any(point["low"] is not None for point in points):
         layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))

@@ -60,7 +60,7 @@ def _spread_crowded_points(points: Sequence[style.Row]) -> None:
     xs = [point["x"] for point in points]
     values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
     smallest_ratio = min((larger / value for value, larger in pairwise(values)), default=1.0)
-    is_crowded = len(points) > 2 * len(values) > 2  # more than two points a value
+    is_crowded = len(points) > 2 * len(values) > 2  # more than two points a value, of several
     for number, point in enumerate(points):
         point["at"] = point["x"]
         if is_crowded and point["x"] in values:
@@ -89,6 +89,7 @@ def _panel(
     }
     level_filter = {"filter": {"field": "panel", "equal": name}}
     quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
+    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("bar", bars, "networks"),
         style.layer("rule", {"x": {"datum": 1}}, **quiet_line),

@@ -65,6 +65,7 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
     counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
     has_too_few = count > 1 and not group_count
+    # With its number a name is that of no device, so that the refusal says how many are lacking.
     try:
         _, first = contract.pick_device(
             f"{count} x {name}" if has_too_few else name, counts, "to jax"
@@ -182,6 +183,7 @@ def prepare(
         running.inputs.update(spread.put_inputs(typed))
         jax.block_until_ready(running.inputs)
 
+    # The input "device" lies there from the start: no step waits for it.
     timed_load, waited = (None, None) if options.input == "device" else time_input(load_batch)
     memory, reset_memory = memory_meter(devices[0])
     network = program.network_of(graph, options.seed, strategy)
@@ -353,7 +355,7 @@ def _parts(
     def backward() -> None:
         state.grads = backward_of(state.backward, running.results[0])
         state.backward = None
-        running.results = [running.results[0], state.grads]
+        running.results = [running.results[0], state.grads]  # `sync` waits for these
 
     def update() -> None:
         del running.results[1:]

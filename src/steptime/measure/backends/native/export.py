@@ -271,7 +271,7 @@ def _answer(request: Mapping[str, Any]) -> JsonObject:
     """Export what a request names: on the meta device first, else on the CPU."""
     source, name = request["where"], request["name"]
     place = f"{source}:{name}"
-    about = {key: request[key] for key in ("where", "name", "key")}
+    about = {key: request[key] for key in ("where", "name", "key")}  # facts, kept in the file
     fault = ""
     for device in (META, "cpu"):  # some modules compute with values while they are made
         module, stated_inputs = module_of(source, name, device, request["inputs"])

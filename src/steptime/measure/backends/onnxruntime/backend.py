@@ -90,7 +90,7 @@ def prepare(
     arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
     # Each array is freed once it is copied, so that weights do not lie in memory twice.
     values = {name: _placed(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
-    model = export_onnx(graph, external_values=True)
+    model = export_onnx(graph, external_values=True)  # the session gets the weights beside it
 
     settings = _session_options(options.threads)
     parameters = list(dict.fromkeys((*graph.weights, *graph.buffers)))
@@ -104,7 +104,7 @@ def prepare(
     running = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
     compile_s = perf_counter() - began
     binding = _bind_tensors(running, graph, values, kind, number)
-    copies = options.input != "device"
+    copies = options.input != "device"  # else the inputs lie there from the start
     synthetic_inputs = {
         name: values[name].numpy().copy() for name in graph.inputs if copies and not feed
     }

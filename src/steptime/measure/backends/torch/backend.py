@@ -139,7 +139,7 @@ def prepare(
     network = _make_network(graph, workload, options, group, watch, user_module)
     values, types, spread = network.values, network.types, network.spread
     load_batch, waited = None, None
-    if options.input != "device":
+    if options.input != "device":  # else the inputs lie there from the start
         copy = torch_module.input_copier(graph, values, device, feed)
         load_batch, waited = _clocked_input(copy, device)
     inputs = [values[name] for name in graph.inputs]
@@ -177,7 +177,7 @@ def prepare(
         input_clock=EVENTS if device.type == "cuda" else contract.HOST_CLOCK,
         loss=loss,
         inference=None
-        if user_module
+        if user_module  # its weights are not those of a graph
         else lambda inference: torch_module.outputs_of(inference, values, types, device),
         facts=_facts(workload, options, device),
         afterwards=_compiler_facts if options.compile else dict,

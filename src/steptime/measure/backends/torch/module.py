@@ -41,7 +41,7 @@ def module_of(
         graph,
         RUNS,
         "torch",
-        takes_bias=True,
+        takes_bias=True,  # products add the bias that follows them
         # Autocast casts by itself: the output of a cast is a second name of its input.
         is_left_out=lambda op: op.kind == "cast" and precision.mixed,
     )

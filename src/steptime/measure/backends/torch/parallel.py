@@ -119,7 +119,8 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        # `no_sync()` is a context without exchange, which as a decorator wraps a step.
+        # `no_sync()` is a context without exchange, which as a decorator wraps a step. It is the
+        # reference, as `watch` cannot time exchanges beside the backward pass (`is_timed`).
         return Spread(ddp, weights, make_step_without_exchange=ddp.no_sync(), is_timed=False)
     buckets = _buckets(weights)
 
@@ -186,6 +187,7 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
     fully_shard(module)
     # Sharding replaces the parameters: by name, as the chain of units has them in another order.
     shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
+    # FSDP gathers and exchanges within the passes, where `watch` does not see it.
     return Spread(module, [shards[name] for name in order], is_timed=False)
 
 
