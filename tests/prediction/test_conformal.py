@@ -70,6 +70,7 @@ def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> N
     row = packaged(conformal.FILE)["kinds"][conformal.KERNELS]
     assert log(low) == pytest.approx(row["below"] * log(0.8))
     assert log(high) == pytest.approx(row["above"] * log(1.25))
+    assert widen(conformal.DEVICE_STEPS, 0.0, 0.0, 0.0, device) == (0.0, 0.0)  # a step of nothing
     own = device.with_calibration({"intervals": {"product": [-0.1, 0.1]}})
     assert widen(conformal.KERNELS, 1.0, 0.8, 1.25, own) == (0.8, 1.25)
 

@@ -382,7 +382,7 @@ class Startup(NamedTuple):
 
 
 def collective_spread(byte_share: float, fabric: Fabric) -> float:
-    """Return how far the seconds of a collective may be off, in ln.
+    """Return the half-width of the interval of a collective, in ln.
 
     Rates of links are off by their own spread; latencies and the start of a collective by
     `STARTUP_SPREAD`. Both are off independently of each other.

@@ -50,6 +50,7 @@ MIXTURES: Final = {MIXTURE_TRAININGS: TRAININGS, MIXTURE_SERVINGS: SERVINGS}  # 
 KERNEL_KINDS: Final = (KERNELS, LOW_KERNELS)
 SCALED: Final = (*KERNEL_KINDS, DEVICE_STEPS, COLLECTIVES)  # widths in units of a half-width
 UNSCALED: Final = (*SCALED, MEMORY)  # a device plays no part, or is in the half-width
+TINY: Final = 1e-30  # keeps the ratio of an end to a value of 0 defined
 TOO_CLOSE: Final = "too close to call"
 FILE: Final = "intervals.toml"
 
@@ -145,8 +146,8 @@ def widen(
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
     if kind in SCALED:  # the interval of the kernels is wider or narrower by an exponent
-        low_ratio = low / value
-        high_ratio = high / value
+        low_ratio = low / (value + TINY)
+        high_ratio = high / (value + TINY)
         return value * low_ratio**ends.below, value * high_ratio**ends.above
     return value * exp(-ends.below), value * exp(ends.above)
 
