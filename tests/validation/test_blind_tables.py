@@ -53,9 +53,17 @@ def test_a_collective_that_pays_no_start_is_left_out() -> None:
 
 def test_a_batch_that_waits_for_room_in_the_cache_is_not_asked() -> None:
     cells = {
-        **{"model": "Qwen/Qwen3-14B", "gpu": "H100", "gpus": 1, "dp": 1, "ep": 1},
-        **{"weights": "bfloat16", "avg_batch_size": 100, "avg_output_len": 500},
-        **{"avg_power_watts": 500, "median_itl_ms": 50, "output_throughput_tokens_per_sec": 1900},
+        "model": "Qwen/Qwen3-14B",
+        "gpu": "H100",
+        "gpus": 1,
+        "dp": 1,
+        "ep": 1,
+        "weights": "bfloat16",
+        "avg_batch_size": 100,
+        "avg_output_len": 500,
+        "avg_power_watts": 500,
+        "median_itl_ms": 50,
+        "output_throughput_tokens_per_sec": 1900,
     }
     assert read_ml_energy(cells).measured["tpot_s"] == 0.05
     with pytest.raises(InputError, match="wait for room"):
