@@ -63,6 +63,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         .otherwise(other_number(f"published_{column}"))
         for name, column in PUBLISHED_COLUMNS.items()
     }
+    # A data set that states no staging counts as read from the shared file system.
     from_disk = pl.when(pl.col("input") == "dataset").then(pl.lit("shared"))
     columns = {
         **published,
@@ -170,7 +171,8 @@ def _estimate_bar(row: Row) -> Row:
     sigma = row["speed_uncertainty"]
     if sigma is None:
         return {"speed": speed, "low": None, "high": None, "interval": "1 sigma"}
-    sigma *= speed / (row["mean_speed"] or speed)  # of the batch that the speed counts
+    # The uncertainty is of the speed as logged, which may count another batch.
+    sigma *= speed / (row["mean_speed"] or speed)
     return {"speed": speed, "low": speed - sigma, "high": speed + sigma, "interval": "1 sigma"}
 
 

@@ -181,7 +181,7 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
         names = []  # a prediction and a measurement differ in how they are made, always
 
     # The compared column differs by intent, and others follow from it.
-    silent_names = {column, *PLATFORM_OPTIONS[1:]}
+    silent_names = {column, *PLATFORM_OPTIONS[1:]}  # the second is `allocation`
     # Another method or stack has its own versions and options.
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}

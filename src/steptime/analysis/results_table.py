@@ -40,6 +40,7 @@ def make_results_table(data: Data) -> Table:
         _list_columns(results.head(count)),
         rows,
         footnotes=describe_hidden_rows(total - count),
+        # Settings follow the name, the first of `RESULT_FIELDS`.
         csv_columns=tuple(map(Column, ("name", *hyperparameters, *RESULT_FIELDS[1:]))),
         chart_rows=[summarise_results(data.scan_results()).to_dict()],
         structs=map_rows(make_struct, rows),

@@ -118,7 +118,7 @@ def sensitivity_table(
     has_notes = any(row.note for row in answer.rows)
     return Table(
         (
-            *(map(Column, PLACE[:2]) if len(answer.regressions) > 1 else ()),
+            *(map(Column, PLACE[:2]) if len(answer.regressions) > 1 else ()),  # family, platform
             Column("hyperparameter"),
             Column("weight", form="+.3f"),
             Column("low", "from", form="+.3f"),
