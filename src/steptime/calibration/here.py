@@ -127,7 +127,7 @@ def calibrate_machine(
             limit_s=points_s(limit_s, monotonic() - began),
             max_points=max_points,
             min_points=min(MIN_POINTS, max_points),
-            dtypes=DTYPES[:1] if device.is_cpu else DTYPES,
+            dtypes=DTYPES[:1] if device.is_cpu else DTYPES,  # CPUs: float32 alone
             save_answer=partial(log.append_answer, start.log_path),
             earlier_answers=start.earlier_answers,
         )

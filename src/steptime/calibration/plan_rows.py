@@ -310,7 +310,7 @@ def reply_of(question: Question, problem: PlanProblem, priced: PlanTime) -> Repl
     left out where no energy is known.
     """
     device_count = integer_of(question, "device_count")
-    step = widen_over_stacks(problem, priced)[0]
+    step, _ = widen_over_stacks(problem, priced)  # without the steps of each stack
     values = {
         "step_s": Interval(step.step_s, step.low_s, step.high_s),
         "memory_bytes": Interval(step.peak_memory.total),
