@@ -110,7 +110,7 @@ def device_table(data: Data) -> Table:
         tuple(map(Column, (*main_columns, *LAST_COLUMNS, *differing))),
         rows,
         footnotes=describe_hidden_rows(row_count - printed_count),
-        has_units=False,
+        has_units=False,  # plain numbers, as in the seed's table
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": row_count} if row_count > printed_count else {},
         structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),

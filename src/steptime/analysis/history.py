@@ -257,7 +257,7 @@ def _list_cells(data: Data) -> list[Row]:
         level=pl.col("folder"),
         cell=SERIES,
         takes_part=IS_GOOD_STEP,
-        method=ANY_METHOD,
+        method=ANY_METHOD,  # a series goes on when it is measured in another way
         # Nothing is paired here.
         partner_key=pl.lit(None, pl.String),
     )

@@ -137,6 +137,7 @@ def group_by_level(
         level=find_level(data, column),
         cell=cell_columns(data, column, free),
         takes_part=takes_part,
+        # Options that follow from the column: a pair may differ in them.
         level_options=LEVEL_OPTIONS.get(column, (column,)),
     )
     return RecordGroups(data, grouping)

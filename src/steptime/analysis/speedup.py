@@ -95,6 +95,7 @@ def speedup_table(
         level=level,
         cell=cell_columns(data, by, (by, "dtype") if any_dtype else (by,)),
         takes_part=(pl.col("origin") == levels.origin) & IS_STEP & SUCCEEDED,
+        # Options that follow from the column: a pair may differ in them.
         level_options=LEVEL_OPTIONS.get(by, (by,)),
     )
     groups = RecordGroups(data, grouping)

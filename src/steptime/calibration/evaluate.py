@@ -189,7 +189,7 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         first_case = group[0]
         device = first_case.device.in_phase(first_case.phase)
         settings = method.under(first_case.options).settings
-        settings = replace(settings, tf32="auto")  # kernels know it
+        settings = replace(settings, tf32="auto")  # kernels say whether they use it
         constants = method.derate(device, reference_dtype(device), settings).constants
         cases_in_phase = [replace(case, device=device) for case in group]
         scores = score_with_constants(cases_in_phase, constants)

@@ -206,7 +206,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")
     file_table = table | {"calibration": calibration}
-    return catalog.write_user_device(file_table, table["name"], local=False)
+    return catalog.write_user_device(file_table, table["name"], local=False)  # not this machine
 
 
 def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Reply]]:

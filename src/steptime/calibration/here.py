@@ -145,7 +145,7 @@ def calibrate_machine(
     if session.interrupted and _count_earlier_points(table["name"]) > points:
         start.log_path.unlink()
         raise KeyboardInterrupt
-    path = catalog.write_user_device(table, table["name"])
+    path = catalog.write_user_device(table, table["name"])  # from now on the device `local`
     start.log_path.unlink()
     if session.interrupted:
         raise InterruptError(f"{counted(points, 'point')} kept in {path}")
