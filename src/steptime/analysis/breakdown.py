@@ -161,7 +161,7 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
     predicted = _list_sides(cells, PREDICTED)
     measured_s = _sum_times(name, measured)
     predicted_s = _sum_times(name, predicted)
-    # Else times are of other networks.
+    # Else the two sums are over different networks, and their ratio says nothing.
     is_paired = all(len(cell.sides) == len(SIDES) for cell in cells)
     costs = [_cost_side(cell).groups.get(name) for cell in cells]
     return BreakdownRow(
@@ -232,7 +232,10 @@ def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> fl
         return over(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
-    groups = [network.groups.get(name) for network in _list_sides(cells, side)]  # published
+    # Published: the mean share of the peak, weighted by time; `peak_time_share` is the product of
+    # both shares.
+    published_steps = _list_sides(cells, side)
+    groups = [step.groups.get(name) for step in published_steps]  # of one step of each network
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
 
 
@@ -351,13 +354,8 @@ def _list_chart_rows(data: Data, cells: Sequence[NetworkOps]) -> list[Row]:
         return []
     if len(cells) > 1:
         return [
-            {
-                "network": cell.network,
-                "platform": cell.platform,
-                "side": side,
-                "name": name,
-                "share": share,
-            }
+            {"network": cell.network, "platform": cell.platform, "side": side}
+            | {"name": name, "share": share}
             for cell in cells
             for side in SIDES
             if side in cell.sides

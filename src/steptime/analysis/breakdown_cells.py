@@ -189,6 +189,7 @@ def _select_newest_ops(records: pl.LazyFrame) -> pl.LazyFrame:
     is_container = is_published & kind.str.to_lowercase().is_in(CONTAINERS)
     is_original = pl.col("duplicate_of").is_null()
     source = pl.col("env").str.json_path_match("$.source_sha256").fill_null("")
+    # One run of a profiler, a prediction or an imported file: by its method and its source.
     recording = pl.concat_str("method", "method_options", source)
     newest_date = pl.col("taken_at").max().over(*CELL_KEYS, "side")
     # Several recordings of one date would count each op several times: any single one is kept.
@@ -332,6 +333,8 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     peak = rows[0]["peak_flop_per_s"]
     # A step is timed without the profiler, its ops under it: the difference is the overhead.
     overhead_share = (ops_s + idle_s) / step_s - 1 if step_s and idle_s else None
+    # The profiled step is the basis if the step without the profiler contradicts its ops.
+    is_profiled = bool(step_s) and basis_s != step_s
     return Side(
         groups=groups,
         totals={
@@ -342,7 +345,7 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
         basis_s=basis_s or None,
         no_op_s=basis_s - ops_s if basis_s else None,
         overhead_share=overhead_share,
-        is_profiled=bool(step_s) and basis_s != step_s,
+        is_profiled=is_profiled,
         peak_flop_per_s=peak if isinstance(peak, float) else None,
     )
 

@@ -291,6 +291,8 @@ def _autoregressive_squares(values: Floats) -> float:
     -n/2 log(squares) + 1/2 log(1 - r^2), the second term is moved into the squares.
     """
     n = len(values)
+    # A row for each correlation of neighbouring values that is tried. Innovations are what the
+    # value before does not explain; the mean is that of weighted least squares.
     r = np.linspace(0.0, MAX_CORRELATION, CORRELATIONS)[:, None]
     first_weight = 1 - r[:, 0] ** 2
     next_weight = 1 - r[:, 0]

@@ -63,6 +63,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         .otherwise(other_number(f"published_{column}"))
         for name, column in PUBLISHED_COLUMNS.items()
     }
+    # A data set that states no staging counts as read from the shared file system.
     from_disk = pl.when(pl.col("input") == "dataset").then(pl.lit("shared"))
     columns = {
         **published,
@@ -109,7 +110,7 @@ def device_table(data: Data) -> Table:
         tuple(map(Column, (*main_columns, *LAST_COLUMNS, *differing))),
         rows,
         footnotes=describe_hidden_rows(row_count - printed_count),
-        has_units=False,
+        has_units=False,  # plain numbers, as in the seed's table
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": row_count} if row_count > printed_count else {},
         structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),
@@ -170,7 +171,8 @@ def _estimate_bar(row: Row) -> Row:
     sigma = row["speed_uncertainty"]
     if sigma is None:
         return {"speed": speed, "low": None, "high": None, "interval": "1 sigma"}
-    sigma *= speed / (row["mean_speed"] or speed)  # of the batch that the speed counts
+    # The uncertainty is of the speed as logged, which may count another batch.
+    sigma *= speed / (row["mean_speed"] or speed)
     return {"speed": speed, "low": speed - sigma, "high": speed + sigma, "interval": "1 sigma"}
 
 

@@ -157,6 +157,7 @@ def find_cells(
     rows_with_value = selection.rows.filter(selection.quantity.is_not_null())
     platform_column = rows_with_value.select(pl.col("platform").unique().sort()).collect()
     platforms = tuple(platform_column["platform"])
+    # A median over platforms would be of no machine.
     would_share_cells = len(platforms) > 1 and "platform" not in (x, y, panel)
     if would_share_cells:
         # The panels are taken, so that platforms cannot be told apart.

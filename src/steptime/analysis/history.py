@@ -257,7 +257,7 @@ def _list_cells(data: Data) -> list[Row]:
         level=pl.col("folder"),
         cell=SERIES,
         takes_part=IS_GOOD_STEP,
-        method=ANY_METHOD,
+        method=ANY_METHOD,  # a series goes on when it is measured in another way
         # Nothing is paired here.
         partner_key=pl.lit(None, pl.String),
     )
@@ -279,8 +279,8 @@ def _estimate_errors(cells: Sequence[Row]) -> tuple[list[float], int]:
         run_count = max(int(row["runs"] or 1), 1)
         half_width = 0.0
         if row["low"] and row["high"]:
-            # A single run has an interval within the run, with many degrees of freedom.
             half_width = math.log(row["high"] / row["low"]) / 2
+        # A single run has an interval within the run, with many degrees of freedom.
         freedom = run_count - 1 if run_count > 1 else NORMAL_FREEDOM
         errors.append(half_width / two_sided_t(MISS, freedom))
         error_freedom += run_count - 1

@@ -167,7 +167,7 @@ def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
     The records of visits are counted first, by a hash, since the samples of most are not needed.
     """
     visit_hash = pl.struct(*VISIT).hash()
-    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()
+    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()  # of records
     shared_visits = counts.filter(pl.col("len") >= MIN_NODES).select("visit").collect()
     return (
         measured.filter(visit_hash.is_in(shared_visits["visit"].implode()))

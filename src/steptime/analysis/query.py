@@ -112,7 +112,8 @@ class QueryProcess:
     def __enter__(self) -> Self:
         """Start the process that answers statements."""
         self._process = subprocess.Popen(  # of this package, nobody else's program
-            # A process of its own, so that limits of memory and time can be enforced.
+            # A process of its own, so that limits of memory and time can be enforced; `-P`: it
+            # imports nothing from the current folder.
             [sys.executable, "-P", "-m", "steptime.records.query"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

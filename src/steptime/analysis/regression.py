@@ -16,6 +16,9 @@ MAX_FOLDED_ROWS = 20_000  # of cross-validation
 RIDGE = 1.0  # on standardised weights, of winners that a plane tells apart
 FLAT = 1e-9  # of the largest number: a deviation that is of rounding
 MIN_VARIANCE_SHARE = 1e-6  # share of a column's variance, below which it is of other columns
+MIN_EIGENVALUE = MIN_VARIANCE_SHARE**2  # of correlations: below, columns depend on each other
+MIN_SEPARATION = 1e-6  # of rows from a plane: below, it is rounding of the solver
+MIN_NEWTON_STEP = 1e-6  # of standardised weights: with a smaller one they have converged
 MIN_COEFFICIENT = 1e-4  # of a column that another is a combination of
 MIN_SOUND_SHARE = 0.5  # of draws: with fewer the others tell nothing of the ends
 SMALLEST_VARIANCE = 1e-300  # in place of 0, that nothing is divided by 0
@@ -116,7 +119,7 @@ def _bootstrap_moments(table: Floats, draws: int) -> Floats:
     """
     row_count, column_count = table.shape
     piece_count = row_count if row_count <= MAX_SINGLE_ROWS else BLOCKS
-    # Blocks of neighbours would keep their likeness.
+    # Neighbouring rows are alike: shuffled, each piece is a random sample of all rows.
     shuffled = np.random.default_rng(SEED).permutation(table)
     pieces = np.array_split(shuffled, piece_count)
     moments = np.stack([piece.T @ piece for piece in pieces]).reshape(len(pieces), -1)
@@ -153,7 +156,7 @@ def _solve_regressions(moments: Floats) -> _Solution:
     correlation = covariance / (deviation[:, :, None] * deviation[:, None, :])
     # Nearly 0 if a column is a combination of the others; the last column is y.
     smallest_eigenvalue = np.linalg.eigvalsh(correlation[:, :-1, :-1])[:, 0]
-    is_independent = smallest_eigenvalue > MIN_VARIANCE_SHARE**2
+    is_independent = smallest_eigenvalue > MIN_EIGENVALUE
     varies = (deviation > FLAT).all(axis=1)
     is_sound = is_independent & varies
     correlation[~is_sound] = np.eye(correlation.shape[1])  # solvable; its result is ignored
@@ -221,7 +224,7 @@ def is_separable(z: Floats, wins: Any) -> bool:
     x = np.unique(np.column_stack([np.ones(len(z)), z]) * signs, axis=0)
     solution = linprog(-x.sum(axis=0), A_ub=-x, b_ub=np.zeros(len(x)), bounds=(-1, 1))
     is_solved = solution.status == 0
-    return bool(is_solved and -solution.fun > MIN_VARIANCE_SHARE)
+    return bool(is_solved and -solution.fun > MIN_SEPARATION)
 
 
 def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, float]:
@@ -238,7 +241,7 @@ def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, fl
         hessian = (x * variance[:, None]).T @ x + penalty
         newton_step = np.linalg.solve(hessian, gradient)
         weights += newton_step
-        if np.abs(newton_step).max() < MIN_VARIANCE_SHARE:
+        if np.abs(newton_step).max() < MIN_NEWTON_STEP:
             break
     error = np.sqrt(np.diag(np.linalg.inv(hessian)))
     half_width = two_sided_t(MISS, len(z)) * error[1:]

@@ -131,6 +131,7 @@ def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFram
     speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
     intensity = pl.col("intensity")
     has_roof = intensity > 0
+    # A speed or an intensity of 0 is an unknown one: it becomes null.
     return placed.with_columns(
         pl.when(speed != 0).then(speed).alias("flop_per_s"),
         pl.when(intensity != 0).then(intensity).alias("intensity"),
@@ -156,7 +157,7 @@ def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
             RIDGE.first().alias("ridge_flop_per_byte"),
             pl.len().alias("points"),
             pl.col("intensity").count().alias("with_intensity"),
-            SPEED.count().alias("with_speed"),
+            SPEED.count().alias("with_speed"),  # measured or predicted
             pl.when(has_ridge).then(above_share).alias("above_ridge_share"),
             pl.when(has_ridge).then(1 - above_share).alias("below_ridge_share"),
             pl.when(speed.count() > 0).then(fastest).alias("best"),

@@ -212,6 +212,7 @@ def _collect_networks(
         has_both = is_place.any() & ~is_place.all()
     rows = numbers.rows.filter((pl.col("family") == place.family) & is_selected)
     networks = (
+        # Without columns that tell networks apart, all rows of a method are one network.
         rows.group_by(names or [METHOD], maintain_order=True)
         .agg(value.alias(VALUE), has_both.alias(HAS_BOTH))
         .filter(HAS_BOTH)

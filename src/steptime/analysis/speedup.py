@@ -347,7 +347,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
             }
             for bar in np.flatnonzero(counts)
         ]
-    return [*_transpose(columns), *bars]
+    return [*_transpose(columns), *bars]  # the chart tells them apart by their keys
 
 
 ANALYSIS = Analysis(

@@ -295,7 +295,10 @@ def _lower_single_op(
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
     kernels = lower_products(lower(training, dtype, settings), training, low_operand_type).kernels
     return _without_stack_limits(
-        kernel for kernel in kernels if kernel.op == "op" and kernel.pass_ in passes
+        # "op" is the name that `_single_op_graph` gives.
+        kernel
+        for kernel in kernels
+        if kernel.op == "op" and kernel.pass_ in passes
     )
 
 
@@ -313,7 +316,7 @@ def _single_op_graph(
     output_specs = outputs_of(kind, specs, tuple(sorted(attrs.items())))
     op = Op("op", kind, names, output_names("op", len(output_specs)), attrs)
     tensors = dict(zip((*names, *op.outputs), (*specs, *output_specs), strict=True))
-    return Graph("op", tensors, (op,), names, (), op.outputs)
+    return Graph("op", tensors, (op,), inputs=names, weights=(), outputs=op.outputs)
 
 
 def _add_loss(graph: Graph, trained_inputs: tuple[str, ...], dtype: str) -> Graph:
@@ -324,9 +327,9 @@ def _add_loss(graph: Graph, trained_inputs: tuple[str, ...], dtype: str) -> Grap
         "op",
         {**graph.tensors, "loss": TensorSpec((), dtype)},
         (op, loss),
-        tuple(name for name in graph.inputs if name not in trained_inputs),
-        trained_inputs,
-        ("loss",),
+        inputs=tuple(name for name in graph.inputs if name not in trained_inputs),
+        weights=trained_inputs,  # since weights alone get a gradient
+        outputs=("loss",),
     )
 
 

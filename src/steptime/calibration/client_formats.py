@@ -263,6 +263,7 @@ def _read_aiperf_means(document: JsonObject, place: str) -> ClientRun:
     config = document.get("input_config", {})
     count = _read_metric(document, "request_count", "avg", place)
     if count is None:
+        # The number that was asked for, as a metric, so that it is checked as metrics are.
         setting = find_value(config, "request_count", "num_prompts")
         count = _read_metric({"request_count": {"avg": setting}}, "request_count", "avg", place)
     input_tokens = _read_metric(document, "input_sequence_length", "avg", place)

@@ -167,6 +167,7 @@ def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -
                 (request.arrival_s or 0.0) - first_arrival_s for request in simulated_requests
             ]
         load = _make_open_load(inputs, outputs, arrivals_s)
+    # Open arrivals: the first and the last requests meet servers that fill and drain.
     edge_count = 0 if load.concurrency else int(EDGE_SHARE * len(simulated_requests))
     steady_requests = simulated_requests[edge_count : len(simulated_requests) - edge_count]
     ttfts_s = [request.ttft_s for request in steady_requests if request.ttft_s is not None]

@@ -208,6 +208,7 @@ class Columns:
             name: name of the figure, "" for the one named after the kind of op.
         """
         usual_figures = constants_of(conditions())
+        # Without a name: the factor that each kind of op has of the host's time.
         names = [name or kind for kind in self._distinct_kinds]
         keys = [f"isolated.{figure_name}" for figure_name in names]
         figures_of_kinds: Floats = np.array(

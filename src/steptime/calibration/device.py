@@ -181,6 +181,7 @@ def fit_phases(
     left_out_residuals = leave_out_residuals(
         infer_columns, priors, constants, families=infer_columns.families
     )
+    # In place: the errors that the caller tabulates are of these residuals.
     residual_tables, residuals[indices] = learn_residuals(
         infer_columns, constants, left_out_residuals
     )
@@ -391,5 +392,6 @@ def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, floa
     if any(case.condition != "repeated" for case in columns.cases):
         forms.add("host")
     widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}
+    # "" is a form without an interval of its own.
     widths["all"] = constants[f"interval.{interval_name('', constants)}_own"]
     return {form: width for form, width in widths.items() if width is not None}

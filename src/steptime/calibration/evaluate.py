@@ -189,10 +189,11 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         first_case = group[0]
         device = first_case.device.in_phase(first_case.phase)
         settings = method.under(first_case.options).settings
-        settings = replace(settings, tf32="auto")  # kernels know it
+        settings = replace(settings, tf32="auto")  # kernels say whether they use it
         constants = method.derate(device, reference_dtype(device), settings).constants
         cases_in_phase = [replace(case, device=device) for case in group]
         scores = score_with_constants(cases_in_phase, constants)
+        # A group is of one kind of work, so that the scores come in the order of its cases.
         for case, scored in zip(group, scores, strict=True):
             score_by_id[id(case)] = replace(scored, case=case)
     return [score_by_id[id(case)] for case in cases]
@@ -235,6 +236,8 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     op_constants: Constants = {
         **constants,
         **(device.calibration.alone or {}),  # where single ops differ from steps
+        # `constants` hold these intervals already where they are of steps; those of a calibration
+        # with single ops alone tell nothing of steps, but hold for ops.
         **interval_constants(device.calibration),
     }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]

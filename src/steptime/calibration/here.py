@@ -127,7 +127,7 @@ def calibrate_machine(
             limit_s=points_s(limit_s, monotonic() - began),
             max_points=max_points,
             min_points=min(MIN_POINTS, max_points),
-            dtypes=DTYPES[:1] if device.is_cpu else DTYPES,
+            dtypes=DTYPES[:1] if device.is_cpu else DTYPES,  # CPUs: float32 alone
             save_answer=partial(log.append_answer, start.log_path),
             earlier_answers=start.earlier_answers,
         )
@@ -145,7 +145,7 @@ def calibrate_machine(
     if session.interrupted and _count_earlier_points(table["name"]) > points:
         start.log_path.unlink()
         raise KeyboardInterrupt
-    path = catalog.write_user_device(table, table["name"])
+    path = catalog.write_user_device(table, table["name"])  # from now on the device `local`
     start.log_path.unlink()
     if session.interrupted:
         raise InterruptError(f"{counted(points, 'point')} kept in {path}")

@@ -321,7 +321,7 @@ def _make_case(
         if workload.plan.data > 1 or row.options.get("device_count", 1) != 1:
             raise InputError(SEVERAL_REPLICAS)
         stack = stack or str(row.options.get("stack", ""))
-        # Families are left out together.
+        # Steps of one network are a family, which is left out of a fit as a whole.
         family = family or (workload.label if keys.quantities else "")
         kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif network_kernels is not None:

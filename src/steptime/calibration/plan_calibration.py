@@ -125,6 +125,7 @@ class _DeviceRows:
     def fit(self, indices: Sequence[int]) -> _DeviceFit:
         """Fit constants and intervals to the rows of these indices."""
         rows = self.rows.take(indices)
+        # `RESIDUAL_DISTRIBUTION` has a half-width of 1 for its central 80 %.
         sigma = self.half_width * RESIDUAL_DISTRIBUTION.stdev
         constants = fit_constants([rows], self.priors, sigma=sigma)
         residuals = leave_out_residuals(rows, self.priors, constants, sigma)

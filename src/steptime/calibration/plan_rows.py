@@ -259,6 +259,7 @@ def prepare_plan(
     sizes = _integers_of(question, SIZES)
     device_count = integer_of(question, "device_count")
     plan = _plan_of(question, device_count)
+    # Whole trainings in a type of 16 bit mean the mixed one; a fine-tuning means its own type.
     dtype = texts["dtype"] if tuning else MIXED_DTYPES.get(texts["dtype"], texts["dtype"])
     stack = texts["stack"]
     split_items = tuple((way, value) for way, value in vars(plan).items() if way != "microbatches")

@@ -123,6 +123,7 @@ def _make_op_adder(kind: str, shapes_of: Callable[..., Mapping[str, Shape]]) -> 
     """
 
     def add_op(b: Builder, *sizes: int) -> str:
+        # Inputs are weights, so that the backward pass computes their gradients, too.
         inputs = [
             b.input(name, shape, "int64") if name == "ids" else b.weight(name, shape)
             for name, shape in shapes_of(*sizes).items()
@@ -152,6 +153,7 @@ def _add_convolution(b: Builder, *sizes: int, is_first_layer: bool = False) -> s
     sizes_and_defaults = (*sizes, default_stride, default_groups)
     # Stride and groups that are left out are taken from the defaults behind them.
     n, c, size, filters, kernel, stride, groups = sizes_and_defaults[:7]
+    # A weight gets a gradient; the input of a first layer needs none.
     add_input = b.input if is_first_layer else b.weight
     x = add_input("x", (n, c, size, size))
     padding = kernel // 2
@@ -162,7 +164,7 @@ def _make_pool_adder(kind: str) -> AddOp:
     """Return a function that adds pooling of an image: n, c, size, kernel, stride."""
 
     def add_pool(b: Builder, n: int, c: int, size: int, kernel: int, stride: int) -> str:
-        x = b.weight("x", (n, c, size, size))
+        x = b.weight("x", (n, c, size, size))  # a weight, so that it gets a gradient
         return b.op(
             kind,
             x,

@@ -60,7 +60,7 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
     cell_ids = np.flatnonzero(is_measured & (columns.value > 0))
     record_numbers = columns.best_seq[cell_ids]
     places = dict(data.take_records(record_numbers, ["place"]).iter_rows())
-    records = data.read_records(0, sorted(places.values()))
+    records = data.read_records(folder=0, places=sorted(places.values()))  # the only folder
     for record_number, step_s in zip(
         record_numbers.tolist(), columns.value[cell_ids].tolist(), strict=True
     ):

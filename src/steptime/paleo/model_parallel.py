@@ -296,6 +296,7 @@ def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: boo
         return sum(timed_layer.update_s for timed_layer in layers)
     # in the original the weights of all these layers are updated by one kernel
     parameters = sum(timed_layer.layer.parameters for timed_layer in layers)
+    # The type of the step: its peak stands first on an effective device.
     first_dtype = next(iter(model.effective_device.datasheet.peak_flop_per_s))
     times = model.price(update_kernel(parameters, first_dtype))
     overlaps = model.settings.pipelined and not is_sequential

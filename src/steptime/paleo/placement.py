@@ -159,6 +159,7 @@ def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     settings = settings_of(model.settings)
     faults = settings.faults
     is_published = as_published(model)
+    # Without a link, and in the original's mode "model", a fetch has the rate of the memory.
     fetches_by_memory = model.fabric is None or (is_published and mode == "model")
     if model.fabric is None or fetches_by_memory:
         bytes_per_s = model.device.datasheet.memory_bytes_per_s

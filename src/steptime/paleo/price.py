@@ -77,7 +77,8 @@ def price_sequential(
             for size_bytes in tensor_sizes_bytes
         )
     value = join(compute_s, memory_s) + price.launching_s(kernels, pass_device)
-    return Interval(value, value, None, False, compute_s, memory_s)
+    # A time at peak rates is its own lower bound; no upper one is known.
+    return Interval(value, low=value, high=None, compute_s=compute_s, memory_s=memory_s)
 
 
 price_overlapped = partial(price_sequential, join=np.maximum)

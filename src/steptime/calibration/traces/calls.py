@@ -41,6 +41,7 @@ Rule = Callable[[Inputs], TracedCall | None]
 
 def table_call(name: str, inputs: Inputs) -> TracedCall | None:
     """Return the call of an op of ATen; None where the op or its inputs are not understood."""
+    # Ops in place end with _, and cost as much.
     rule = RULES.get(name.removeprefix(ATEN).rstrip("_"))
     if rule is None:
         return None

@@ -113,8 +113,10 @@ def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
         return 0.0
     if name in JOINING:
         return float(sum(sizes))
-    if kind.startswith(LIST_OPS):  # the first of two lists, or most of four
+    # Of two lists of tensors the first is written; an optimizer's four lists count alike.
+    if kind.startswith(LIST_OPS):
         return sum(sizes) / 2
+    # In place (_) the first input is written.
     return float(sizes[0] if kind.endswith("_") else max(sizes))
 
 

@@ -79,7 +79,7 @@ def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
     """Return every layer of a file, parents before children, else in the order of the file."""
     meaning_by_name: MeaningByName = {}
     file_layers: list[FileLayer] = []
-    for file_layer in _collect_layers(meaning_by_name, layers, ("",), ()):
+    for file_layer in _collect_layers(meaning_by_name, layers, scopes=("",), inherited=()):
         if len(file_layers) >= MAX_LAYERS:
             raise file_layer.fault(f"the network has more than {MAX_LAYERS} layers")
         file_layers.append(file_layer)

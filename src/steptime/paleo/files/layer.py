@@ -127,13 +127,13 @@ class LayerBuilder:
         Raises:
             InputError: if the window does not fit.
         """
-        kernel, strides, padding = window.values()
+        kernel, strides, padding = window.values()  # in the order of `window`
         size = shape[1:3]
         vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
         # Equal padding before and after, in the order top, bottom, left, right.
         four_sides = (vertical, vertical, horizontal, horizontal)
         sides = resolve_padding(
-            "same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1)
+            "same" if padding == "SAME" else four_sides, size, kernel, strides, dilation=(1, 1)
         )
         height, width = (
             positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))

@@ -68,6 +68,7 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
             f"not to the {inner} of its parent"
         )
     weights = (*kernel, outputs[3], c_in)
+    # The bias is that of the convolution whose transpose this is.
     record = layer.layer("deconv", outputs, weights=weights, biases=c_in, **window)
     w = layer.b.weight(f"{layer.name}/w", (c_in, outputs[3], *kernel))
     y = layer.op("conv_transpose2d", layer.x[0], w, output_size=outputs[1:3], **settings)

@@ -29,7 +29,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         with _name_file_in_errors(name):
             return _append_ops(b, file_layers, file_batch, batch)
 
-    # {}: no hyperparameters.
+    # {}: no hyperparameters, since the file states each size.
     return Family(name, build, {}, SOURCE, batch=file_batch, is_preset=True)
 
 
