@@ -206,6 +206,7 @@ def _hidden_share(rank: RankModel, collective: PieceCollective) -> float:
     if collective.group != "tensor":
         return 0.0
     hidden_share = rank.constant("tensor_hidden")
+    # Backward, sums over gradients of inputs overlap with the products for gradients of weights.
     is_sum = collective.kind in ("all_reduce", "reduce_scatter")
     if is_sum and collective.pass_ == "backward":
         return max(hidden_share, rank.constant("backward_hidden"))

@@ -95,7 +95,7 @@ class PlanSpace:
             "recompute": ("none", "selective", "full"),
             "offload": ("none",) if self.problem.host_link is None else OFFLOADS,
         }
-        # Their graphs are cut into stages alone.
+        # Graphs of other networks are cut into stages alone.
         if not self.is_language_model:
             choices |= {"virtual": (1,), "recompute": ("none", "full"), "offload": ("none",)}
         # What the user fixed is tried alone, whatever the search would try.

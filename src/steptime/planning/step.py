@@ -88,6 +88,7 @@ class PlanTime:
         """The simulated run of the pipeline; None with too many tasks, and for DualPipe."""
         microbatches = self.step.microbatches
         task_count = 2 * len(self.pipeline.stages) * microbatches
+        # `simulate` has no order of tasks for DualPipe (`goes_both_ways`).
         if task_count > MAX_EVENTS or self.step.plan.goes_both_ways:
             return None
         schedule, stages, device_count, send_s = self.pipeline
