@@ -258,6 +258,7 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
+    # "along": operands that lie along the contraction, for which old libraries have other tiles.
     single_tiles = list_tiles("along" if is_along and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(
