@@ -371,6 +371,7 @@ class ServerSearch:
             best_devices = best.device_count if best else self.max_device_count
             if estimate * kind.device_count > best_devices:
                 continue
+            # A run adds the overhead of each pool: here that of the missing decoding pool as well.
             pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
             run_readers = self._runner(kind._replace(pool=pool), prompts)
             max_replicas = self.max_device_count // kind.device_count
