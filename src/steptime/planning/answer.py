@@ -104,7 +104,7 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     graph = rank.graph_of_kinds()
     is_single_device_training = rank.is_training and not problem.cluster.levels
     if is_single_device_training:
-        batch = 1  # remarks are the same at any batch
+        batch = 1  # that of `graph`
         notes = [*rank.step_model.with_graph(graph, batch).remarks(batch)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []

@@ -342,7 +342,7 @@ class Phases(Replica):
                 for kernel in kernels
                 if ops[kernel.op].kind in ATTENDING
             ]
-        return self.issue_s(issued) - self.issue_s([])
+        return self.issue_s(issued) - self.issue_s([])  # less the base of a step
 
     def store_weights(self, graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Return the kernels with the traffic of their weights in the stored format."""

@@ -76,6 +76,7 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         isolated_share: 1 for a kernel that is repeated alone, 0 for one among others in a step.
         pause_s: seconds that the device rests between repetitions, which saves power.
     """
+    # Kernels over volumes (`conv3d`) are priced as those over images (`conv2d`).
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
     constants = device.constants
     dtype = rated_dtype(rows, device)
