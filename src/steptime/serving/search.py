@@ -246,6 +246,7 @@ class ServerSearch:
                 busy_share += rate * mean_service.output / sequences * step_s
             return busy_share <= 1
 
+        # The fewest replicas that hold; a number beyond `largest` if none does.
         largest = int(MAX_EXCESS * self.max_device_count)
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)  # False sorts before True
 

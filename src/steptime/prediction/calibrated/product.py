@@ -218,6 +218,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     # The slower a multiprocessor is, the less its units wait for numbers.
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
+    # Squared, since each step of a slow one lasts longer: its ramp is shorter in seconds, too.
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
     tiles = list_tiles("matrix")
     flop_per_s = peak * library_share(device, constants)
