@@ -131,7 +131,7 @@ def link(name: str | os.PathLike[str] | Link, option: str = "") -> Link:
         return only_link
     if links_by_name:
         raise unknown("link", text, links_by_name, option)
-    return LINKS.item_of(text, option)
+    return LINKS.item_of(text, option)  # raises for the unknown name
 
 
 def _links_by_datasheet_name(datasheet_name: str) -> dict[str, Link]:
@@ -240,7 +240,7 @@ def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -
     if key in DEVICES.shipped() or key in short_names():
         raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
     path = DEVICES.write(table, key)
-    if local:
+    if local:  # the name `local` stands for this device from now on
         write_atomically(path.with_name(LOCAL), f"{key}\n")
     return path
 

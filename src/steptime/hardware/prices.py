@@ -107,6 +107,7 @@ def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
                 billing=file.billing,
                 name=f"{file.name} {row.name}",
                 date=file.date,
+                # `unverified` names offers, or "date" for all of the file.
                 verified=row.name not in file.unverified and "date" not in file.unverified,
                 source=file.source,
             )

@@ -53,6 +53,7 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
     peak_flop = rank.peak_flop_per_s * plan_time.step_s * step.plan.device_count
     sequence_flop = {
         "full": passes * (forward_flop.products + forward_flop.attention),
+        # A causal mask leaves out half of the attention.
         "half": passes * (forward_flop.products + forward_flop.attention / 2),
         "6N": FLOP_PER_PARAMETER * rank.active_parameters * rank.shape.length,
     }
@@ -103,7 +104,8 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     graph = rank.graph_of_kinds()
     is_single_device_training = rank.is_training and not problem.cluster.levels
     if is_single_device_training:
-        notes = [*rank.step_model.with_graph(graph, 1).remarks(1)]  # those of `predict`
+        batch = 1  # that of `graph`
+        notes = [*rank.step_model.with_graph(graph, batch).remarks(batch)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
         notes += [*stack_notes(rank.device, stack.name), *graph.remarks]

@@ -35,6 +35,7 @@ def check_step(shape: Shape, step: PlanStep, command: str = "plan") -> PlanStep:
     check_choice("order", step.order, ORDERS, "plan")
     first_fault = find_fault(shape, step)
     if first_fault is None:
+        # The step counts its microbatches; this writes their number into the plan as well.
         return step.change({"microbatches": step.microbatches})
     # Mending one fault may cause the next one, so changes add up until no rule is broken.
     change = dict(first_fault.change)

@@ -42,7 +42,8 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
             description = "an encoder with a decoder"
         # The text may be the family's name itself, which says it already.
         but = "" if description in model else f", but {description}"
-        raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
+        unquoted_model = shorten(model)[1:-1]
+        raise InputError(f"{unquoted_model}: not a language model of one decoder{but}")
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
     if settings["layers"] > MAX_LAYERS:
@@ -132,7 +133,9 @@ def resolve_settings(choice: Choice, length: int | None) -> tuple[Family, Mutabl
             raise InputError(
                 f"--length {length} contradicts length={model_settings['length']} of the model"
             )
-        model_settings.pop("length", None)  # learned positions grow with it
+        # The caller sets the length later: it may exceed the table of learned positions, which
+        # then grows, while `resolve` would refuse it.
+        model_settings.pop("length", None)
     # Families of plugins may have no such settings.
     defaults: MutableSettings = dict(getattr(family, "settings", {}))
     return family, {**defaults, **resolve(family, model_settings, choice.source or choice.model)}

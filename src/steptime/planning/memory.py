@@ -279,7 +279,7 @@ def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memo
     counts = count_parameters(pieces, load)
     parameter_bytes = bytes_of_parameters(rank, settings.sharding, settings.offload, counts)
     frozen_bytes = float(sum(pieces[part.name].frozen_bytes * count for part, count in load))
-    if settings.sharding.zero == 3:  # weights are sharded, of which frozen ones have nothing else
+    if settings.sharding.zero == 3:  # frozen weights are sharded like trained ones
         frozen_bytes /= settings.sharding.shards
     return Memory(
         weights=parameter_bytes.weights + frozen_bytes,
@@ -338,7 +338,9 @@ def _logit_bytes(
     chunk_count = rank.constant("logit_chunks")  # 0 or 1: all logits at once
     chunk_bytes = logits * rank.constant("logit_bytes") / max(1.0, chunk_count)
     head_bytes = head.saved_bytes + head.working_bytes + chunk_bytes
-    if chunk_count > 1:  # the head is done before the backward pass of the layers begins
+    # With chunks the head is done before the layers' backward pass begins: on top comes only what
+    # it needs beyond the layers' `working_bytes`, which are counted already.
+    if chunk_count > 1:
         return max(0.0, head_bytes - working_bytes)
     return head_bytes
 
@@ -357,7 +359,7 @@ def bytes_of_parameters(
     """Return the bytes of weights, gradients and states of a device's parameters."""
     offloads_states = offload in ("optimizer", "both")
     weight_bytes = rank.weight_bytes + LOW_BYTES.get(rank.low_dtype, rank.weight_copy_bytes)
-    if sharding.zero == 3:  # the copy is made when weights are gathered
+    if sharding.zero == 3:  # states on the device hold the weights; a copy is made on gathering
         weight_bytes = rank.weight_bytes if offloads_states else 0.0
     gradient_bytes = rank.constant("gradient_bytes")
     state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")

@@ -148,7 +148,7 @@ def balance_stages(piece_s: Sequence[float], stage_count: int) -> tuple[int, ...
             high_s = middle_s
         else:
             low_s = middle_s
-    return counts or ()
+    return counts or ()  # never None: within the first limit all pieces fit
 
 
 def _fill_stages(

@@ -39,6 +39,7 @@ class GroupCollective(NamedTuple):
         """
         other_s = other.total_s * repeats
         total_s = self.total_s + other_s
+        # Their seconds are off together: the spread of the sum is the mean, weighted by seconds.
         off_s = self.spread * self.total_s + other.spread * other_s
         return self._replace(
             size_bytes=self.size_bytes + other.size_bytes * repeats,

@@ -206,6 +206,7 @@ def _hidden_share(rank: RankModel, collective: PieceCollective) -> float:
     if collective.group != "tensor":
         return 0.0
     hidden_share = rank.constant("tensor_hidden")
+    # Backward, sums over gradients of inputs overlap with the products for gradients of weights.
     is_sum = collective.kind in ("all_reduce", "reduce_scatter")
     if is_sum and collective.pass_ == "backward":
         return max(hidden_share, rank.constant("backward_hidden"))
@@ -304,7 +305,7 @@ def _add_communication(
     """
     # In parallel run: the kernels, the collectives of weights, and the transfer to the host. Only
     # what outlasts the kernels is exposed; collectives between kernels hide nothing.
-    busy_s = kernels.seconds
+    busy_s = kernels.seconds  # kernels alone; the returned pass holds exposed communication, too
     weights_s = sum(time.total_s for time in weight_collectives)
     slowdown_s = problem.rank.constant("slowed") * min(weights_s, busy_s)
     exposed_weights_s = max(0.0, weights_s - busy_s)
@@ -315,8 +316,8 @@ def _add_communication(
     ]
     if offloaded_bytes:
         transfer = problem.host_transfer(offloaded_bytes)
-        hidden_s = busy_s + slowdown_s + exposed_weights_s
-        exposed_s = max(0.0, transfer.seconds - hidden_s)
+        hiding_s = busy_s + slowdown_s + exposed_weights_s  # all that runs beside the transfer
+        exposed_s = max(0.0, transfer.seconds - hiding_s)
         collectives.append(
             GroupCollective(
                 "host",

@@ -322,6 +322,7 @@ def _last_product_s(
     last product.
     """
     product_s = _product_times(kernel_times, kind_of_op, "forward")
+    # With frozen weights, `recomputed_rows` lead to some gradient; repetition skips the others.
     if recomputed_rows:
         return sum(seconds for row, seconds in product_s.items() if row not in recomputed_rows)
     *_, last_product_s = (0.0, *product_s.values())  # 0 without any product

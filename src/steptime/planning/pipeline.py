@@ -164,7 +164,8 @@ def simulate(
     check_choice("schedule", schedule, TASK_ORDERS)
     virtual = len(stages) // device_count
     task_order = TASK_ORDERS[schedule]
-    durations = [_task_durations(stage, schedule == "zero-bubble") for stage in stages]
+    splits_backward = schedule == "zero-bubble"
+    durations = [_task_durations(stage, splits_backward) for stage in stages]
     tasks = [
         list(task_order(device, device_count, virtual, microbatches))
         for device in range(device_count)

@@ -90,7 +90,7 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
     last_stage = len(stages) - 1
     chains = []
     forward_path_s = 0.0
-    backward_path_s = -inf
+    backward_path_s = -inf  # the first device has no earlier one to go on to
     # Both passes of all stages behind the current one.
     later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):

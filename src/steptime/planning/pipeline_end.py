@@ -196,7 +196,7 @@ def _interleaved_ends(
         ends_group = j % group_tasks == 0
         if not (is_steady and ends_group):
             continue
-        # All times that the next step depends on; see `_find_period`.
+        # One state for each group of tasks, and a period of one group.
         states.append((*free_s, *forward_ends_s, *backward_ends_s))
         period = _find_period(states, (1,))
         if period is not None:

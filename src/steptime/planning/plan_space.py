@@ -95,7 +95,7 @@ class PlanSpace:
             "recompute": ("none", "selective", "full"),
             "offload": ("none",) if self.problem.host_link is None else OFFLOADS,
         }
-        # Their graphs are cut into stages alone.
+        # Graphs of other networks are cut into stages alone.
         if not self.is_language_model:
             choices |= {"virtual": (1,), "recompute": ("none", "full"), "offload": ("none",)}
         # What the user fixed is tried alone, whatever the search would try.
@@ -206,8 +206,8 @@ class PlanSpace:
             # Interleaved needs several stages a device, zero bubble one.
             conflicts = {"interleaved": not is_interleaved, "zero-bubble": is_interleaved}
             return () if conflicts.get(fixed_schedule, False) else (fixed_schedule,)
-        # Zero bubble has one stage a device. Only the pieces of language models know the part of
-        # the backward pass that it puts off.
+        # 1F1B with several stages a device is the interleaved schedule; zero bubble has one stage.
+        # Only the pieces of language models know the part of the backward pass that it puts off.
         may_be_zero_bubble = is_pipeline and not is_interleaved and self.is_language_model
         return ("1f1b", "zero-bubble") if may_be_zero_bubble else ("1f1b",)
 

@@ -134,7 +134,9 @@ class PlanProblem:
         messages_s = collective(size_bytes, len(group), fabric)
         latencies_s = collective(0.0, len(group), fabric)
         seconds = self._find_startup(kind).add_to(messages_s, fabric)
-        spread = collective_spread((messages_s - latencies_s) / seconds, fabric)
+        # Only the seconds that go by the link's rate are as uncertain as this rate.
+        transfer_share = (messages_s - latencies_s) / seconds
+        spread = collective_spread(transfer_share, fabric)
         return LinkTime(seconds, link, spread)
 
     def _find_collective(self, kind: str) -> Collective:

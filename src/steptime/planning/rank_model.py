@@ -148,6 +148,7 @@ class RankModel(RankSetup):
             context_method=settings.context_method,
             data=settings.expert,  # the ranks of experts lie inside the data ranks
         )
+        # What the backward pass gathers again from these groups is saved as a share alone.
         regathered_groups = ("tensor", "context") if settings.sequence else ()
         if settings.context_method == "ring":
             regathered_groups = ("context", *regathered_groups)

@@ -172,6 +172,7 @@ class Request:
             )
             for candidate in devices
         ]
+        # Devices that are compared run the same stack.
         stacks = [candidate.stack for candidate in software]
         newest_stack = max(stacks, key=lambda stack: catalog.stack(stack).since)
         return software[0]._replace(stack=newest_stack)

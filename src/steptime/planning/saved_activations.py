@@ -127,6 +127,8 @@ def _find_storage(graph: Graph, regathered_groups: tuple[str, ...]) -> _Storage:
         # How many of its first outputs share the memory of the input at the same place.
         view_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
         view_count = view_counts[OPS[op.kind].storage]
+        # A result that the backward pass gathers again counts as a view of the rank's share, so
+        # that only the share is saved.
         if op.kind == "all_gather" and op.part == "forward":
             view_count = 1 if group_of(op.name) in regathered_groups else 0
         for i, name in enumerate(op.outputs):

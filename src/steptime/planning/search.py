@@ -232,12 +232,10 @@ def _steps_of_family(
         step = PlanStep(plan, microbatch, global_batch)
         if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
             microbatches = step.microbatches
-            # Only here a larger microbatch may mean fewer in flight, so that later ones may still
-            # fit.
             has_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
-            if plan.virtual == 1 or has_groups:
+            if plan.virtual == 1 or has_groups:  # a larger microbatch needs still more
                 return
-            continue
+            continue  # interleaved, a group in part: a larger microbatch may have fewer in flight
         # Where the cuts between stages move with the microbatch, no bound can be derived.
         if has_fixed_layout:
             memories = distinct_device_memories(problem, cost_plan(problem, step))
@@ -251,10 +249,11 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     microbatches = step.microbatches
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
     # Saved activations grow with the microbatch; the fixed memory at least stays.
-    growth = step.microbatch / priced.microbatch * ROUNDING
+    size_ratio = step.microbatch / priced.microbatch * ROUNDING
     return max(
         [
-            memory.fixed_bytes + growth * activation_bytes(memory.stages, in_flight, microbatches)
+            memory.fixed_bytes
+            + size_ratio * activation_bytes(memory.stages, in_flight, microbatches)
             for memory in priced.memories
         ]
     )

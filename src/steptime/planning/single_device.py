@@ -230,9 +230,9 @@ def step_interval(
     passes = accumulate_passes(model, microbatch, microbatches)
     # The interval is as wide, relatively, as that of a step on one device.
     kernel_s = step_s - exposed_s
-    low_share = 1.0 if passes.low_s is None else passes.low_s / passes.step_s
-    high_share = 1.0 if passes.high_s is None else passes.high_s / passes.step_s
-    return exposed_s + kernel_s * low_share, exposed_s + kernel_s * high_share
+    low_over_step = 1.0 if passes.low_s is None else passes.low_s / passes.step_s
+    high_over_step = 1.0 if passes.high_s is None else passes.high_s / passes.step_s
+    return exposed_s + kernel_s * low_over_step, exposed_s + kernel_s * high_over_step
 
 
 def training_kind(tuning: Tuning, has_experts: bool) -> str:

@@ -122,6 +122,7 @@ def rank_groups(
     # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
     expert_replicas = expert_ranks[::expert]
     router_count = routers or len(replicas)
+    # The expert ranks inside a group of shards, of which every `expert` hold different experts.
     expert_shards = max(1, shards * router_count // len(replicas) // expert)
     return RankGroups(
         tensor=ranks_of["tensor"],
@@ -225,6 +226,7 @@ def lay_out(
     for d, load in enumerate(devices):
         stages_of_device = stages[d::pipeline]
         first_of_kind.setdefault((load, stages_of_device), d)
+    # The first holds the most microbatches of its kind.
     distinct_devices = sorted(first_of_kind.values(), reverse=True)
     return Layout(
         layers=layer_counts,

@@ -88,6 +88,7 @@ class PlanTime:
         """The simulated run of the pipeline; None with too many tasks, and for DualPipe."""
         microbatches = self.step.microbatches
         task_count = 2 * len(self.pipeline.stages) * microbatches
+        # `simulate` has no order of tasks for DualPipe (`goes_both_ways`).
         if task_count > MAX_EVENTS or self.step.plan.goes_both_ways:
             return None
         schedule, stages, device_count, send_s = self.pipeline
@@ -152,7 +153,7 @@ def time_plan(problem: PlanProblem, step: PlanStep) -> PlanTime:
         host_s=microbatches * sum(stage.host_s for stage in device_stages),
         bubble_share=sum(waits_s) / plan.pipeline / end_s,
         bubble_s=bubble_s,
-        outside_layers_s=step_s - end_s,
+        outside_layers_s=step_s - end_s,  # what `add_stragglers` adds
         collectives=tuple(collectives),
         memory=tuple(memory_of_device(cost, d, in_flight, microbatches) for d in devices),
         host_bytes=max(host_bytes_of_device(cost, d, in_flight, microbatches) for d in devices),

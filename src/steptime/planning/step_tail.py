@@ -66,8 +66,8 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
     if cost.plan.offload in ("optimizer", "both"):
         part_count = sum(count for _, count in load)
         # Gradients of all parts but the last can move while the backward pass goes on.
-        hidden_s = last_passes.backward_s * (1 - 1 / part_count)
-        update_s, transfer = _host_update(cost, parameters, hidden_s)
+        hiding_s = last_passes.backward_s * (1 - 1 / part_count)
+        update_s, transfer = _host_update(cost, parameters, hiding_s)
         collectives.append(transfer)
     exposed_s = sum(collective.exposed_s for collective in collectives)
     return StepTail(update_s + exposed_s, update_s, tuple(collectives))
@@ -125,6 +125,7 @@ def _replica_collectives(
         # What a rank has of the gradients once they are scattered.
         share_bytes = gradient_bytes / len(group.shard)
         backward_s = last_passes.backward_s
+        # ZeRO 2 and 3 scatter gradients within the passes, ZeRO 3 gathers weights there, too.
         if cost.plan.zero == 0:
             times.append(
                 price_collective("data", "all_reduce", gradient_bytes, group.replicas, backward_s)
@@ -178,8 +179,8 @@ def _price_collective(
         hidden_share = cost.rank.constant("data_hidden")
         bucket_count = last_passes.bucket_count
         earlier_buckets = 1 - 1 / bucket_count
-        hidden_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
-        exposed_s = _exposed_s(cost.rank, time.seconds, hidden_s, bucket_count)
+        hiding_s = hidden_share * pass_s * last_passes.microbatches * earlier_buckets
+        exposed_s = _exposed_s(cost.rank, time.seconds, hiding_s, bucket_count)
     return GroupCollective(
         group_name,
         kind,
@@ -191,14 +192,14 @@ def _price_collective(
     )
 
 
-def _exposed_s(rank: RankModel, exchange_s: float, hidden_s: float, bucket_count: int) -> float:
-    """Return the seconds of an exchange that outlast `hidden_s` of computation.
+def _exposed_s(rank: RankModel, exchange_s: float, hiding_s: float, bucket_count: int) -> float:
+    """Return the seconds of an exchange that outlast `hiding_s` of computation.
 
     The last of its buckets is never hidden. Hidden buckets slow the computation by `slowed`.
     """
     last_bucket_s = exchange_s / max(2, bucket_count)
-    exposed_s = min(exchange_s, max(exchange_s - hidden_s, last_bucket_s))
-    if hidden_s:
+    exposed_s = min(exchange_s, max(exchange_s - hiding_s, last_bucket_s))
+    if hiding_s:
         exposed_s += rank.constant("slowed") * (exchange_s - exposed_s)
     return exposed_s
 
@@ -225,14 +226,14 @@ def _embedding_collectives(cost: PlanCost, load: Load) -> list[GroupCollective]:
 
 
 def _host_update(
-    cost: PlanCost, parameters: float, hidden_s: float
+    cost: PlanCost, parameters: float, hiding_s: float
 ) -> tuple[float, GroupCollective]:
     """Return the seconds of an update on the host, and the transfer of gradients and weights.
 
     Args:
         cost: the costs of the plan.
         parameters: the parameters that the device updates.
-        hidden_s: the computation with which the transfer of gradients overlaps.
+        hiding_s: the computation with which the transfer of gradients overlaps.
     """
     problem = cost.problem
     gradient_bytes = cost.rank.constant("gradient_bytes") * parameters
@@ -246,7 +247,7 @@ def _host_update(
         gradient_bytes,
         weight_bytes,
         update_s,
-        hidden_s,
+        hiding_s,
         lambda size_bytes: problem.host_transfer(size_bytes).seconds,
     )
     transfer = GroupCollective(

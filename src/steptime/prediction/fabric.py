@@ -71,6 +71,7 @@ class Fabric:
 
     def with_link_rates(self, sign: int) -> Fabric:
         """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
+        # -1 and 1 are the slow and the quick end of what links reach.
         between = self.between.scale_rates(exp(sign * self.between.spread))
         inner = self.inside
         if isinstance(inner, Link):
@@ -138,11 +139,11 @@ class Fabric:
         rates_per_s = []
         if nodes > 1:
             # The rate that one device gets of its node's links, which all groups share.
-            rates_per_s.append(self.between.bytes_per_s / self.link_load(1))
+            rates_per_s.append(self.between.bytes_per_s / self.link_load(senders=1))
         inner_devices = node_devices
         inner = self.inside
         while isinstance(inner, Fabric):  # a node that has nodes itself
-            rates_per_s.append(inner.between.bytes_per_s / inner.link_load(1))
+            rates_per_s.append(inner.between.bytes_per_s / inner.link_load(senders=1))
             inner_devices = inner.per_node
             inner = inner.inside
         if inner_devices > 1:
@@ -205,6 +206,7 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     below = cluster.level_of(members)
     return Fabric(
         link or level.link,
+        # 0 is the innermost level, which is a link alone; None stands for a single member.
         fabric_of_group(cluster, members) if below else link_of_group(cluster, members),
         per_node=len(members),
         links_per_node=level.links,

@@ -232,7 +232,7 @@ def bound_step(
     step_s: Any = sum(passes_s)
     factor = residual_factor(device_passes_s, host)
     low_s = high_s = None
-    low_share, high_share = shares
+    low_share, high_share = shares  # ends of the kernels' time over the time itself
     if low_share is not None:
         fastest_s = factor * _scaled_step_s(device_passes_s, low_share, host, end=FASTEST)
         # The bounds enclose the predicted step even if the scaled one does not.

@@ -222,7 +222,7 @@ class _Lowering(NamedTuple):
     def _lower_launch(self, launch: Launch, views: int) -> Kernel:
         """Return the kernel of a launch without what its stack adds."""
         first_op = launch.ops[0]
-        first_case = self.graph.cases[first_op.name][:3]
+        first_case = self.graph.cases[first_op.name][:3]  # kind, tensors, attributes
         output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # several in a mixed step
         # `runs_as` names the kind of kernel where an op runs as several unlike ones.
         is_part_of_op = bool(launch.runs_as)

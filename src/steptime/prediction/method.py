@@ -160,6 +160,7 @@ def method_of_price(name: str, price: Price) -> Method:
             raise PriceError(f"{name}: the price of {kernel.kind} is {time.value:g} s, not a time")
         return time
 
+    # The user's price may use the time of a launch, which `derate_device` may leave out.
     def derate(device: Device, dtype: str, settings: Settings) -> Device:
         return derate_device(device, dtype, settings).with_figures(
             launch_s=device.datasheet.launch_s

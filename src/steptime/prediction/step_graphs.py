@@ -30,7 +30,7 @@ def build_steps(workload: Workload) -> Callable[[int], Graph]:
         # A network of a file is evaluated from a template, made at the first other batch.
         needs_template = batch != default_batch and workload.sha256
         if needs_template and not has_template:
-            has_template = True
+            has_template = True  # also if none can be made: `template` then stays None
             template = _make_template(workload)
         if template is not None and template.covers(batch):
             return template.build_graph(batch)

@@ -77,6 +77,7 @@ class StepModel:
     ) -> None:
         base_method = method if isinstance(method, Method) else cost_model(method)
         if not isinstance(network, Workload):
+            # Trusted text may name code to run: here it is the caller's own.
             model = read_model(str(network), trusted=True)
             network = make_workload(model, dtype=dtype, phase=phase, optimizer=optimizer)
         option_texts = {name: _format_option(value) for name, value in (options or {}).items()}
@@ -118,7 +119,7 @@ class StepModel:
                 workload, other_device, setup.link, setup.choice, setup.overlap, setup.low_dtype
             )
             return self._from_parts(NetworkSteps(workload, other_setup), other_setup)
-        # Otherwise graphs and kernels are shared, and only prices differ.
+        # Otherwise graphs and kernels are shared, and only prices (and fabrics) differ.
         other_setup = replace(setup, device=other_device.in_phase(setup.phase), _fabrics={})
         return self._from_parts(self._steps.for_setup(other_setup), other_setup)
 

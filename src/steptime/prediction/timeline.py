@@ -27,7 +27,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     yield from name_tracks(
         process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS
     )
-    issued_s = () if host is None else host.issued_s
+    issued_s = () if host is None else host.issued_s  # () ends the loop at once (not strict)
     start_s = 0.0
     for pass_, end_s in zip(PASSES, issued_s, strict=False):
         if end_s > start_s:

@@ -167,6 +167,7 @@ def _change_dtype(
     """Return a kernel in the type that it runs in: float32 for the loss, with twice the bytes."""
     kind = kinds.get(kernel.op)
     if casts_loss and kind == "cross_entropy" and kernel.dtype in HALVES:
+        # It computes in 32 bits instead of 16: twice the bytes.
         return kernel._replace(bytes=2 * kernel.bytes, dtype="float32")
     if low_dtype and kernel.unit == "matrix":
         return kernel._replace(dtype=low_dtype)

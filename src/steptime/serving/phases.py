@@ -342,7 +342,7 @@ class Phases(Replica):
                 for kernel in kernels
                 if ops[kernel.op].kind in ATTENDING
             ]
-        return self.issue_s(issued) - self.issue_s([])
+        return self.issue_s(issued) - self.issue_s([])  # less the base of a step
 
     def store_weights(self, graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
         """Return the kernels with the traffic of their weights in the stored format."""
@@ -392,6 +392,7 @@ def describe_excess(shape: Shape, length: int) -> list[str]:
     max_length = int(
         shape.kind_settings["max_length"] if trained_length is None else trained_length
     )
+    # Outside of the catalogue a `max_length` that only follows from `length` is no limit.
     has_limit = trained_length is not None or max_length > shape.length
     if not has_limit or length <= max_length:
         return []

@@ -115,8 +115,9 @@ class Replica:
         length = ranks * -(-tokens // ranks)  # rounded up, so that all ranks have equally many
         max_length = max(length, int(shape.kind_settings["max_length"]))
         settings = {**shape.kind_settings, "length": length, "max_length": max_length}
+        batch = 1
         try:
-            return builder.graph(shape.family.build(builder, settings, 1))
+            return builder.graph(shape.family.build(builder, settings, batch))
         except ShapeError as error:
             raise InputError(f"serve: {error}") from None
 

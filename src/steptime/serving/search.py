@@ -246,6 +246,7 @@ class ServerSearch:
                 busy_share += rate * mean_service.output / sequences * step_s
             return busy_share <= 1
 
+        # The fewest replicas that hold; a number beyond `largest` if none does.
         largest = int(MAX_EXCESS * self.max_device_count)
         return 1 + bisect_left(range(1, largest + 2), True, key=holds)  # False sorts before True
 
@@ -371,6 +372,7 @@ class ServerSearch:
             best_devices = best.device_count if best else self.max_device_count
             if estimate * kind.device_count > best_devices:
                 continue
+            # A run adds the overhead of each pool: here that of the missing decoding pool as well.
             pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
             run_readers = self._runner(kind._replace(pool=pool), prompts)
             max_replicas = self.max_device_count // kind.device_count

@@ -149,6 +149,7 @@ class Server:
         can_end_earlier = steps.step_count > 1
         if not (is_first and has_place and can_end_earlier):
             return False
+        # The step that runs at `time_s`, counted from 1.
         current_step = bisect_left(range(1, steps.step_count), time_s, key=steps.end_s) + 1
         # The queue's first request is admitted after the current step, or after the one behind it
         # where steps are chosen ahead: the steps under way end there.

@@ -110,21 +110,24 @@ def _mean_s(spread: TimeSpread | None, default_s: float) -> float:
     return default_s if spread is None else spread.mean_s
 
 
-def _mix_times(times_of_stacks: Sequence[RequestTimes]) -> RequestTimes:
+def _mix_times(alternatives: Sequence[RequestTimes]) -> RequestTimes:
     """Return the first times, with the 80 % intervals of all, each of the same weight."""
-    likeliest = times_of_stacks[0]
-    if len(times_of_stacks) == 1 or not likeliest.has_intervals:
-        return likeliest
+    # The first are the answer: the others (stacks, varied lengths) only widen its intervals, so
+    # without intervals they change nothing. Nothing says which is likelier, so all weigh the same.
+    predicted = alternatives[0]
+    if len(alternatives) == 1 or not predicted.has_intervals:
+        return predicted
     return RequestTimes(
-        _mix_equally([times.ttft for times in times_of_stacks]),
-        _mix_equally([times.tpot for times in times_of_stacks]),
-        _mix_equally([times.request for times in times_of_stacks]),
+        _mix_equally([times.ttft for times in alternatives]),
+        _mix_equally([times.tpot for times in alternatives]),
+        _mix_equally([times.request for times in alternatives]),
     )
 
 
 def _mix_equally(intervals: Sequence[Interval]) -> Interval:
-    low, high = mix_intervals([(1.0, interval) for interval in intervals])
-    return Interval(intervals[0].value, low, high)
+    equal_weight = 1.0
+    low, high = mix_intervals([(equal_weight, interval) for interval in intervals])
+    return Interval(intervals[0].value, low, high)  # the value is the first one's
 
 
 def widen_over_stacks(

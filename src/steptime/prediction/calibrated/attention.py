@@ -73,8 +73,8 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     batch, rows, columns, contraction = kernels.products[0]
     width = columns if is_backward else contraction
     # Such devices reach another share, since the kernels were written for earlier ones.
-    fills_part = has_trait(device, "copied_tensors") or has_trait(device, "amd")
-    share = constants["attention.share_new" if fills_part else "attention.share"]
+    has_untuned_kernels = has_trait(device, "copied_tensors") or has_trait(device, "amd")
+    share = constants["attention.share_new" if has_untuned_kernels else "attention.share"]
     if is_backward:
         share = share * constants["attention.backward"]
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS

@@ -34,6 +34,7 @@ def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
     taps, strides = height * width, row_stride * column_stride
     if kind == "conv2d":  # positions, outputs and inputs are other sizes in each pass
         return ConvShape(groups, m, n, k / taps, taps, strides)
+    # The gradient of the input: a product over the outputs.
     if kind == "conv_transpose2d":
         return ConvShape(groups, m, k, n / taps, taps, strides)
     # The gradient of the weights: a product over the positions.

@@ -66,11 +66,11 @@ def _price_on_vector_units(
         transpose_s = _transpose_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         gap_s = gap_s + (1 - is_plain_product) * transpose_s
     # Long float32 arithmetic on vector units lacks issue slots (`issue_share`); TF32 does not.
-    issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
-    parts = _price_implicit(kernels, layer, gap_s, issue, device, constants)
+    issued_share = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
+    parts = _price_implicit(kernels, layer, gap_s, issued_share, device, constants)
     if kernels.kind == "conv_transpose2d":
         # Each algorithm is priced, and the fastest one is taken, as the library does by trial.
-        unrolled = _price_unrolled(kernels, layer, gap_s, issue, device, constants)
+        unrolled = _price_unrolled(kernels, layer, gap_s, issued_share, device, constants)
         parts = _select_faster(fits=True, candidate=unrolled, best=parts)
     if not _has_winograd(kernels, device):
         return parts
@@ -79,7 +79,7 @@ def _price_on_vector_units(
     if not np.any(is_winograd_size):
         return parts
     if kernels.kind != "conv2d_grad_weight":
-        compute_s = _fused_winograd_s(kernels, layer, device, constants) / issue
+        compute_s = _fused_winograd_s(kernels, layer, device, constants) / issued_share
         fused = TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
         parts = _select_faster(is_winograd_size, fused, parts)
     unfused = _price_unfused_winograd(kernels, layer, gap_s, device, constants)
@@ -100,15 +100,15 @@ def _price_implicit(
     kernels: Rows,
     layer: ConvShape,
     gap_s: Any,
-    issue: float,
+    issued_share: float,
     device: Device,
     constants: Constants,
 ) -> TimeParts:
-    """Return the time of the implicit matrix product, at a share `issue` of the issue slots."""
+    """Return the time of the implicit matrix product, with a share of the issue slots."""
     shape = implicit_product(kernels.kind, layer)
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
     direct_s = _direct_s(device, constants, kernels.dtype, shape, can_split=is_weight_gradient)
-    compute_s = direct_s / issue
+    compute_s = direct_s / issued_share
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
 
 
@@ -116,14 +116,14 @@ def _price_unrolled(
     kernels: Rows,
     layer: ConvShape,
     gap_s: Any,
-    issue: float,
+    issued_share: float,
     device: Device,
     constants: Constants,
 ) -> TimeParts:
     """Return the time of an input gradient as a product whose result is written and summed up."""
     filter_size = layer.inputs * layer.taps
     shape = (layer.groups, layer.positions, filter_size, layer.outputs)
-    compute_s = _direct_s(device, constants, kernels.dtype, shape) / issue
+    compute_s = _direct_s(device, constants, kernels.dtype, shape) / issued_share
     elements = layer.groups * layer.positions * filter_size
     # The unrolled image is written and read again, but for filters of one tap.
     unrolled_bytes = 2 * SIZE_BYTES[kernels.dtype] * elements * (layer.taps > 1)
@@ -222,6 +222,7 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
     blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
     block_flop = 2.0 * FUSED_PRODUCTS * FUSED_BLOCK * FUSED_BLOCK
     wave_s = block_flop * multiprocessors / (peak * constants["convolution.fused_share"])
+    # A step is a channel here, and a tap of a channel where the ramp is stated.
     ramp_steps = constants["convolution.ramp"] / 9
     return ceil(blocks, multiprocessors) * wave_s * (contraction + ramp_steps)
 
@@ -294,6 +295,7 @@ def _price_on_matrix_units(
         reads_both_layouts = is_forward and dtype == "tf32"
         gap_s = gap_s + transpose_s * (0.0 if reads_both_layouts else share)
     else:
+        # Images whose channels must be padded are read and written once more.
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)
         # Gradients of grouped convolutions run partly on vector units.

@@ -173,6 +173,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a recurrent layer: its products, and the gates of each step."""
     cell = kernels.kind.removesuffix("_grad")
     cores = working_cores(device, constants["parallel.recurrent"])
+    # An LSTM runs in oneDNN, other cells in the BLAS.
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
     compute_s = products_s(kernels, cores, device, constants, share)
     _input_product, (steps, m, n, k), *_ = kernels.products  # the second is that of the state

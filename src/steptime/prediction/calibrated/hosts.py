@@ -82,6 +82,7 @@ def host_constants(
     # "any-server": its interval stays wider, since nobody says which such host it is.
     if name in UNNAMED:
         return new_constants
+    # How many times wider the interval is if nobody names the host: from here on it is named.
     unstated_factor = new_constants.pop("interval.host_unstated")
     if name in NAMES:
         return new_constants

@@ -76,12 +76,14 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         isolated_share: 1 for a kernel that is repeated alone, 0 for one among others in a step.
         pause_s: seconds that the device rests between repetitions, which saves power.
     """
+    # Kernels over volumes (`conv3d`) are priced as those over images (`conv2d`).
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
     constants = device.constants
     dtype = rated_dtype(rows, device)
     form = form_of(rows, device)
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
+    # A device that rests between repetitions (`pause_s`) saves their watts for the kernel.
     limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
@@ -192,6 +194,7 @@ def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
     A CPU whose file does not say its cores has as many as its peak implies. Kernels say themselves
     whether they run as TF32.
     """
+    # Kernels say themselves whether they run as TF32: the peak of float32 is left as it is.
     if settings.tf32 == "on":
         peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
         settings = replace(settings, tf32="auto")

@@ -218,6 +218,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     # The slower a multiprocessor is, the less its units wait for numbers.
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
+    # Squared, since each step of a slow one lasts longer: its ramp is shorter in seconds, too.
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
     tiles = list_tiles("matrix")
     flop_per_s = peak * library_share(device, constants)
@@ -258,6 +259,7 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
+    # "along": operands that lie along the contraction, for which old libraries have other tiles.
     single_tiles = list_tiles("along" if is_along and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(

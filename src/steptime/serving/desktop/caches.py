@@ -84,7 +84,10 @@ def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
     """Return the cache of a layer of each kind, from a graph of one token."""
     shape = key.shape
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
-    graph = builder.graph(shape.family.build(builder, {**shape.kind_settings, "length": 1}, 1))
+    # The heads are the same at any length and batch.
+    batch = 1
+    params = {**shape.kind_settings, "length": 1}
+    graph = builder.graph(shape.family.build(builder, params, batch))
     return {
         piece_of(op.name): _cache_of(shape, read_attention_shape(graph, op))
         for op in graph.ops

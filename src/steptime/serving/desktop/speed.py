@@ -208,7 +208,7 @@ def _divide_network(
 ) -> tuple[list[_NetworkPart], _NetworkPart]:
     """Return the parts of a network on devices, and the part on the host."""
     caches = layer_caches(shape)
-    place = _device_and_rate(machine)
+    place = _device_and_rate(machine)  # the same for all devices: device, backend, bytes per s
     if placing.is_split_by_rows:  # one part, of which each device does a share
         row_caches = [caches[layer] for layer in placing.device_layers[0]]
         part = _NetworkPart(

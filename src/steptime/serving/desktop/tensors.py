@@ -194,8 +194,10 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield the piece, the name and the axes of each weight of one layer of each kind."""
     builder = Builder(shape.family.name, precision("bfloat16"), training=False)
     try:
+        # The weights are the same at any length and batch.
+        batch = 1
         params = {**shape.kind_settings, "length": 1}
-        graph = builder.graph(shape.family.build(builder, params, 1))
+        graph = builder.graph(shape.family.build(builder, params, batch))
     except ShapeError as error:
         raise InputError(f"{shape.label}: {error}") from None
     pieces = {FIRST, *FINAL_PIECES, *shape.kinds}
