@@ -25,7 +25,7 @@ from steptime.prediction.calibrated.power import kernel_energies
 from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.low_products import find_kept_weight_bytes, find_low_weights
+from steptime.prediction.low_products import find_low_weight_bytes, find_low_weights
 from steptime.prediction.prices import sum_rows
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
@@ -346,7 +346,7 @@ class _ParameterCounts(NamedTuple):
 
 def _low_weight_sizes(model: StepModel, graph: Graph) -> dict[str, int]:
     """Return the bytes of the weights that a stack keeps in the type of products alone."""
-    bytes_of_weight = find_kept_weight_bytes(model.stack, model.device, model.low_dtype)
+    bytes_of_weight = find_low_weight_bytes(model.stack, model.device, model.low_dtype)
     if bytes_of_weight is None:
         return {}
     return {

@@ -16,7 +16,7 @@ from steptime.hardware.stack import Stack
 from steptime.planning import single_device
 from steptime.planning.caches import Caches
 from steptime.planning.shape import Shape
-from steptime.prediction.low_products import find_kept_weight_bytes
+from steptime.prediction.low_products import find_low_weight_bytes
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
@@ -135,9 +135,9 @@ class RankSetup:
         """Bytes of a weight of the layers with its copies."""
         if not self.low_dtype:
             return self.end_weight_bytes
-        kept_bytes = find_kept_weight_bytes(self.stack, self.device, self.low_dtype)
+        low_bytes = find_low_weight_bytes(self.stack, self.device, self.low_dtype)
         both_bytes = self.weight_bytes + LOW_BYTES[self.low_dtype]
-        return both_bytes if kept_bytes is None else kept_bytes
+        return both_bytes if low_bytes is None else low_bytes
 
     @property
     def end_weight_bytes(self) -> float:

@@ -12,7 +12,9 @@ from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
 
 LOW_KINDS = ("linear", "experts")  # ops whose products may run in 8 or 4 bit
-KEPT_TYPE = "float8"  # in which trainings keep weights; those in 4 bit keep them in 16 bit, too
+LOW_WEIGHT_TYPE = (
+    "float8"  # in which trainings keep weights; those in 4 bit keep them in 16 bit, too
+)
 LAYER_PREFIX = "block"  # of the rows of a language model's layers
 SCALE_READS = {  # of an operand before its cast, by its type: AIConfigurator's tables time both
     "float8": 1,  # the largest number of all scales them
@@ -45,7 +47,7 @@ def find_low_weights(graph: Graph, low: str) -> frozenset[str]:
     )
 
 
-def find_kept_weight_bytes(stack: Stack, device: Device, low: str) -> float | None:
+def find_low_weight_bytes(stack: Stack, device: Device, low: str) -> float | None:
     """Return the bytes of a weight that a training keeps in the type of products alone.
 
     Devices whose products read operands in one layout keep a transposed copy, too.
@@ -59,7 +61,7 @@ def find_kept_weight_bytes(stack: Stack, device: Device, low: str) -> float | No
         None if weights are kept in 16 bit, too.
     """
     flag = stack.training.get("training.low_weights")
-    if low != KEPT_TYPE or flag is None or not flag.value:
+    if low != LOW_WEIGHT_TYPE or flag is None or not flag.value:
         return None
     copies = 2 if has_trait(device, "one_layout") else 1
     return copies * OPERAND_BYTES[low]
