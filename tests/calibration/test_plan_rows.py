@@ -82,6 +82,7 @@ def test_what_a_table_says_beside_its_columns_is_asked(tmp_path):
     plain = step_s("")
     assert step_s("zero", "") == plain == step_s("note", "anything")
     assert step_s("zero", "3") < plain  # each rank updates its part
+    assert step_s("recompute_layers,offload", "2", "none") < plain  # two layers of a stage alone
     assert step_s("link,links_per_node", "infiniband-hdr", "1") > plain
 
 

@@ -38,19 +38,19 @@ COUNT_COLUMNS = ("device_count", "devices")  # one of them marks a table of trai
 NUMBERS = ("device_count", "length", "microbatch", "global_batch", "tensor", "pipeline", "virtual")
 OPTIONAL_NUMBERS = (  # optional columns
     *("context", "expert", "expert_tensor", "data", "zero", "shard", "gradients"),
-    *("per_node", "links_per_node"),
+    *("per_node", "links_per_node", "recompute_layers"),
 )
 TEXTS = ("model", "device", "dtype", "stack", "recompute")
-OPTIONAL_TEXTS = ("inside", "link")  # optional columns
+OPTIONAL_TEXTS = ("inside", "link", "offload")  # optional columns
 SPLIT = (
     *("tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual"),
-    *("zero", "shard"),
+    *("zero", "shard", "recompute_layers"),
 )
 SIZES = ("microbatch", "global_batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 DEFAULTS = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
 MIXED_DTYPES = {"bfloat16": "bfloat16-mixed", "float16": "float16-mixed"}  # meant by trainings
-ZERO_COLUMNS = ("zero", "shard")  # whole numbers from 0 on; all others from 1 on
+ZERO_COLUMNS = ("zero", "shard", "recompute_layers")  # whole numbers from 0, others from 1
 SET_NAME = "steps"  # of rows without a set
 MAX_MISSING_SHARE = 0.25  # of the columns of a table that is still a table of steps
 
@@ -291,8 +291,8 @@ def _plan_of(question: Question, device_count: int) -> Plan:
         split["data"] = device_count // replica_devices
     asks_for_sequence = bool(question.numbers.get("sequence"))
     has_sequence_parallel = asks_for_sequence and split.get("tensor", 1) > 1
-    recompute = question.texts.get("recompute") or "none"
-    return make_plan({**split, "sequence": has_sequence_parallel, "recompute": recompute})
+    words = {name: question.texts.get(name) or "none" for name in ("recompute", "offload")}
+    return make_plan({**split, **words, "sequence": has_sequence_parallel})
 
 
 def _integers_of(question: Question, names: Iterable[str]) -> dict[str, int]:

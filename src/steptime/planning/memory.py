@@ -7,13 +7,19 @@ from typing import NamedTuple
 
 from steptime.core.workload import Plan
 from steptime.planning.caches import cached_by_owner
+from steptime.planning.parameter_memory import (
+    StateSharding,
+    bytes_of_parameters,
+    count_parameters,
+    sharding_of,
+)
 from steptime.planning.passes import saved_bytes
 from steptime.planning.pieces import RankPieces
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.problem import PlanProblem
 from steptime.planning.rank_model import RankModel
 from steptime.planning.stages import Layout, Load
-from steptime.prediction.training import FIRST, LAST, LOW_BYTES
+from steptime.prediction.training import FIRST, LAST
 
 
 class Memory(NamedTuple):
@@ -70,56 +76,6 @@ class DeviceMemory(NamedTuple):
     fixed: Memory
     fixed_bytes: float
     stages: tuple[StageActivations, ...]
-
-
-class StateSharding(NamedTuple):
-    """How replicas share states, gradients and weights.
-
-    Attributes:
-        zero: the ZeRO level.
-        shards: the replicas that share.
-        expert_shards: the replicas that share those of the same experts.
-        goes_both_ways: whether another device has the same stages (DualPipe), and shares, too.
-    """
-
-    zero: int
-    shards: int
-    expert_shards: int
-    goes_both_ways: bool
-
-    def count_local_parameters(self, counts: ParameterCounts, shared_from_zero: int) -> float:
-        """Return the parameters of a device of which it holds something.
-
-        Args:
-            counts: the parameters of its layers.
-            shared_from_zero: the lowest ZeRO level that shares it (states, gradients, weights).
-        """
-        if self.zero < shared_from_zero:
-            return counts.dense + counts.expert
-        copies = 2 if self.goes_both_ways else 1  # each weight lies on two devices, which share it
-        return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
-
-
-def sharding_of(plan: Plan) -> StateSharding:
-    """Return the sharing of states, gradients and weights among the replicas of a plan."""
-    return StateSharding(plan.zero, plan.shards, plan.expert_shards, plan.goes_both_ways)
-
-
-class ParameterCounts(NamedTuple):
-    """The parameters of a device that all replicas have, and those of its routed experts."""
-
-    dense: float
-    expert: float
-
-
-def count_parameters(pieces: RankPieces, load: Load) -> ParameterCounts:
-    """Return the parameters of a device."""
-    parameters = expert_parameters = 0
-    for part, count in load:
-        piece = pieces[part.name]
-        parameters += piece.parameters * count
-        expert_parameters += piece.expert_parameters * count
-    return ParameterCounts(parameters - expert_parameters, expert_parameters)
 
 
 def updated_parameters(cost: PlanCost, load: Load) -> float:
@@ -281,13 +237,19 @@ def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memo
     frozen_bytes = float(sum(pieces[part.name].frozen_bytes * count for part, count in load))
     if settings.sharding.zero == 3:  # frozen weights are sharded like trained ones
         frozen_bytes /= settings.sharding.shards
+    gathered_bytes = _gathered_bytes(rank, settings, load)
+    logit_bytes = _logit_bytes(rank, settings, load, working_bytes)
+    if rank.flag("one_program"):
+        gathered_bytes = _next_weights_bytes(rank, settings, load)
+        layer_bytes = parameter_bytes.gradients + working_bytes + gathered_bytes
+        logit_bytes = max(0.0, _loss_bytes(rank, settings, load) - layer_bytes)
     return Memory(
         weights=parameter_bytes.weights + frozen_bytes,
         gradients=parameter_bytes.gradients,
         states=parameter_bytes.states,
         activations=working_bytes * (1 + rank.constant("fragmented")),
-        gathered=_gathered_bytes(rank, settings, load),
-        logits=_logit_bytes(rank, settings, load, working_bytes),
+        gathered=gathered_bytes,
+        logits=logit_bytes,
         buffers=rank.constant("buffer_bytes"),
         context=rank.constant("context_bytes"),
     )
@@ -345,29 +307,35 @@ def _logit_bytes(
     return head_bytes
 
 
-class ParameterBytes(NamedTuple):
-    """Bytes of a device for its parameters."""
+def _next_weights_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
+    """Return the weights that a compiled step has gathered in a layer, and one's gradient.
 
-    weights: float
-    gradients: float
-    states: float
+    It gathers weight by weight: one is read while the next one comes. Gradients have the type of
+    the weights until they are scattered.
+    """
+    if settings.sharding.zero < 2:
+        return 0.0
+    gathered_weights = 2 if settings.sharding.zero == 3 else 0
+    layers = [settings.pieces[part.name] for part, _ in load if not part.is_end]
+    largest_weight = max((layer.largest_weight for layer in layers), default=0)
+    return (gathered_weights + 1) * rank.weight_bytes * largest_weight
 
 
-def bytes_of_parameters(
-    rank: RankModel, sharding: StateSharding, offload: str, counts: ParameterCounts
-) -> ParameterBytes:
-    """Return the bytes of weights, gradients and states of a device's parameters."""
-    offloads_states = offload in ("optimizer", "both")
-    weight_bytes = rank.weight_bytes + LOW_BYTES.get(rank.low_dtype, rank.weight_copy_bytes)
-    if sharding.zero == 3:  # states on the device hold the weights; a copy is made on gathering
-        weight_bytes = rank.weight_bytes if offloads_states else 0.0
-    gradient_bytes = rank.constant("gradient_bytes")
-    state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")
-    return ParameterBytes(
-        weights=sharding.count_local_parameters(counts, shared_from_zero=3) * weight_bytes,
-        gradients=sharding.count_local_parameters(counts, shared_from_zero=2) * gradient_bytes,
-        states=sharding.count_local_parameters(counts, shared_from_zero=1) * state_bytes,
-    )
+def _loss_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
+    """Return the memory of the loss in a compiled step, before the layers' backward pass begins.
+
+    Casts, softmax and its gradient are made inside the products that read them.
+    """
+    if not any(part.name == LAST for part, _ in load):
+        return 0.0
+    pieces = settings.pieces.by_name
+    ends = [pieces[name] for name in (FIRST, LAST) if name in pieces]
+    head_weight = max(end.largest_weight for end in ends)  # which may be the embedding
+    copies = 1 if settings.sharding.zero >= 2 else 0  # gathered, and freed before its gradient
+    tokens = settings.microbatch * rank.shape.length / settings.context
+    logits = tokens * rank.shape.vocabulary / settings.tensor
+    logit_bytes = logits * rank.constant("logit_bytes") / max(1.0, rank.constant("logit_chunks"))
+    return logit_bytes + copies * rank.weight_bytes * head_weight
 
 
 def min_device_bytes(rank: RankModel, plan: Plan) -> float:
@@ -395,6 +363,6 @@ def _min_bytes(
     max_bytes = 0.0
     for load in set(layout.devices):
         counts = count_parameters(pieces, load)
-        split_counts = ParameterCounts(counts.dense / dense_split, counts.expert / expert_split)
+        split_counts = counts.split(dense_split, expert_split)
         max_bytes = max(max_bytes, sum(bytes_of_parameters(rank, sharding, offload, split_counts)))
     return max_bytes + rank.constant("buffer_bytes") + rank.constant("context_bytes")

@@ -25,6 +25,7 @@ from steptime.prediction.calibrated.power import kernel_energies
 from steptime.prediction.host import count_calls, find_host
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels
+from steptime.prediction.low_products import find_low_weight_bytes, find_low_weights
 from steptime.prediction.prices import sum_rows
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
@@ -72,6 +73,7 @@ class Piece(NamedTuple):
         expert_parameters: those of them that belong to routed experts.
         frozen_parameters: parameters that are not trained.
         frozen_bytes: the bytes of the frozen parameters and their scales.
+        largest_weight: parameters of the largest weight.
         activations: bytes of activations.
         joules: energy of the kernels of both passes, beyond that of a waiting device.
         update_s: the update of the weights, if each weight has a kernel of its own.
@@ -90,6 +92,7 @@ class Piece(NamedTuple):
     expert_parameters: int = 0
     frozen_parameters: int = 0
     frozen_bytes: int = 0
+    largest_weight: int = 0
     activations: Activations = Activations()
     joules: float = 0.0
     update_s: float = 0.0
@@ -206,7 +209,7 @@ def price_pieces(
     activations = measure_activations(
         graph, model.stack, regathered_groups, model.low_dtype, imbalance=imbalance
     )
-    parameters = _count_parameters(graph)
+    parameters = _count_parameters(graph, _low_weight_sizes(model, graph))
     pieces = {}
     for name, piece_kernels in kernels.items():
         cost = costs[name]
@@ -345,10 +348,27 @@ class _ParameterCounts(NamedTuple):
     expert_parameters: int = 0
     frozen_parameters: int = 0
     frozen_bytes: int = 0
+    largest_weight: int = 0
 
 
-def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
-    """Return the parameters of each piece; scales of quantised weights count as bytes alone."""
+def _low_weight_sizes(model: StepModel, graph: Graph) -> dict[str, int]:
+    """Return the bytes of the weights that a stack keeps in the type of products alone."""
+    bytes_of_weight = find_low_weight_bytes(model.stack, model.device, model.low_dtype)
+    if bytes_of_weight is None:
+        return {}
+    return {
+        name: round(bytes_of_weight * graph.tensors[name].size)
+        for name in find_low_weights(graph, model.low_dtype)
+    }
+
+
+def _count_parameters(graph: Graph, sizes: Mapping[str, int]) -> dict[str, _ParameterCounts]:
+    """Return the parameters of each piece; scales of quantised weights count as bytes alone.
+
+    Args:
+        graph: the graph of the rank.
+        sizes: bytes of weights that differ from the graph's.
+    """
     counts = {FIRST: _ParameterCounts(), LAST: _ParameterCounts()}
     # Inputs of experts that are no weights (their tokens) are never looked up.
     expert_weights = {name for op in graph.ops if op.kind == "experts" for name in op.inputs}
@@ -356,6 +376,7 @@ def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
         spec = graph.tensors[name]
         piece = piece_of(name)
         count = counts.get(piece, _ParameterCounts())
+        count = count._replace(largest_weight=max(count.largest_weight, spec.size))
         if name in graph.weights:
             expert_size = spec.size if name in expert_weights else 0
             count = count._replace(
@@ -367,7 +388,7 @@ def _count_parameters(graph: Graph) -> dict[str, _ParameterCounts]:
             is_parameter = last_name not in ADDED_NAMES  # such as the scales of quantised weights
             count = count._replace(
                 frozen_parameters=count.frozen_parameters + (spec.size if is_parameter else 0),
-                frozen_bytes=count.frozen_bytes + spec.size_bytes,
+                frozen_bytes=count.frozen_bytes + sizes.get(name, spec.size_bytes),
             )
         counts[piece] = count
     return counts

@@ -16,6 +16,7 @@ from steptime.hardware.stack import Stack
 from steptime.planning import single_device
 from steptime.planning.caches import Caches
 from steptime.planning.shape import Shape
+from steptime.prediction.low_products import find_low_weight_bytes
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import (
@@ -128,6 +129,20 @@ class RankSetup:
         if self.weight_dtype == self.compute_dtype:
             return 0.0
         return float(SIZE_BYTES[self.compute_dtype])
+
+    @cached_property
+    def layer_weight_bytes(self) -> float:
+        """Bytes of a weight of the layers with its copies."""
+        if not self.low_dtype:
+            return self.end_weight_bytes
+        low_bytes = find_low_weight_bytes(self.stack, self.device, self.low_dtype)
+        both_bytes = self.weight_bytes + LOW_BYTES[self.low_dtype]
+        return both_bytes if low_bytes is None else low_bytes
+
+    @property
+    def end_weight_bytes(self) -> float:
+        """Bytes of a weight of embedding and head with its copy: no product of 8 bit reads it."""
+        return self.weight_bytes + self.weight_copy_bytes
 
     @cached_property
     def constants(self) -> Constants:

@@ -18,6 +18,8 @@ COLLECTIVE_GROUPS = {
 SCORE_BYTES = 2  # the result of softmax, in 16 bit
 DROPOUT_SCORE_BYTES = 5  # with the dropout mask in 8 bit and its result in 16 bit
 
+LOW_SAVED = "training.low_saved"  # inputs of gated activations are saved in 8 bit, too
+
 PieceOf = Callable[[str], str]
 """Returns the piece of a row."""
 
@@ -65,7 +67,12 @@ def measure_activations(
         imbalance: the tokens of the busiest expert rank over the mean.
     """
     storage = _find_storage(graph, regathered_groups)
-    eight_bit_tensors = _eight_bit_tensors(graph, storage.owner) if low_dtype else set()
+    eight_bit_tensors: set[str] = set()
+    if low_dtype:
+        eight_bit_tensors = _eight_bit_tensors(graph, storage.owner)
+        low_saved = stack.training.get(LOW_SAVED)
+        if low_saved is not None and low_saved.value:
+            eight_bit_tensors |= _gated_inputs(graph, storage)
     sizes = _tensor_sizes(graph, stack, imbalance)
     saved_bytes: dict[str, int] = {}
     attention_bytes: dict[str, int] = {}
@@ -204,6 +211,28 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
         # Whatever else reads a tensor needs it in 16 bit.
         other_inputs.update(inputs[len(eight_bit_inputs) :])
     return product_inputs - other_inputs
+
+
+def _gated_inputs(graph: Graph, storage: _Storage) -> set[str]:
+    """Return the results of the two products that a gated activation multiplies, as SwiGLU does."""
+    gated: set[str] = set()
+    for op in graph.ops:
+        if op.kind != "mul" or op.part != "forward":
+            continue
+        sources = [_find_product(storage, name) for name in op.inputs]
+        if len(sources) == 2 and all(sources):
+            gated.update(filter(None, sources))
+    return gated
+
+
+def _find_product(storage: _Storage, name: str) -> str | None:
+    """Return the result of a linear layer that a tensor follows from element by element."""
+    tensor = storage.owner.get(name, name)
+    op = storage.producer.get(tensor)
+    while op is not None and OPS[op.kind].pointwise and len(op.inputs) == 1:
+        tensor = storage.owner.get(op.inputs[0], op.inputs[0])
+        op = storage.producer.get(tensor)
+    return tensor if op is not None and op.kind == "linear" else None
 
 
 def _score_bytes(graph: Graph, stack: Stack, find_piece: PieceOf) -> list[tuple[str, int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from steptime.planning.memory import count_parameters, updated_parameters
+from steptime.planning.memory import updated_parameters
+from steptime.planning.parameter_memory import count_parameters
 from steptime.planning.pass_settings import GroupCollective
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.rank_model import RankModel

@@ -5,10 +5,16 @@ from dataclasses import replace
 
 from steptime.core.dtypes import OPERAND_BYTES, SIZE_BYTES
 from steptime.core.graph import Graph, Op
+from steptime.hardware.architectures import has_trait
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.lower import Lowered
 
 LOW_KINDS = ("linear", "experts")  # ops whose products may run in 8 or 4 bit
+LOW_WEIGHT_TYPE = (
+    "float8"  # in which trainings keep weights; those in 4 bit keep them in 16 bit, too
+)
 LAYER_PREFIX = "block"  # of the rows of a language model's layers
 SCALE_READS = {  # of an operand before its cast, by its type: AIConfigurator's tables time both
     "float8": 1,  # the largest number of all scales them
@@ -30,6 +36,35 @@ def find_low_ops(graph: Graph, low: str) -> frozenset[str]:
         return frozenset()
     names = {op.name for op in graph.ops if op.kind in LOW_KINDS and op.part == "forward"}
     return frozenset({name for name in names if in_layer(name)} or names)
+
+
+def find_low_weights(graph: Graph, low: str) -> frozenset[str]:
+    """Return the names of the weights that the ops of `find_low_ops` read."""
+    low_ops = find_low_ops(graph, low)
+    weights = {*graph.weights, *graph.frozen}
+    return frozenset(
+        name for op in graph.ops if op.name in low_ops for name in op.inputs if name in weights
+    )
+
+
+def find_low_weight_bytes(stack: Stack, device: Device, low: str) -> float | None:
+    """Return the bytes of a weight that a training keeps in the type of products alone.
+
+    Devices whose products read operands in one layout keep a transposed copy, too.
+
+    Args:
+        stack: says by `training.low_weights` whether it keeps weights so.
+        device: the device.
+        low: the type of products, "" for none.
+
+    Returns:
+        None if weights are kept in 16 bit, too.
+    """
+    flag = stack.training.get("training.low_weights")
+    if low != LOW_WEIGHT_TYPE or flag is None or not flag.value:
+        return None
+    copies = 2 if has_trait(device, "one_layout") else 1
+    return copies * OPERAND_BYTES[low]
 
 
 def lower_products(step: Lowered, graph: Graph, low: str) -> Lowered:
