@@ -75,7 +75,7 @@ class LoopsOverChosen(nn.Module):
         self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
 
     def forward(self, x):
-        chosen = self.router(x).topk(2, dim=-1).indices
+        chosen = self.router.to(torch.float32)(x).topk(2, dim=-1).indices
         mask = functional.one_hot(chosen, 4).permute(2, 1, 0)
         result = torch.zeros_like(x)
         for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():

@@ -64,7 +64,7 @@ def known_values(module: nn.Module, buffers: Collection[str]) -> Iterator[list[s
 
     @functools.wraps(forward)
     def forward_with_values(*args: Any, **kwargs: Any) -> Any:
-        with KnownValues() as mode:
+        with KnownValues() as mode, _casts_that_change_types():
             result = forward(*args, **kwargs)
         assumptions[:] = mode.assumptions
         return result
@@ -127,6 +127,24 @@ class KnownValues(TorchFunctionMode):
         with _disable_current_modes():
             positions = torch.arange(length)
             return (positions,) if as_tuple else positions.unsqueeze(1)
+
+
+@contextlib.contextmanager
+def _casts_that_change_types() -> Iterator[None]:
+    """Let `Module.to` leave a module that has the type: traced weights cannot be swapped."""
+    to_type = nn.Module.to
+
+    def to_other_type(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        is_type = len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs
+        if is_type and all(weight.dtype == args[0] for weight in module.parameters()):
+            return module
+        return to_type(module, *args, **kwargs)
+
+    nn.Module.to = to_other_type  # type: ignore[method-assign, assignment]  # while it is traced
+    try:
+        yield
+    finally:
+        nn.Module.to = to_type  # type: ignore[method-assign]  # as it was before
 
 
 def _is_short_vector(value: Any) -> bool:
