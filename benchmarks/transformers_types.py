@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
 from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
-from steptime.measure.backends.native.known_values import known_values, list_value_buffers
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
     MAX_CPU_PARAMETERS,
@@ -121,7 +121,7 @@ def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
         return count_on_meta(model, inputs)
     except Exception:  # noqa: BLE001  # it reads values
         network, counter = without_values(model), FlopCounterMode(display=False)
-        values = known_values(network, list_value_buffers(model))
+        values = keep_small_values(network, list_value_buffers(model))
         with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad(), values:
             by_place, by_name = tensors_of(inputs)
             with sdpa_kernel(SDPBackend.MATH):

@@ -10,9 +10,9 @@ from steptime.formats.operands import Operand, place_operands
 from steptime.formats.tensors import (
     axis_of,
     clip_to_finite,
+    find_narrow_source,
     find_producer,
     find_unflattened,
-    find_widened,
     free_name,
     is_float,
     is_weight_or_buffer,
@@ -102,7 +102,7 @@ def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
 
 def cast(b: Builder, x: str, dtype: str, name: str) -> str:
     """Return `x` in another element type; a cast to a wider float and back is none."""
-    source = find_widened(b, x, dtype)
+    source = find_narrow_source(b, x, dtype)
     return source if b.tensors[source].dtype == dtype else op(b, "cast", x, name=name, dtype=dtype)
 
 

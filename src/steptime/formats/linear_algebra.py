@@ -157,7 +157,7 @@ def _count_factored_work(
     return OpWork(flop, 2 * flop + factor_gradient_flop)
 
 
-def _count_least_squares_work(specs: Specs, outputs: Specs) -> OpWork:
+def _count_lstsq_work(specs: Specs, outputs: Specs) -> OpWork:
     """Return the work of `min |A X - B|`: QR of A (LQ if it is wide), Q^T B and a triangular solve.
 
     The gradient makes the pseudoinverse of A and its gradient, and has a product for each of them
@@ -201,7 +201,7 @@ WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
     **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _count_eigen_work),
     **dict.fromkeys(("linalg_pinv", "pinverse"), _count_pseudoinverse_work),
     **dict.fromkeys(("linalg_matrix_exp", "matrix_exp"), _MATRIX_EXPONENTIAL),
-    "linalg_lstsq": _count_least_squares_work,
+    "linalg_lstsq": _count_lstsq_work,
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _count_solve_work),
     "linalg_solve_triangular": partial(_count_triangular_work, matrix_index=0),
     "triangular_solve": partial(_count_triangular_work, matrix_index=1),

@@ -40,7 +40,7 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     return producer
 
 
-def find_widened(b: Builder, x: str, dtype: str) -> str:
+def find_narrow_source(b: Builder, x: str, dtype: str) -> str:
     """Return the tensor of a type whose floats `x` holds in a wider type, else `x`."""
     cast = find_producer(b, x, "cast")
     if cast is None or not is_float(b, x):

@@ -160,7 +160,7 @@ def blocks_bytes(
     Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
     between living tensors is counted. `sizes` are as those of `live_bytes`.
     """
-    return held_bytes(list_allocations(graph, stack, sizes)) - peak_bytes
+    return peak_segment_bytes(list_allocations(graph, stack, sizes)) - peak_bytes
 
 
 def sum_living_bytes(allocations: Sequence[Allocation]) -> list[int]:
@@ -174,7 +174,7 @@ def sum_living_bytes(allocations: Sequence[Allocation]) -> list[int]:
     return living_bytes
 
 
-def held_bytes(allocations: Sequence[Allocation]) -> int:
+def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
     """Return the most bytes that PyTorch's allocator holds during a step (`blocks_bytes`)."""
     allocated = _sum_pools([allocation.allocated for allocation in allocations])
     scratch = _sum_pools([allocation.scratch for allocation in allocations])

@@ -19,8 +19,8 @@ from steptime.prediction.memory import (
     Allocation,
     Moment,
     blocks_bytes,
-    held_bytes,
     list_allocations,
+    peak_segment_bytes,
     stack_sizes,
     sum_living_bytes,
     worst_moment,
@@ -168,7 +168,7 @@ class NetworkSteps:
         if size not in self._peaks:
             allocations = self.allocations(size)
             peak_bytes = max(sum_living_bytes(allocations))
-            self._peaks[size] = PeakMemory(peak_bytes, held_bytes(allocations) - peak_bytes)
+            self._peaks[size] = PeakMemory(peak_bytes, peak_segment_bytes(allocations) - peak_bytes)
         return self._peaks[size]
 
     def worst_moment(self, batch: int | None = None) -> Moment:

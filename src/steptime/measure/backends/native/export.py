@@ -38,7 +38,7 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
-from steptime.measure.backends.native.known_values import known_values, list_value_buffers
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
@@ -114,7 +114,7 @@ def _export_somehow(
             return (*plain, [])
     except Exception as error:  # noqa: BLE001  # values may be all that it lacks
         fault = error
-    with known_values(network, buffers) as assumptions:
+    with keep_small_values(network, buffers) as assumptions:
         try:
             return (*_open_or_fixed(network, inputs, axis), assumptions)
         except Exception:  # noqa: BLE001  # then it is as it was without them

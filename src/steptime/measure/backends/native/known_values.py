@@ -41,7 +41,7 @@ def list_value_buffers(module: nn.Module) -> list[str]:
 
 
 @contextlib.contextmanager
-def known_values(module: nn.Module, buffers: Collection[str]) -> Iterator[list[str]]:
+def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[list[str]]:
     """Let a module compute with the values of small tensors while the block runs.
 
     Yields what is assumed of values that the module has not, which grows as it is traced.
@@ -64,7 +64,7 @@ def known_values(module: nn.Module, buffers: Collection[str]) -> Iterator[list[s
 
     @functools.wraps(forward)
     def forward_with_values(*args: Any, **kwargs: Any) -> Any:
-        with KnownValues() as mode, _casts_that_change_types():
+        with KnownValues() as mode, _skip_idle_casts():
             result = forward(*args, **kwargs)
         assumptions[:] = mode.assumptions
         return result
@@ -100,7 +100,7 @@ class KnownValues(TorchFunctionMode):
         """Call a function, with real values where all its tensors have them."""
         kwargs = kwargs or {}
         tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
-        has_known = any(map(_has_values, tensors))
+        has_real_tensor = any(map(_has_values, tensors))
         if tensors:
             is_computed = all(map(_has_values, tensors))
         else:
@@ -110,7 +110,7 @@ class KnownValues(TorchFunctionMode):
                 return func(*args, **kwargs)
         if func in _POSITIONS_OF_NONZERO and _is_short_vector(args[0]):
             return self._assume_nonzero(args[0], kwargs.get("as_tuple", False))
-        if has_known:
+        if has_real_tensor:
             takes_sizes = getattr(func, "__name__", "") in _SIZE_METHODS
             if func is Tensor.__getitem__:
                 args = (args[0], _with_rows(args[1]))
@@ -130,7 +130,7 @@ class KnownValues(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _casts_that_change_types() -> Iterator[None]:
+def _skip_idle_casts() -> Iterator[None]:
     """Let `Module.to` leave a module that has the type: traced weights cannot be swapped."""
     to_type = nn.Module.to
 

@@ -30,15 +30,15 @@ class Packing(NamedTuple):
     has_leading_axis: bool
 
 
-JOINED = Packing(joins_examples=True, has_leading_axis=False)
-JOINED_BEHIND_AXIS = Packing(joins_examples=True, has_leading_axis=True)
-APART = Packing(joins_examples=False, has_leading_axis=False)
+FLAT_PACKING = Packing(joins_examples=True, has_leading_axis=False)
+LEADING_AXIS_PACKING = Packing(joins_examples=True, has_leading_axis=True)
+SEPARATE_PACKING = Packing(joins_examples=False, has_leading_axis=False)
 
 
 class PackedModel(nn.Module):
     """A model that is given one axis of examples, and makes the grids of them by itself.
 
-    All images have one size. Grids have values while the model is traced (`known_values`).
+    All images have one size. Grids have values while the model is traced (`keep_small_values`).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class PackedModel(nn.Module):
         self.grids = dict(grids)
 
     def forward(self, **inputs: Tensor) -> Any:
-        """Return what the model makes of patches `[examples, patches, ...]`."""
+        """Run the model on patches `[examples, patches, ...]`."""
         patches = inputs[self.main_input]
         is_traced = type(patches) is not Tensor
         with KnownValues() if is_traced else contextlib.nullcontext():
@@ -140,11 +140,11 @@ def _list_patch_shapes(config: Any) -> Iterator[tuple[tuple[int, ...], Packing]]
     frames = _first_number(find_setting(config, "temporal_patch_size"), 1)
     flat = (channels * frames * patch * patch,)
     image = (channels, patch, patch)
-    yield flat, JOINED
-    yield image, JOINED
-    yield image, JOINED_BEHIND_AXIS
-    yield flat, JOINED_BEHIND_AXIS
-    yield flat, APART
+    yield flat, FLAT_PACKING
+    yield image, FLAT_PACKING
+    yield image, LEADING_AXIS_PACKING
+    yield flat, LEADING_AXIS_PACKING
+    yield flat, SEPARATE_PACKING
 
 
 def _first_number(setting: Any, default: int) -> int:

@@ -15,7 +15,7 @@ from steptime.measure.backends.native.inputs import (
     missing_arguments,
     runs_with,
 )
-from steptime.measure.backends.native.known_values import known_values, list_value_buffers
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import (
     META,
     describe_fault,
@@ -66,10 +66,10 @@ def make_transformers(
     model = make_module(lambda: make_model(make, config), device, place)
     if inputs:
         return find_form(model, config, inputs), dict(inputs)
-    form, found_inputs = find_inputs(model, config)
+    form, usual_inputs = find_inputs(model, config)
     is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
-    if found_inputs or device != META or not is_small:
-        return form, found_inputs
+    if usual_inputs or device != META or not is_small:
+        return form, usual_inputs
     model = make_module(lambda: make_model(make, config), "cpu", place)  # its buffers have values
     return find_inputs(model, config)
 
@@ -182,7 +182,7 @@ def find_inputs(model: nn.Module, config: Any) -> tuple[nn.Module, dict[str, Spe
             plain = inputs
     if plain:
         return model, plain
-    with known_values(network, list_value_buffers(model)):
+    with keep_small_values(network, list_value_buffers(model)):
         for inputs in _inputs_of(network, config):
             if runs_with(network, inputs, as_exported=True, opens_sizes=True):
                 return model, inputs
