@@ -257,7 +257,7 @@ def find_run_fault(
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     flags = _export_flags() if as_exported else contextlib.nullcontext()
-    sizes = ShapeEnv() if opens_sizes else None  # type: ignore[no-untyped-call]
+    sizes = ShapeEnv() if opens_sizes else None
     try:
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes), torch.no_grad(), flags:
             by_place, by_name = tensors_of(inputs)
