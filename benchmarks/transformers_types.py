@@ -35,8 +35,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
 from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
+    MAX_CPU_PARAMETERS,
     describe_input_fault,
     find_class,
     find_class_name,
@@ -50,7 +52,6 @@ from steptime.network.ops import OPS, cost_of
 
 warnings.filterwarnings("ignore")
 WARM_UP = "gpt2"
-MAX_CPU_PARAMETERS = 500_000_000
 TOLERANCE = 0.01  # relative
 LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers")
 
@@ -103,16 +104,15 @@ def make_model(kind: str, layers: int | None, device: str = "meta") -> tuple[Any
 
 
 def find_inputs_of(kind: str, layers: int | None, model: Any, config: Any) -> tuple[Any, Any]:
-    """Return the model of a type and its inputs, made on the CPU where `meta` has no values.
+    """Return a form of a type's model and its inputs, made on the CPU where `meta` has no values.
 
-    The product does so, too (`make_module`).
+    The product does so, too (`make_transformers`).
     """
-    inputs = find_inputs(model, config)
+    form, inputs = find_inputs(model, config)
     is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
     if inputs or not is_small:
-        return model, inputs
-    model, config = make_model(kind, layers, "cpu")
-    return model, find_inputs(model, config)
+        return form, inputs
+    return find_inputs(*make_model(kind, layers, "cpu"))
 
 
 def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
@@ -121,7 +121,8 @@ def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
         return count_on_meta(model, inputs)
     except Exception:  # noqa: BLE001  # it reads values
         network, counter = without_values(model), FlopCounterMode(display=False)
-        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+        values = keep_small_values(network, list_value_buffers(model))
+        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad(), values:
             by_place, by_name = tensors_of(inputs)
             with sdpa_kernel(SDPBackend.MATH):
                 network(*by_place, **by_name)

@@ -91,5 +91,33 @@ def test_the_gradient_of_a_tall_pseudoinverse_multiplies_by_its_longer_side_too(
     assert work_of_parts("linalg_pinv", (4, 6), (6, 4)) == (16 * 96 + 8 * 64, 16 * 96)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 4), (4, 6)])
+def test_least_squares_count_a_factorisation_and_two_solves(rows, columns):
+    """6 x 4 and 3 right sides: QR 2 m n^2 - 2/3 n^3, Q^T B 4 m n - 2 n^2 and R n^2 of a column."""
+    specs = [TensorSpec((5, rows, columns), "float32"), TensorSpec((5, rows, 3), "float32")]
+    counted = count_work("linalg_lstsq", specs, [TensorSpec((5, columns, 3), "float32")])
+    pseudoinverse = count_work("linalg_pinv", specs, [TensorSpec((5, columns, rows), "float32")])
+    assert counted is not None
+    assert pseudoinverse is not None
+    assert counted.flop == round(5 * (2 * 6 * 16 - 2 / 3 * 64 + 3 * (4 * 6 * 4 - 2 * 16 + 16)))
+    expected = pseudoinverse.flop + pseudoinverse.gradient_flop + 5 * 2 * 2 * 6 * 4 * 3
+    assert counted.gradient_flop == expected
+
+
+def test_a_matrix_exponential_counts_the_products_that_torch_computes():
+    torch = pytest.importorskip("torch")
+    matrix = torch.full((N, N), 2 / N, requires_grad=True)  # of norm 2
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, with_flops=True) as forward:
+        exponential = torch.linalg.matrix_exp(matrix)
+    with torch.profiler.profile(activities=activities, with_flops=True) as backward:
+        exponential.mean().backward()
+    products = [
+        sum(event.flops for event in profile.key_averages() if event.key.endswith("mm"))
+        for profile in (forward, backward)
+    ]
+    assert work("linalg_matrix_exp", SQUARE) == tuple(products)
+
+
 def test_an_op_that_solves_nothing_has_no_such_work():
     assert count_work("cumprod", [TensorSpec(SQUARE, "float32")], []) is None

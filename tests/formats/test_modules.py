@@ -25,6 +25,7 @@ WIDE = "(2, 8), 'float32'"
 CODE = {  # a class with two products of 8 x 8: its inputs, its forward
     "gate": ("{'x': (WIDE)}", "return s.m(x) * ((s.l(x) > 0) & (s.l(x) < 5))"),
     "codes": ("{'x': (WIDE)}", "return s.m(F.one_hot(s.l(x).argmax(-1), 8).float())"),
+    "picked": ("{'x': (WIDE)}", "return s.m(F.one_hot(s.l(x).max(-1).indices, 8).float())"),
     "graph": (
         "{'x': ((10, 8), 'float32'), 'e': ((2, 30), 'int64')}",
         "h = s.l(x); return s.m(torch.zeros_like(h).index_add(0, e[1], h[e[0]]))",
@@ -59,6 +60,7 @@ ONE = 2 * 2 * 8 * 8  # FLOP of one product of two examples
 BY_NAME = {  # products of a forward pass, of a training step
     "gate": (3 * ONE, 4 * ONE),  # the gate has no gradient
     "codes": (2 * ONE, 3 * ONE),
+    "picked": (2 * ONE, 3 * ONE),
     "graph": (2 * 5 * ONE, 5 * 5 * ONE),  # 10 nodes
     "detached": (2 * ONE, 3 * ONE),
     "no_grad": (3 * ONE, 6 * ONE),

@@ -31,6 +31,7 @@ SCALAR_SHAPE = "scalar"  # the shape, in a text, of a tensor without axes
 DEFAULT_DTYPE = "float32"
 BATCH_AXIS = "batch_axis"
 STRICT = "strict"
+ASSUMED = "assumed"  # the fact that says what sizes of inputs were assumed
 TYPES = (
     *("float32", "float64", "float16", "bfloat16"),
     *("int64", "int32", "bool", "complex64", NUMBER),

@@ -10,6 +10,7 @@ from steptime.formats.operands import Operand, place_operands
 from steptime.formats.tensors import (
     axis_of,
     clip_to_finite,
+    find_narrow_source,
     find_producer,
     find_unflattened,
     free_name,
@@ -103,8 +104,9 @@ def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
 
 
 def cast(b: Builder, x: str, dtype: str, name: str) -> str:
-    """Return `x` in another element type."""
-    return x if b.tensors[x].dtype == dtype else op(b, "cast", x, name=name, dtype=dtype)
+    """Return `x` in another element type; a cast to a wider float and back is none."""
+    source = find_narrow_source(b, x, dtype)
+    return source if b.tensors[source].dtype == dtype else op(b, "cast", x, name=name, dtype=dtype)
 
 
 def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step: int = 1) -> str:
@@ -246,7 +248,7 @@ def _append_dedicated_kind(
     """Append the op kind `add`, `sub`, `mul`, `maximum` or `bias` of two float tensors.
 
     Returns None, and appends nothing, where no kind fits: other functions and types, or a second
-    shape that is not the end of the first.
+    shape that is not the end of the first, such as one of more axes.
     """
     are_float_tensors = all(isinstance(x, str) and is_float(b, x) for x in operands)
     if len(operands) != 2 or not are_float_tensors:
@@ -260,6 +262,8 @@ def _append_dedicated_kind(
     if is_commutative:
         # the kinds broadcast their second operand to the first
         x, y = order_by_size(b, x, y)
+    if len(b.shape(y)) > len(b.shape(x)):
+        return None
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
     if y_is_for_all_examples:
         y = _squeeze_leading_axes(b, y, f"{name}/each")

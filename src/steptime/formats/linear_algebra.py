@@ -168,6 +168,23 @@ def _count_factored_work(
     return OpWork(flop, 2 * flop + factor_gradient_flop)
 
 
+def _count_lstsq_work(specs: Specs, outputs: Specs) -> OpWork:
+    """Return the work of `min |A X - B|`: QR of A (LQ if it is wide), Q^T B and a triangular solve.
+
+    The gradient makes the pseudoinverse of A and its gradient, and has a product for each of them
+    and B.
+    """
+    matrix = specs[0]
+    count, m, n = _measure_matrices(matrix)
+    columns = outputs[0].size // max(1, count * matrix.shape[-1])
+    factorisation_flop = 2 * m * n**2 - 2 / 3 * n**3
+    solve_flop = columns * (4 * m * n - 2 * n**2 + n**2)
+    pseudoinverse = _count_pseudoinverse_work(specs, outputs)
+    inverse_flop = pseudoinverse.flop + (pseudoinverse.gradient_flop or 0)
+    flop = round(count * (factorisation_flop + solve_flop))
+    return OpWork(flop, inverse_flop + 4 * count * m * n * columns)
+
+
 _SVD_OUTPUTS = ("u", "s", "vh")
 _EIGEN_OUTPUTS = ("values", "vectors")
 # the gradient solves for the inverse by the LU
@@ -176,6 +193,9 @@ _DETERMINANT = partial(_count_square_work, flop_per_cube=2 / 3, gradient_flop_pe
 _INVERSE = partial(_count_square_work, flop_per_cube=2, gradient_flop_per_cube=4)
 # the gradient is a product and two triangular solves
 _CHOLESKY = partial(_count_square_work, flop_per_cube=1 / 3, gradient_flop_per_cube=4)
+# five products of a Taylor polynomial of degree 18, for norms up to 3 (PyTorch's `matrix_exp`);
+# the gradient is the exponential of a matrix of twice the rows
+_MATRIX_EXPONENTIAL = partial(_count_square_work, flop_per_cube=10, gradient_flop_per_cube=80)
 _LU_SOLVE_CUBES = 4  # of the factor's gradient: a product and two triangular solves
 _CHOLESKY_SOLVE_CUBES = 2  # of the factor's gradient: a product
 
@@ -191,6 +211,8 @@ WORK: Mapping[str, Callable[[Specs, Specs], OpWork]] = {
     **dict.fromkeys(("_linalg_eigh", "linalg_eigh", "linalg_eigvalsh"), _count_symmetric_work),
     **dict.fromkeys(("linalg_eig", "linalg_eigvals", "_linalg_eigvals"), _count_eigen_work),
     **dict.fromkeys(("linalg_pinv", "pinverse"), _count_pseudoinverse_work),
+    **dict.fromkeys(("linalg_matrix_exp", "matrix_exp"), _MATRIX_EXPONENTIAL),
+    "linalg_lstsq": _count_lstsq_work,
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_ex", "linalg_solve"), _count_solve_work),
     "linalg_solve_triangular": partial(_count_triangular_work, matrix_index=0),
     "triangular_solve": partial(_count_triangular_work, matrix_index=1),

@@ -13,6 +13,7 @@ from steptime.formats import attention_pattern, elements, lowering
 from steptime.formats.heads import join_heads, split_heads
 from steptime.formats.mixtures import recognise_experts
 from steptime.formats.operands import Operand, function_of_op, operands_of, single_tensor
+from steptime.formats.tensors import skip_casts
 from steptime.network.ops.builder import Builder
 
 MAX_PATTERN_DEPTH = 16  # ops between the last piece of a pattern and what it reads
@@ -89,7 +90,8 @@ def _match_pattern(
 ) -> Iterator[Bindings]:
     """Yield the bindings of letters with which a pattern describes how `x` is computed.
 
-    A letter stands for the same tensor wherever it occurs.
+    A letter stands for the same tensor wherever it occurs. Casts between floating types are passed:
+    modules cast before and behind their norms.
 
     Args:
         b: the graph so far.
@@ -97,6 +99,7 @@ def _match_pattern(
         x: a tensor or a number.
         bindings: the letters that have a tensor already.
     """
+    x = skip_casts(b, x) if isinstance(x, str) else x
     if isinstance(pattern, str):  # a letter, which is the same tensor wherever it occurs
         if isinstance(x, str) and bindings.get(pattern, x) == x:
             yield {**bindings, pattern: x}
@@ -142,6 +145,7 @@ def _match_operands(
 
 def _depends_only_on(b: Builder, x: Operand, source: str, depth: int = 0) -> bool:
     """Return whether `x` is computed from `source` and numbers alone."""
+    x = skip_casts(b, x) if isinstance(x, str) else x
     if not isinstance(x, str) or x == source:
         return True
     operands = operands_of(b, x, "add", "sub", "mul", "div", "pow", "erf", "tanh")
@@ -178,7 +182,8 @@ def _recognise_activation(b: Builder, y: str, name: str) -> str | None:
             # exporters write in many orders, so that it need only follow from `x` and numbers
             inner = bindings.get("inner", x)
             if _depends_only_on(b, inner, x):
-                return elements.pointwise(b, function, x, name=name)
+                activated = elements.pointwise(b, function, x, name=name)
+                return elements.cast(b, activated, b.tensors[y].dtype, f"{name}/cast")
     return None
 
 
@@ -231,7 +236,8 @@ def _recognise_norm(b: Builder, y: str, name: str) -> str | None:
             weights = [bindings[letter] for letter in ("w", "bias") if letter in bindings]
             if _are_stored_vectors(b, weights, width):
                 vectors = [elements.reshape(b, w, (width,), f"{name}/w") for w in weights]
-                return norm(b, x, name, *vectors)
+                normed = norm(b, x, name, *vectors)
+                return elements.cast(b, normed, b.tensors[y].dtype, f"{name}/cast")
     return None
 
 

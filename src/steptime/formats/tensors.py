@@ -2,6 +2,7 @@
 
 import math
 
+from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -38,6 +39,27 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
     if producer is None or (kinds and producer.kind not in kinds):
         return None
     return producer
+
+
+def find_narrow_source(b: Builder, x: str, dtype: str) -> str:
+    """Return the tensor of a type whose floats `x` holds in a wider type, else `x`."""
+    cast = find_producer(b, x, "cast")
+    if cast is None or not is_float(b, x):
+        return x
+    source = cast.inputs[0]
+    holds_its_floats = b.tensors[source].dtype == dtype and is_float(b, source)
+    if not holds_its_floats:
+        return x
+    return source if SIZE_BYTES[b.tensors[x].dtype] > SIZE_BYTES[dtype] else x
+
+
+def skip_casts(b: Builder, x: str) -> str:
+    """Return the tensor that `x` is in another floating type, else `x`."""
+    cast = find_producer(b, x, "cast")
+    while cast is not None and is_float(b, x) and is_float(b, cast.inputs[0]):
+        x = cast.inputs[0]
+        cast = find_producer(b, x, "cast")
+    return x
 
 
 def index_readers(b: Builder) -> dict[str, list[Op]]:

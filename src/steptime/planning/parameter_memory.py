@@ -90,8 +90,10 @@ def bytes_of_parameters(
     offloads_states = offload in ("optimizer", "both")
     layer_weight_bytes = rank.layer_weight_bytes
     end_weight_bytes = rank.end_weight_bytes
-    if sharding.zero == 3:  # the copy is made when weights are gathered
-        layer_weight_bytes = end_weight_bytes = rank.weight_bytes if offloads_states else 0.0
+    if sharding.zero == 3:
+        # The copy for products is made when weights are gathered. Master weights are states.
+        are_weights_states = rank.has_master_states and not offloads_states
+        layer_weight_bytes = end_weight_bytes = 0.0 if are_weights_states else rank.weight_bytes
     end_counts = ParameterCounts(dense=counts.end, expert=0.0, end=counts.end)
     local_end = sharding.count_local_parameters(end_counts, shared_from_zero=3)
     local_layers = sharding.count_local_parameters(counts, shared_from_zero=3) - local_end

@@ -124,6 +124,11 @@ class RankSetup:
         return float(SIZE_BYTES[self.weight_dtype])
 
     @cached_property
+    def has_master_states(self) -> bool:
+        """Whether `state_bytes` of training count float32 weights beside those of 16 bit."""
+        return self.stack.master_weights and precision(self.workload_dtype).mixed
+
+    @cached_property
     def weight_copy_bytes(self) -> float:
         """Bytes of a weight's copy in the type of products; 0 where it is the weight itself."""
         if self.weight_dtype == self.compute_dtype:

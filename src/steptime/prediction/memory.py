@@ -1,7 +1,11 @@
 """The memory of a step on a device: its tensors, and the share of driver, libraries, allocator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from steptime.core.graph import Graph, Op
 from steptime.core.units import size
@@ -157,32 +161,47 @@ def blocks_bytes(
     Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
     between living tensors is counted. `sizes` are as those of `live_bytes`.
     """
-    pools = [0, 0, 0]
-    highest_bytes = 0
-    for allocation in list_allocations(graph, stack, sizes):
-        _update_pools(pools, allocation.allocated, sign=1)
-        _update_pools(pools, allocation.scratch, sign=1)
-        highest_bytes = max(highest_bytes, _segment_bytes(pools))
-        _update_pools(pools, allocation.scratch, sign=-1)
-        _update_pools(pools, allocation.freed, sign=-1)
-    return highest_bytes - peak_bytes
+    return peak_segment_bytes(list_allocations(graph, stack, sizes)) - peak_bytes
 
 
-def _update_pools(pools: list[int], sizes: Iterable[int], sign: int) -> None:
-    """Add the bytes of tensors to the pools of small, middle and large ones, or subtract them."""
-    for size_bytes in sizes:
-        if size_bytes > MAX_SHARED_BYTES:
-            pools[LARGE_POOL] += sign * -(-size_bytes // LARGE_MULTIPLE) * LARGE_MULTIPLE
-        else:
-            pool = SMALL_POOL if size_bytes <= MAX_SMALL_BYTES else MIDDLE_POOL
-            pools[pool] += sign * -(-size_bytes // BLOCK_MULTIPLE) * BLOCK_MULTIPLE
+def sum_living_bytes(allocations: Sequence[Allocation]) -> list[int]:
+    """Return the bytes that live at each moment of a step; as `live_bytes`, of its allocations."""
+    living_bytes: list[int] = []
+    current_bytes = 0
+    for allocation in allocations:
+        current_bytes += sum(allocation.allocated)
+        living_bytes.append(current_bytes + sum(allocation.scratch))
+        current_bytes -= sum(allocation.freed)
+    return living_bytes
 
 
-def _segment_bytes(pools: list[int]) -> int:
-    """Return the bytes of the segments that hold the pools."""
-    shared_pools = zip(pools, SEGMENT_BYTES, strict=False)
-    shared_bytes = sum(-(-pool // segment) * segment for pool, segment in shared_pools)
-    return pools[LARGE_POOL] + shared_bytes
+def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
+    """Return the most bytes that PyTorch's allocator holds during a step (`blocks_bytes`)."""
+    allocated = _sum_pools([allocation.allocated for allocation in allocations])
+    scratch = _sum_pools([allocation.scratch for allocation in allocations])
+    freed = _sum_pools([allocation.freed for allocation in allocations])
+    freed_before = freed.cumsum(axis=1) - freed
+    pools = allocated.cumsum(axis=1) - freed_before + scratch
+    moment_bytes = pools[LARGE_POOL]
+    for pool, segment in enumerate(SEGMENT_BYTES):
+        moment_bytes = moment_bytes + -(-pools[pool] // segment) * segment
+    return int(moment_bytes.max())
+
+
+def _sum_pools(sizes_of_moments: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return the bytes of tensors in the pools of small, middle and large ones at each moment."""
+    moment_count = len(sizes_of_moments)
+    counts = [len(sizes) for sizes in sizes_of_moments]
+    moments = np.repeat(np.arange(moment_count), counts)
+    sizes = np.fromiter(chain.from_iterable(sizes_of_moments), np.int64, count=len(moments))
+    is_large = sizes > MAX_SHARED_BYTES
+    multiples = np.where(is_large, LARGE_MULTIPLE, BLOCK_MULTIPLE)
+    rounded_bytes = -(-sizes // multiples) * multiples
+    pool_of_sizes = np.where(sizes <= MAX_SMALL_BYTES, SMALL_POOL, MIDDLE_POOL)
+    pool_of_sizes[is_large] = LARGE_POOL
+    pools = np.zeros((LARGE_POOL + 1, moment_count), np.int64)
+    np.add.at(pools, (pool_of_sizes, moments), rounded_bytes)
+    return pools
 
 
 def stack_sizes(graph: Graph, stack: Stack) -> dict[str, int]:

@@ -20,7 +20,9 @@ from steptime.prediction.memory import (
     Moment,
     blocks_bytes,
     list_allocations,
+    peak_segment_bytes,
     stack_sizes,
+    sum_living_bytes,
     worst_moment,
 )
 from steptime.prediction.states import merge_updates, sizes_on_host
@@ -167,8 +169,9 @@ class NetworkSteps:
         """Return the most bytes of a step."""
         size = self.find_batch(batch)
         if size not in self._peaks:
-            peak_bytes = max(self.living(size))
-            self._peaks[size] = PeakMemory(peak_bytes, self.blocks(peak_bytes, size))
+            allocations = self.allocations(size)
+            peak_bytes = max(sum_living_bytes(allocations))
+            self._peaks[size] = PeakMemory(peak_bytes, peak_segment_bytes(allocations) - peak_bytes)
         return self._peaks[size]
 
     def worst_moment(self, batch: int | None = None) -> Moment:

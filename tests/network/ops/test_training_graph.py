@@ -230,10 +230,10 @@ def test_a_tensor_read_three_times_has_two_sums():
     sums = [op for op in graph.ops if op.part == "backward" and op.kind == "add"]
     assert [(op.name, op.inputs) for op in sums] == [
         ("w/grad_sum", ("loss/grad_input", "square/grad_a")),
-        ("w/grad_sum_", ("w/grad_sum", "square/grad_b")),
+        ("w/grad_sum_2", ("w/grad_sum", "square/grad_b")),
     ]
     update = graph.ops[-1]
-    assert update.inputs == ("w", "w/grad_sum_")
+    assert update.inputs == ("w", "w/grad_sum_2")
 
 
 def test_a_weight_that_does_not_reach_the_loss_is_not_updated():

@@ -301,7 +301,7 @@ class OnnxWalk(NodeValues):
         """Return a function of single elements.
 
         A constant of one element becomes a number of the op. It stays a tensor where it is the bias
-        of a product.
+        of a product. Axes that it has beyond those of the tensors lead the result, with size 1.
         """
         tensors = [value for value in values if isinstance(value, str)]
         adds_to_product = False
@@ -323,6 +323,11 @@ class OnnxWalk(NodeValues):
             # an op has at least one tensor
             operands[0] = self.tensor(values[0])
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
+        shape = self.b.shape(result)
+        rank = max(len(self.shape(value)) for value in values)
+        if rank > len(shape):
+            leading_axes = (1,) * (rank - len(shape))
+            return elements.reshape(self.b, result, (*leading_axes, *shape), f"{self.name}/axes")
         return self.recognise_pattern(result)
 
     def expanded_batch_shape(self, shape: Shape, stated_shape: Shape, follows_batch: bool) -> Shape:

@@ -9,7 +9,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
 from steptime.formats import Source, parse_json_file
 from steptime.formats.archive import read_member
-from steptime.formats.code import read_export_facts
+from steptime.formats.code import ASSUMED, read_export_facts
 from steptime.formats.pytorch.program import CheckpointedTensors, Program, SizeLimits
 
 SCHEMA_VERSION = 8
@@ -51,7 +51,9 @@ def read_program(
         lowest = int(limits["min_val"] or 0)
         highest = None if limits["max_val"] is None else int(limits["max_val"])
         program.symbol_limits[symbol] = SizeLimits(lowest, highest)
-    checkpoints = export_facts.get("checkpoints", ()) if export_facts else ()
+    export_facts = export_facts or {}
+    program.remarks += map(str, export_facts.get(ASSUMED, ()))
+    checkpoints = export_facts.get("checkpoints", ())
     for names, to_end in checkpoints:
         program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
     # inputs and buffers have no gradient either, but are no weights

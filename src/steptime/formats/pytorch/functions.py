@@ -80,7 +80,12 @@ def _lower_extreme(function: str, call: Call) -> Result:
     """Lower `max` or `min`: of two tensors, over all, or over an axis with indices."""
     if call.argument("other") is not None:
         return _lower_binary(f"{function}imum", call)
-    return _lower_reduction(function, call)
+    values_name, *index_names = call.node.outputs
+    if not any(map(call.walk.is_read, index_names)):
+        return _lower_reduction(function, call)
+    # indices decide what comes behind, so they are computed, as those of `argmax`
+    values = _reduce(function, call) if call.walk.is_read(values_name) else None
+    return [values, _reduce(f"arg{function}", call)]
 
 
 def _lower_clamp(call: Call) -> Result:

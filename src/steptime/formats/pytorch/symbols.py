@@ -68,9 +68,10 @@ def symbol_of(tree: Any) -> str:
     return ""
 
 
-def symbols_of(tree: ast.expr) -> set[str]:
-    """Return the names of the symbols in a size."""
-    return {name for node in ast.walk(tree) if (name := symbol_of(node))}
+@functools.lru_cache(maxsize=10_000)
+def symbols_of(tree: ast.expr) -> frozenset[str]:
+    """Return the names of the symbols in a size; `parse_size` gives equal texts one tree."""
+    return frozenset(name for node in ast.walk(tree) if (name := symbol_of(node)))
 
 
 def evaluate_size(tree: Any, value_by_symbol: Mapping[str, int]) -> Fraction:

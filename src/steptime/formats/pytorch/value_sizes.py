@@ -23,7 +23,7 @@ BOUNDING_ARGUMENT_BY_OP = {
 SHARE_KEEPING_OPS = frozenset(  # ops whose result has as large a share of ones as what they read
     (
         *("select", "permute", "transpose", "view", "reshape", "unsqueeze", "squeeze", "flatten"),
-        *("expand", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
+        *("expand", "slice", "contiguous", "clone", "alias", "detach", "to", "_to_copy"),
     )
 )
 # ops that give indices on an axis

@@ -77,6 +77,8 @@ class Walk(BatchWalk):
         self.value_by_name: dict[str, Value] = {}
         self.unpriced = UnpricedOps()
         self._tensor_readers = TensorReaders(self.list_nodes(), self.program.outputs)
+        names_read = {name for node in self.program.nodes for name in node.input_names}
+        self._names_read = names_read | set(self.program.outputs)
         # truth values and integers that were computed of floats
         self._float_derived: set[str] = set()
         self._recomputed_ops_by_checkpoint: list[set[str]] = [
@@ -152,6 +154,10 @@ class Walk(BatchWalk):
     def list_nodes(self) -> list[FileNode]:
         """Return the nodes of the file, with the tensors that they read and make."""
         return [FileNode([*node.input_names], node.outputs) for node in self.program.nodes]
+
+    def is_read(self, name: str) -> bool:
+        """Whether a node reads a tensor of the file, or the program outputs it."""
+        return name in self._names_read
 
     def run(self) -> list[str]:
         """Build all nodes; return the tensors that the program outputs."""

@@ -34,6 +34,7 @@ class GradientTape:
         self.habits = habits
         self.frozen = set(graph.frozen)
         self.wide_casts: dict[str, tuple[Op, ...]] = {}
+        self._sum_counts: dict[str, int] = {}  # sums of parts of the gradient of a tensor
         for op in graph.ops:
             if op.kind != "cast":
                 continue
@@ -74,9 +75,7 @@ class GradientTape:
         Parts of a table's rows (`sparse` embeddings) are joined, not added.
         """
         if tensor in self.grads:
-            name = f"{tensor}/grad_sum"
-            while name in self.tensors:
-                name += "_"
+            name = self._name_sum(tensor)
             summands = (self.grads[tensor], grad)
             shape = self.tensors[tensor].shape
             # `sparse` gradients hold some rows of a table: these are joined, not added
@@ -85,6 +84,15 @@ class GradientTape:
             attrs: dict[str, Attr] = {"axis": 0} if is_of_rows else {}
             (grad,) = self.append(name, kind, summands, attrs, "backward", forward_op)
         self.grads[tensor] = grad
+
+    def _name_sum(self, tensor: str) -> str:
+        """Return the name of the next sum of parts of a gradient: `w/grad_sum`, `w/grad_sum_2`."""
+        stem = f"{tensor}/grad_sum"
+        name = stem
+        while name in self.tensors:
+            self._sum_counts[tensor] = self._sum_counts.get(tensor, 1) + 1
+            name = f"{stem}_{self._sum_counts[tensor]}"
+        return name
 
     def differentiate(
         self, op: Op, grads: Names, saved: Names, differentiated: Collection[str]

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
 from steptime.core.json_types import JsonObject
-from steptime.formats.code import BATCH_AXIS, FACTS_FILE
+from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
 from steptime.measure.backends.native.inputs import (
@@ -38,6 +38,7 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
@@ -77,7 +78,9 @@ def export(
     axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
     if axis >= len(next(iter(shapes_of(inputs).values()))):
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
-    fixed_batch_reason, program, is_unrolled = _export_with_open_batch(network, inputs, axis)
+    fixed_batch_reason, program, is_unrolled, assumptions = _export_somehow(
+        module, network, inputs, axis
+    )
     decompose_unknown(program)
     # Tied weights are one tensor under several names: the first name stands for it.
     first_name: dict[int, str] = {}
@@ -94,9 +97,46 @@ def export(
         BATCH_AXIS: axis,
         "checkpoints": checkpoints_of(program),
         "unrolled": is_unrolled,
+        ASSUMED: [*getattr(module, "assumptions", ()), *assumptions],
     }
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
     return fixed_batch_reason
+
+
+def _export_somehow(
+    module: nn.Module, network: nn.Module, inputs: Mapping[str, Spec], axis: int
+) -> tuple[str, Any, bool, list[str]]:
+    """Return the results of `_export_with_open_batch`, with known values if it needs them, and assumptions.
+
+    Args:
+        module: the module as it was made.
+        network: its copy on the CPU, whose large tensors have no values.
+        inputs: shape and type by name.
+        axis: that of the batch.
+    """
+    buffers = list_value_buffers(module)
+    plain: tuple[str, Any, bool] | None = None
+    fault: Exception | None = None
+    try:
+        plain = _export_with_open_batch(network, inputs, axis)
+        if not (buffers and _has_value_sizes(plain[1])):
+            return (*plain, [])
+    except Exception as error:  # noqa: BLE001  # values may be all that it lacks
+        fault = error
+    with keep_small_values(network, buffers) as assumptions:
+        try:
+            return (*_export_with_open_batch(network, inputs, axis), assumptions)
+        except Exception:  # noqa: BLE001  # then it is as it was without them
+            if plain is None:
+                raise fault from None  # type: ignore[misc]  # without a result there was a fault
+    return (*plain, [])
+
+
+def _has_value_sizes(program: Any) -> bool:
+    """Whether values decide a size in an exported program."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    return any(free_unbacked_symbols(tensor) for tensor in tensors)
 
 
 def _export_with_open_batch(

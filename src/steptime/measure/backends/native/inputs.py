@@ -231,13 +231,24 @@ def _input_of(layer: nn.Module) -> Spec | None:
     return None
 
 
-def runs_with(module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: bool = False) -> bool:
+def runs_with(
+    module: nn.Module,
+    inputs: Mapping[str, Spec],
+    *,
+    as_exported: bool = False,
+    opens_sizes: bool = False,
+) -> bool:
     """Whether a module takes inputs, tried on fake tensors as in `find_run_fault`."""
-    return find_run_fault(module, inputs, as_exported=as_exported) is None
+    fault = find_run_fault(module, inputs, as_exported=as_exported, opens_sizes=opens_sizes)
+    return fault is None
 
 
 def find_run_fault(
-    module: nn.Module, inputs: Mapping[str, Spec], *, as_exported: bool = False
+    module: nn.Module,
+    inputs: Mapping[str, Spec],
+    *,
+    as_exported: bool = False,
+    opens_sizes: bool = False,
 ) -> Exception | None:
     """Return the error of a module that does not take inputs, tried on fake tensors, else None.
 
@@ -245,12 +256,15 @@ def find_run_fault(
         module: the module.
         inputs: its inputs.
         as_exported: code that asks whether it is exported is told so; some skips a default then.
+        opens_sizes: sizes that values decide stay open, as in an export.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     flags = _export_flags() if as_exported else contextlib.nullcontext()
+    sizes = ShapeEnv() if opens_sizes else None
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), flags:
+        with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes), torch.no_grad(), flags:
             by_place, by_name = tensors_of(inputs)
             module(*by_place, **by_name)
     except Exception as error:  # noqa: BLE001  # a module of a user may raise anything

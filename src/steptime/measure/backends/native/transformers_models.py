@@ -15,10 +15,18 @@ from steptime.measure.backends.native.inputs import (
     missing_arguments,
     runs_with,
 )
-from steptime.measure.backends.native.making import describe_fault, make_module, without_values
+from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
+from steptime.measure.backends.native.making import (
+    META,
+    describe_fault,
+    make_module,
+    without_values,
+)
 from steptime.measure.backends.native.model_inputs import complete_inputs, propose_model_inputs
+from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
+MAX_CPU_PARAMETERS = 500_000_000  # of a model that is made with values, since it reads some
 TYPE_FIELD = "model_type"
 MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
 BASE_MAPPINGS = (  # tables of classes by type, where a file names no class
@@ -56,7 +64,14 @@ def make_transformers(
     config = make.config_class() if config is None else config
     prepare_config(config)
     model = make_module(lambda: make_model(make, config), device, place)
-    return model, dict(inputs) if inputs else find_inputs(model, config)
+    if inputs:
+        return find_form(model, config, inputs), dict(inputs)
+    form, usual_inputs = find_inputs(model, config)
+    is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
+    if usual_inputs or device != META or not is_small:
+        return form, usual_inputs
+    model = make_module(lambda: make_model(make, config), "cpu", place)  # its buffers have values
+    return find_inputs(model, config)
 
 
 def _find_config(library: Any, name: str) -> tuple[Any, str]:
@@ -136,19 +151,44 @@ def _try_experts(set_experts: Any) -> None:
         return
 
 
-def find_inputs(model: nn.Module, config: Any) -> dict[str, Spec]:
-    """Return the first of the usual inputs with which a model runs, {} for none.
+def find_form(model: nn.Module, config: Any, inputs: Mapping[str, Any]) -> nn.Module:
+    """Return the form of a model that takes inputs: itself, or one that makes the grids of images.
 
-    Inputs with which it runs as it is exported come first.
+    Args:
+        model: the model.
+        config: its configuration.
+        inputs: the inputs that the user gave.
     """
+    for form, usual_inputs in propose_packed_models(model, _main_input_of(model), config, BATCH):
+        has_names_of_form = inputs.keys() == usual_inputs.keys()
+        if has_names_of_form and runs_with(without_values(form), inputs):
+            return form
+    return model
+
+
+def find_inputs(model: nn.Module, config: Any) -> tuple[nn.Module, dict[str, Spec]]:
+    """Return a form of a model and the first of the usual inputs with which it runs, {} for none.
+
+    Inputs with which it runs as it is exported come first, then those with which it runs if its
+    small integer buffers keep their values.
+    """
+    for form, inputs in propose_packed_models(model, _main_input_of(model), config, BATCH):
+        if runs_with(without_values(form), inputs, as_exported=True):
+            return form, inputs
     network = without_values(model)  # all of it lies on the CPU
     unexported_inputs: dict[str, Spec] = {}  # with which it runs, but not while it is exported
     for inputs in _inputs_of(network, config):
         if runs_with(network, inputs, as_exported=True):
-            return inputs
+            return model, inputs
         if not unexported_inputs and runs_with(network, inputs):
             unexported_inputs = inputs
-    return unexported_inputs
+    if unexported_inputs:
+        return model, unexported_inputs
+    with keep_small_values(network, list_value_buffers(model)):
+        for inputs in _inputs_of(network, config):
+            if runs_with(network, inputs, as_exported=True, opens_sizes=True):
+                return model, inputs
+    return model, {}
 
 
 def describe_input_fault(model: nn.Module) -> str:
@@ -162,9 +202,13 @@ def describe_input_fault(model: nn.Module) -> str:
     return f"runs with none of the usual inputs; with {describe_inputs(inputs)}: {reason}"
 
 
+def _main_input_of(model: nn.Module) -> str:
+    return str(getattr(model, MAIN_INPUT, "input_ids"))
+
+
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first."""
-    main = str(getattr(model, MAIN_INPUT, "input_ids"))
+    main = _main_input_of(model)
     # First those with all required arguments, then all (as some signatures require too much), and
     # last those with guesses for the arguments that lack.
     for proposal in propose_model_inputs(main, config, BATCH):
