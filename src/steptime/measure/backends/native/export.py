@@ -106,7 +106,9 @@ def export(
 def _export_somehow(
     module: nn.Module, network: nn.Module, inputs: Mapping[str, Spec], axis: int
 ) -> tuple[str, Any, bool, list[str]]:
-    """Return the results of `_export_with_open_batch`, with known values if it needs them, and assumptions.
+    """Return the results of `_export_with_open_batch` and what they assume.
+
+    Where the plain export needs them, small integer tensors keep their values.
 
     Args:
         module: the module as it was made.
