@@ -269,6 +269,7 @@ def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):
         assert "full recompute" not in [one["change"] for one in found["helps"]]
 
 
+@pytest.mark.slow
 def test_commands_that_would_fit_keep_the_settings_that_were_given(capsys):
     """`fit` names commands with the stack, the layout, TF32 and the host that were asked for."""
     settings = ["--host", "slow", "--tf32", "off", "--stack", "torch-compile"]

@@ -152,6 +152,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_computes_again_and_saves_memory(exported):
     plain = exported(CHECKPOINTED.replace("CALL", "b(x)"))
     early = exported(CHECKPOINTED.replace("CALL", "module.checkpoint(b, x, use_reentrant=False)"))

@@ -193,8 +193,8 @@ def test_405b_is_not_slower_searched_than_by_hand():
 
 
 SEEDS = (
-    *range(2),
-    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 3)),
+    0,
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3)),
     *(pytest.param(seed, marks=pytest.mark.rare) for seed in range(3, 20)),
 )
 

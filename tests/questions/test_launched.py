@@ -49,6 +49,7 @@ def test_a_training_command_is_the_same_plan():
     assert launched.understood["global_batch"] == 8
 
 
+@pytest.mark.slow
 def test_an_adapter_is_the_same_fit():
     launched = steptime.fit(ADAPTER, "rtx-4090")
     fit = steptime.fit(

@@ -184,6 +184,7 @@ def test_every_command_that_assumes_settings_is_asked():
     assert names - others == {name for name, *_ in QUESTIONS}
 
 
+@pytest.mark.slow
 def test_what_run_assumes_measures_the_same_step():
     asked: dict[str, Any] = {"model": "rnn:length=4", "backend": "null", "budget": 0.01}
     answer = steptime.run(**asked)

@@ -197,6 +197,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     assert best.price_date == "2026-11-01"
 
 
+@pytest.mark.slow
 def test_devices_that_nothing_joins_serve_together_alone():
     told = steptime.serve(
         "llama3_8b",
