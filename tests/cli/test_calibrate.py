@@ -105,7 +105,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     assert kept["constants"] == whole["constants"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # Ctrl-C keeps its points by the same lines
 @pytest.mark.usefixtures("unhurried")
 def test_a_kill_loses_one_point_at_most(capsys, monkeypatch, home):
     class KilledError(BaseException):

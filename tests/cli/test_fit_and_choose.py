@@ -219,7 +219,7 @@ def test_why_from_paleo_ends_with_the_calibrated_step_and_its_ops(capsys):
     assert all(one["low_s"] <= one["step_s"] <= one["high_s"] for one in own)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_adapter_advice.py asks a command that is named again
 def test_where_a_step_does_not_fit_each_command_that_is_named_does(capsys):
     words = "fit llama3_8b --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 --json"
     assert run(words.split()) == 0

@@ -337,7 +337,7 @@ def test_a_backend_that_lacks_an_op_names_it_and_the_backend_that_runs_the_modul
         list_calls(graph, {}, "torch")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("exported_here")
 def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(
@@ -348,7 +348,7 @@ def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
         read_model(f"{path}:Net", trusted=True)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("exported_here")
 def test_packed_sequences_are_refused_with_the_reason(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(

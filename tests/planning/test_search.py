@@ -294,7 +294,7 @@ def test_a_search_by_what_is_chosen_and_limited():
     assert told["bound_by"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_assumed_stack.py has two devices with one stack
 def test_several_devices_stand_side_by_side():
     many = make_sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}

@@ -161,14 +161,7 @@ def test_assumed_settings_are_options_and_their_printed_values_change_no_number(
         assert not _changed(document, again, place, settings), settings
 
 
-@pytest.mark.slow
-@every(("name", "values", "options"), {one[0]: one for one in QUESTIONS[::-1]}.values())
-def test_each_assumed_setting_of_a_command_changes_no_number(name, values, options):
-    """One setting at a time, of the first question of each command."""
-    _hold_each_setting(name, values, options)
-
-
-@pytest.mark.rare
+@pytest.mark.rare  # the test above sets all at once
 @every(("name", "values", "options"), QUESTIONS)
 def test_each_assumed_setting_of_any_question_changes_no_number(name, values, options):
     _hold_each_setting(name, values, options)
