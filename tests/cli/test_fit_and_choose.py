@@ -236,7 +236,7 @@ def test_the_largest_batch_that_fits_comes_first(capsys):
     assert told["would_fit"][0].split()[-2:] == ["--batch", str(told["largest_batch"])]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_adapter_advice.py asks a command that is named again
 def test_what_would_fit_is_asked_with_the_same_options(capsys):
     words = (
         "fit llama3_8b:length=4096 --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 "
