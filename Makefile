@@ -6,9 +6,9 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 SLOW := slow or slurm or browser or rare
-# Files of tests that hold one of these words: collecting all files takes a process 10 to 20 seconds.
-# tests/conftest.py refuses a test of such a group in a file without the word.
-files_with = $$(grep -rlwiE --include='test_*.py' '$(1)' tests | sort)
+# Files of tests that hold one of these marks: collecting all files takes a process 10 to 20 seconds.
+# tests/conftest.py refuses a test of such a group in a file without the mark.
+files_with = $$(grep -rlE --include='test_*.py' 'mark\.($(1))\b' tests | sort)
 # The files that take longest, or wait most, begin first, so that no process works alone at the end;
 # a third process runs while tests wait for Slurm.
 LONGEST := $(addprefix tests/,slurm/test_sweeps.py docs/test_docs.py measure/test_replicas.py)

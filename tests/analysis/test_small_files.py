@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import synthetic
 from every import every
 from steptime.cli.main import run
@@ -22,6 +24,7 @@ from told import frame_rows
 NETWORKS = synthetic.workloads()[:5]
 
 
+@pytest.mark.slow
 def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path):
     code = (
         "import os, signal, synthetic\n"

@@ -69,6 +69,7 @@ def test_what_failed_on_paradnns_platforms_is_counted(paradnn):
     assert "Left out, because they failed: 220 on tpu-v2-8, 94 on v100-sxm2-16gb" in text
 
 
+@pytest.mark.slow
 def test_on_other_data_a_gpu_wins_where_networks_are_wide(shared):
     files = (shared / "pytorch-paradnn" / f"fc_{name}_dev.csv.gz" for name in ("T4", "A100"))
     table = speedup(*itertools.chain(*(read_path(path).records for path in files)))

@@ -21,14 +21,14 @@ PLANNED = ("fc", "cnn", "rnn")  # as what they are, not as language models
 
 
 def _make_marks(model: str, number: int) -> list[pytest.MarkDecorator]:
-    """Return the group of a case: a sixth are quick, a sixth slow, the others rare.
+    """Return the group of a case: of each network a sixth are quick or slow, the others rare.
 
-    Each network, device and type is quick or slow with two or more of the others; the largest
-    network is never quick.
+    The largest network is slow.
     """
     if number % 6 == 0 and model != "llama3_8b":
         return []
-    return [pytest.mark.slow if number % 6 == 2 else pytest.mark.rare]
+    is_slow = number % 6 == 2 and model == "llama3_8b"
+    return [pytest.mark.slow if is_slow else pytest.mark.rare]
 
 
 CASES = [

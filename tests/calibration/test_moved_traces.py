@@ -115,6 +115,7 @@ def sizes_read(key: OpKey) -> tuple[Any, ...]:
     return (key.name, key.pass_, tuple(item.shape for item in key.inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_step", [make_image_step, make_sequence_step])
 def test_shapes_at_another_batch_are_those_that_torch_runs(make_step: Any, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

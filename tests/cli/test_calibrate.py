@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from record_cases import EACH, edited
+from record_cases import EACH, edited  # EACH has mark.slow and mark.rare
 from steptime.analysis.ceilings import list_ceilings
 from steptime.calibration import log
 from steptime.calibration.here import points_s
@@ -105,7 +105,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     assert kept["constants"] == whole["constants"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # Ctrl-C keeps its points by the same lines
 @pytest.mark.usefixtures("unhurried")
 def test_a_kill_loses_one_point_at_most(capsys, monkeypatch, home):
     class KilledError(BaseException):
@@ -180,6 +180,7 @@ def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path):
             assert all(isinstance(one, dict) for held in answers.values() for one in held)
 
 
+@pytest.mark.slow
 def test_the_peak_that_a_probe_found_is_that_of_its_platform(capsys, home):
     """As of a shipped device, whose probed file has another name: `-probed` behind it."""
     words = [*CEILINGS, "--backend", "null", "--threads", "1", "--minutes", "0.05"]

@@ -178,6 +178,7 @@ def _pairs_by_its_old_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert _answer("predict --in old --device a100", capsys)["added"] == 1
 
 
+@pytest.mark.rare  # the module of an op that torch lacks is measured too
 @pytest.mark.usefixtures("exported_here")
 def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
@@ -196,6 +197,7 @@ def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
 
 
 @pytest.mark.slow  # exports a module
+@pytest.mark.usefixtures("exported_here")
 def test_a_module_with_an_op_that_torch_lacks_is_measured_itself(folder, capsys):
     (folder / "net.py").write_text(
         "import torch\n"

@@ -219,7 +219,7 @@ def test_why_from_paleo_ends_with_the_calibrated_step_and_its_ops(capsys):
     assert all(one["low_s"] <= one["step_s"] <= one["high_s"] for one in own)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_adapter_advice.py asks a command that is named again
 def test_where_a_step_does_not_fit_each_command_that_is_named_does(capsys):
     words = "fit llama3_8b --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 --json"
     assert run(words.split()) == 0
@@ -236,7 +236,7 @@ def test_the_largest_batch_that_fits_comes_first(capsys):
     assert told["would_fit"][0].split()[-2:] == ["--batch", str(told["largest_batch"])]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_adapter_advice.py asks a command that is named again
 def test_what_would_fit_is_asked_with_the_same_options(capsys):
     words = (
         "fit llama3_8b:length=4096 --device rtx-4090 --dtype bfloat16 --optimizer adam --batch 1 "
@@ -269,6 +269,7 @@ def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):
         assert "full recompute" not in [one["change"] for one in found["helps"]]
 
 
+@pytest.mark.slow
 def test_commands_that_would_fit_keep_the_settings_that_were_given(capsys):
     """`fit` names commands with the stack, the layout, TF32 and the host that were asked for."""
     settings = ["--host", "slow", "--tf32", "off", "--stack", "torch-compile"]

@@ -84,7 +84,8 @@ LONG = re.compile(  # searches of many plans, servers under load, modules that t
     r" plan .*(--device-count \d|\.json)| serve .*--(rate|concurrency)"
     r"| (predict|fit|choose|why) \S+\.py:"
     r"| choose .*--page | fit llama2_7b:length=2048 .*--lora | why bert_base:length=384 "
-    r"|measure_cell|devices=\[|ttft=|max_device_count="
+    r"| choose llama2_7b:length=2048 --device "
+    r"|measure_cell|devices=\[|ttft=|max_device_count=|device_count=\[|watch\.wrap|calibrate\(serving"
 )
 
 RARE = re.compile(  # each of a kind of which a shorter one is not rare
@@ -406,7 +407,7 @@ def test_the_example_of_stacks_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/stacks.toml").read_text("utf-8")
     head, *networks = text.split("[[networks]]")
-    text = "[[networks]]".join((head, *networks[:2]))  # tests of the stacks run all families
+    text = "[[networks]]".join((head, networks[0]))  # tests of the stacks run all families
     for key, value in (("budget_s", "0.02"), ("rounds", "1"), ("phase", '"infer"')):
         text = re.sub(rf"{key} = .*", f"{key} = {value}", text)
     Path("stacks.toml").write_text(text, encoding="utf-8")
@@ -418,9 +419,9 @@ def test_the_example_of_stacks_runs(tmp_path, monkeypatch, capsys):
         assert run(line.split()) == 0, capsys.readouterr().err
         answers.append(json.loads(capsys.readouterr().out))
     sweep, comparison = answers
-    assert sweep["cells_by_status"] == [{"status": "ok", "cells": 8}]  # 2 networks, 4 stacks
+    assert sweep["cells_by_status"] == [{"status": "ok", "cells": 4}]  # a network, 4 stacks
     levels = {row["level"]: row["pairs"] for row in comparison["levels"]}
-    assert levels == {"torch-compile": 2, "jax": 2, "onnxruntime": 2}
+    assert levels == {"torch-compile": 1, "jax": 1, "onnxruntime": 1}
     assert all(row["verdict"] for row in comparison["rows"])
 
 

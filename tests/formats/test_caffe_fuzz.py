@@ -186,7 +186,7 @@ def test_any_layers(drawn):
     survives(start + "".join(drawn))
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # any layers and changed words end soon
 def test_large_files_end_soon():
     start = layer("Input", "input_param { shape { dim: [2, 4] } }", "", "data", "in")
     for text in (

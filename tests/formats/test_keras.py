@@ -406,7 +406,7 @@ def test_circles_and_missing_layers(tmp_path):
         graph_of(functional(input_layer("x", 4), layer("Dense", "d", "y", units=2)), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # mutations in test_formats_fuzz.py end soon
 def test_networks_in_networks_are_bounded(tmp_path):
     deep = functional(input_layer("x", 4), layer("Activation", "a", "x", activation="linear"))
     for _ in range(60):

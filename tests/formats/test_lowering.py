@@ -335,7 +335,7 @@ def test_windows_and_volumes_are_those_of_torch():
         np.testing.assert_allclose(executed(b, y, {"x": value}), theirs.numpy(), rtol=1e-12)
 
 
-@each(GRADIENTS)
+@each(GRADIENTS)  # framework, and mark.jax
 @pytest.mark.parametrize("name", NETWORKS)
 def test_values_and_gradients_are_those_of_the_reference(name, backend):
     compare_gradients(

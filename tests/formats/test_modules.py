@@ -154,6 +154,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_computes_again_and_saves_memory(exported):
     plain = exported(CHECKPOINTED.replace("CALL", "b(x)"))
     early = exported(CHECKPOINTED.replace("CALL", "module.checkpoint(b, x, use_reentrant=False)"))
@@ -338,7 +339,7 @@ def test_a_backend_that_lacks_an_op_names_it_and_the_backend_that_runs_the_modul
         list_calls(graph, {}, "torch")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("exported_here")
 def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(
@@ -349,7 +350,7 @@ def test_code_that_values_steer_is_refused_with_its_line(tmp_path):
         read_model(f"{path}:Net", trusted=True)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("exported_here")
 def test_packed_sequences_are_refused_with_the_reason(tmp_path):
     path = tmp_path / "net.py"
     path.write_text(

@@ -220,6 +220,7 @@ DECODER = (
 )
 
 
+@pytest.mark.slow
 @every(
     "name", ["squeezenet1_1", "mobilenet_v2", "bert_base", DECODER, "rnn:cell=lstm", "rnn:cell=gru"]
 )

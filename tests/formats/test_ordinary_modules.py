@@ -18,6 +18,7 @@ NAMES = (
     *("GraphAttention", "CodedImage", "ExpertsInPlaces", "ExpertsByCode", "DeltaRule"),
     *("Modulated", "Indexed", "Flow", "Upscaled", "Triplet"),
 )
+LONG = ("DeltaRule", "Modulated", "Flow")
 
 
 def graphs_of(name: str, folder: Path) -> tuple[Any, dict[str, Graph]]:
@@ -56,7 +57,10 @@ def flop_by_torch(module: Any) -> tuple[int, int]:
     return forward_flop, counter.get_total_flops() - forward_flop
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES],
+)
 def test_products_of_both_passes_are_torchs(name: str, tmp_path: Path) -> None:
     module, graphs = graphs_of(name, tmp_path)
     products = [

@@ -212,6 +212,7 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
     "volumes": (Volumes, lambda n: torch.empty(n, 3, 16, 8, 24, device="meta")),
     "video": (Video, lambda n: torch.empty(n, 3, 8, 32, 32, device="meta")),
 }
+LONG = ("attention", "projects", "volumes")
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +252,10 @@ def counted(net: Any, x: Any, train: bool = False) -> int:
 @pytest.mark.parametrize(
     "static", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["free", "fixed"]
 )
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NETWORKS],
+)
 def test_figures_are_pytorchs(name, static, made):
     net, file = made(name, static)
     given = NETWORKS[name][1]

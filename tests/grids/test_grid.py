@@ -72,7 +72,13 @@ def check(model: StepModel, found: BatchSteps) -> None:
         assert found.peak_bytes[i] == peak_bytes(model.graph(batch))
 
 
-@pytest.mark.parametrize("text", NETWORKS)
+@pytest.mark.parametrize(
+    "text",
+    [  # resnet18 and the drawn cells hold convolutional networks more quickly
+        pytest.param(text, marks=pytest.mark.rare) if text == "squeezenet1_1" else text
+        for text in NETWORKS
+    ],
+)
 @pytest.mark.parametrize(("name", "given"), METHODS)
 def test_a_cell_is_the_single_prediction(text, name, given):
     for device in (K80, WAITS, OWN_HOST):
@@ -83,6 +89,7 @@ def test_a_cell_is_the_single_prediction(text, name, given):
         check(model, BatchSteps(model, (2, 37)))  # few batches are built as they are
 
 
+@pytest.mark.slow
 @every(("name", "given"), METHODS)
 def test_devices_side_by_side_are_as_each_alone(name, given):
     models = [
@@ -122,7 +129,7 @@ def _check_cells(text, method, batches, peak, rate, launch_s):
 
 
 PADDED = (  # network, device, data type and stack, which pads rows to multiples of 8
-    ("resnet18", "tpu-v4", "bfloat16", None),
+    pytest.param("resnet18", "tpu-v4", "bfloat16", None, marks=pytest.mark.slow),
     ("fc:layers=2,nodes=64,inputs=64,outputs=64", "tpu-v3", "bfloat16", None),
     pytest.param("bert_base:length=12", "tpu-v5e", "bfloat16-mixed", None, marks=pytest.mark.slow),
     ("resnet18", "a100", "bfloat16-mixed", "torch-compile"),

@@ -62,7 +62,7 @@ def test_every_table_of_the_original(shared):
                 assert found == pytest.approx(expected[3:], rel=1e-9), (case["case"], name)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the tables of the original hold more digits
 def test_the_live_demo_within_a_percent(shared):
     """40 configurations of the authors' demo, made by an older version of theirs: 0.7 %.
 

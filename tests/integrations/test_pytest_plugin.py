@@ -289,7 +289,7 @@ def test_a_device_that_is_absent_skips_visibly(session):
     result.stdout.fnmatch_lines(["*= steptime =*", "*skipped: 'cuda' is not available here*"])
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the marker with a model reads one
 @pytest.mark.framework
 def test_a_class_and_a_module_are_models(pytester, session):
     pytester.makepyfile(

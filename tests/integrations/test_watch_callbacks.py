@@ -89,6 +89,7 @@ def fit(callback, module, clock, accumulate=1, epochs=1, fail_at=None):
     callback.on_train_end(trainer, module)
 
 
+@pytest.mark.slow
 def test_lightning_steps_are_recorded_without_the_validation(callback_module, clock, tmp_path):
     callback = callback_module.LightningStepTimeCallback(device="epyc-7763", out=tmp_path / "out")
     fit(callback, Module(), clock, epochs=2)

@@ -156,6 +156,7 @@ class Unreadable(torch.nn.Module):
         return self.net(x if x.sum().item() > 0 else 2 * x)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_exported_is_predicted_from_a_step(tmp_path):
     training, exported = Training(), Training()
     training.net = Unreadable(training.net)

@@ -278,6 +278,7 @@ def test_a_record_keeps_joules_a_step_and_their_meter(monkeypatch):
     assert not any("energy" in remark for remark in shown["remarks"])
 
 
+@pytest.mark.slow
 def test_a_record_without_a_meter_says_why(monkeypatch):
     def absent(_: str) -> list[Meter]:
         raise AbsentError("nothing here")
@@ -311,6 +312,7 @@ def test_run_shows_energy_and_its_meter(monkeypatch, capsys):
     assert "J mean power 50 W (a meter)" in shown
 
 
+@pytest.mark.slow
 def test_a_broken_device_file_costs_no_result(monkeypatch, capsys):
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
     broken = Path(os.environ["STEPTIME_HOME"]) / "devices/mine.toml"

@@ -250,7 +250,7 @@ def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(monkeypatch, tm
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / units)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # it starts torch's compiler for one message
 def test_a_missing_compiler_is_said_in_one_line(tmp_path):
     """In a process of its own: Inductor looks for its compiler once."""
     from steptime.measure.backends.torch.backend import NO_COMPILER

@@ -101,7 +101,7 @@ def test_the_greeting_says_what_the_worker_is():
     [
         ("null", None),
         ("null", 1),
-        pytest.param("torch", None, marks=pytest.mark.framework),
+        pytest.param("torch", None, marks=[pytest.mark.framework, pytest.mark.rare]),
         pytest.param("torch", 1, marks=[pytest.mark.framework, pytest.mark.rare]),
     ],
 )

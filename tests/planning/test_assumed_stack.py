@@ -103,7 +103,7 @@ def test_one_device_is_predicted_as_by_predict():
     assert plan("gpt2", "h100", 8).to_dict()["other_stacks"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # several devices stand side by side in test_search.py
 def test_devices_without_a_price_stay_under_a_budget():
     told = plan("gpt2", ["h100", "mi300x"], 64, 8, budget_per_hour=1000).to_dict()
     assert {row["device"] for row in told["by_device_count"]} == {"h100-sxm5", "mi300x"}

@@ -37,6 +37,7 @@ def test_what_trains_more_takes_no_less():
     assert lora <= with_embeddings
 
 
+@pytest.mark.slow
 @every(("length", "recompute"), [(128, "full"), (1024, "full"), (4096, "full"), (1024, "none")])
 def test_a_plan_of_one_device_is_the_prediction(length, recompute):
     one = plan(length=length, recompute=recompute)
@@ -46,6 +47,7 @@ def test_a_plan_of_one_device_is_the_prediction(length, recompute):
     assert one.high_s == pytest.approx(step.high_s, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_recomputation_takes_longer_as_sequences_grow():
     more = []
     for length in (512, 1024, 2048):

@@ -132,7 +132,9 @@ def test_a_pipeline_has_all_of_the_network():
     assert whole.recompute_s == pytest.approx(4 * one.forward_s)
 
 
-@pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
+@pytest.mark.parametrize(
+    "model", [pytest.param("resnet50", marks=pytest.mark.slow), "rnn:length=20"]
+)
 def test_the_search_is_that_of_brute_force(model):
     request = Request(model, SITE, 24, device_counts=(4,), optimizer="adam")
     problem = request.make_problem(request.shape, 4)
@@ -154,6 +156,7 @@ def test_the_search_is_that_of_brute_force(model):
     assert {row["name"]: row["share"] for row in best_of["mfu"]}["6N"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.onnx
 def test_a_file_is_as_its_network(tmp_path):
     told = steptime.plan("resnet18", "v100", 64, 2).to_dict()

@@ -159,6 +159,7 @@ def test_the_command_answers_by_documented_keys(capsys):
     assert told["training"]["steps"] == pytest.approx(1e12 / 16 / 2048)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     told = answer(f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --tensor 8", capsys)
     assert not told["fits"]

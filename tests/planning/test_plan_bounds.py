@@ -37,6 +37,7 @@ def plan_drawn(seed: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_step_lies_inside_of_its_interval():
     assert sum(map(plan_drawn, range(30))) > 15
 

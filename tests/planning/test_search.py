@@ -193,8 +193,8 @@ def test_405b_is_not_slower_searched_than_by_hand():
 
 
 SEEDS = (
-    *range(2),
-    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 3)),
+    0,
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3)),
     *(pytest.param(seed, marks=pytest.mark.rare) for seed in range(3, 20)),
 )
 
@@ -294,7 +294,7 @@ def test_a_search_by_what_is_chosen_and_limited():
     assert told["bound_by"]
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # test_assumed_stack.py has two devices with one stack
 def test_several_devices_stand_side_by_side():
     many = make_sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}

@@ -1,5 +1,7 @@
 """Types that a plan computes and keeps in: those of `predict`, and products in 8 and 4 bit."""
 
+import pytest
+
 import steptime
 from every import every
 from steptime.cli.main import run
@@ -14,6 +16,7 @@ def states_bytes(dtype: str) -> float:
     return float(parts["weights_bytes"] + parts["gradients_bytes"] + parts["states_bytes"])
 
 
+@pytest.mark.slow
 @every(
     ("dtype", "each"),
     [

@@ -148,6 +148,7 @@ def test_each_correction_is_an_option_and_all_of_them_off_is_paleo():
         assert times(graph, TOY, off).step_s == times(graph, name="paleo").step_s
 
 
+@pytest.mark.slow
 @every("text", sorted({*FAMILIES, *ZOO}))
 def test_paleo_with_every_correction_is_analytic(text):
     """What makes Paleo of the analytic model is its faults, and nothing else anywhere."""

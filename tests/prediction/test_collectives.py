@@ -168,6 +168,7 @@ def test_one_device_has_nothing_to_exchange(name):
     assert EXCHANGES[name](64, 1, replace(NODES, memory_bytes_per_s=8.0)) == 0
 
 
+@pytest.mark.slow
 @given(st.integers(1, 300), st.floats(0, 1e12), st.integers(1, 16))
 def test_scattering_and_gathering_are_the_halves_of_a_ring(devices, size, per_node):
     fabric = replace(NODES, per_node=per_node, memory_bytes_per_s=1e9)

@@ -242,6 +242,7 @@ def _is_measured_to_fall(priced: Priced, seen: Device) -> bool:
     return is_recurrent and priced.size == 32 and has_trait(seen, "old")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_twice_the_batch_takes_no_less_time(dtype):
     faults = []
@@ -332,6 +333,7 @@ def _flop_per_clock(device: Device) -> dict[str, float]:
     return {name: peak / clocks for name, peak in device.datasheet.peak_flop_per_s.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[1::2])
 def test_a_device_that_is_better_in_every_figure_is_not_much_slower(dtype):
     seconds: dict[str, list[float]] = {}

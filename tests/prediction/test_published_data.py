@@ -78,8 +78,10 @@ def slowdowns(path: Path, device: str, method: str) -> list[tuple[float, float]]
 @pytest.mark.parametrize(
     ("file", "device", "method", "large_steps"),
     [
-        ("fc_T4_dev.csv.gz", "t4", "roofline", 1.65),
-        ("fc_A100_dev.csv.gz", "a100-pcie-80gb", "roofline", 1.18),
+        pytest.param("fc_T4_dev.csv.gz", "t4", "roofline", 1.65, marks=pytest.mark.rare),
+        pytest.param(
+            "fc_A100_dev.csv.gz", "a100-pcie-80gb", "roofline", 1.18, marks=pytest.mark.rare
+        ),
         ("fc_T4_dev.csv.gz", "t4", "analytic", 1.61),
         ("fc_A100_dev.csv.gz", "a100-pcie-80gb", "analytic", 1.14),
     ],

@@ -288,6 +288,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 @every("optimizer", ("sgd", "momentum", "rmsprop", "adam", "adamw"))
 def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer):

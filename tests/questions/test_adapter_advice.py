@@ -45,6 +45,7 @@ def test_the_less_costly_change_comes_first():
     assert changes.index((True, False)) < changes.index((True, True))
 
 
+@pytest.mark.slow
 def test_frozen_weights_in_4_bits_are_among_what_saves_memory():
     usual: dict[str, object] = {"dtype": "bfloat16", "optimizer": "adamw"}
     answers = [

@@ -171,6 +171,7 @@ def test_a_constant_that_a_table_holds_is_read(names):
     assert unread == [], str(unread)
 
 
+@pytest.mark.slow
 def test_a_name_that_is_read_is_held_by_a_table(names):
     declared = {name for use in uses() for name in kinds_of_use(use)}
     assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []

@@ -94,6 +94,7 @@ def test_a_batch_axis_goes_with_code() -> None:
 
 @pytest.mark.slow
 @pytest.mark.framework
+@pytest.mark.usefixtures("exported_here")
 def test_a_batch_axis_counts_examples_along_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = tmp_path / "net.py"

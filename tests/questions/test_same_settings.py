@@ -161,14 +161,7 @@ def test_assumed_settings_are_options_and_their_printed_values_change_no_number(
         assert not _changed(document, again, place, settings), settings
 
 
-@pytest.mark.slow
-@every(("name", "values", "options"), {one[0]: one for one in QUESTIONS[::-1]}.values())
-def test_each_assumed_setting_of_a_command_changes_no_number(name, values, options):
-    """One setting at a time, of the first question of each command."""
-    _hold_each_setting(name, values, options)
-
-
-@pytest.mark.rare
+@pytest.mark.rare  # the test above sets all at once
 @every(("name", "values", "options"), QUESTIONS)
 def test_each_assumed_setting_of_any_question_changes_no_number(name, values, options):
     _hold_each_setting(name, values, options)
@@ -184,6 +177,7 @@ def test_every_command_that_assumes_settings_is_asked():
     assert names - others == {name for name, *_ in QUESTIONS}
 
 
+@pytest.mark.slow
 def test_what_run_assumes_measures_the_same_step():
     asked: dict[str, Any] = {"model": "rnn:length=4", "backend": "null", "budget": 0.01}
     answer = steptime.run(**asked)

@@ -70,6 +70,7 @@ def test_text_and_csv_say_tokens_a_second(command, capsys):
     assert values
 
 
+@pytest.mark.slow
 def test_tokens_of_a_training_take_as_long_as_their_examples():
     tokens, examples = LENGTH * 1_000_000, 1_000_000
     by_examples = steptime.choose(MODEL, "a100", BATCH, examples=examples).rows[0]

@@ -43,7 +43,7 @@ def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic"
     return make_cases(asked, found, method, **more)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # golden answers of whatif
 def test_a_tpu_v2_becomes_a_v3_on_the_fc_family():
     found = compare_networks(
         _cases(DEFAULT_SET, batches=[int(one) for one in DEFAULT_BATCHES.split(",")]), _changes(*V3)

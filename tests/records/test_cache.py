@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 import synthetic
-from record_cases import EACH, edited  # EACH: of a slow case and a rare one
+from record_cases import EACH, edited  # EACH has mark.slow and mark.rare
 from reference_rows import reference_row
 from steptime.analysis.headline import summarise_results
 from steptime.analysis.query import query
@@ -170,7 +170,13 @@ def test_each_cpu_that_is_allowed_has_a_thread(monkeypatch):
     assert tables.count_threads() == 5
 
 
-@pytest.mark.parametrize("harm", HARM)
+QUICK_HARM = ("torn", "with a bit flipped", "of another file", "told in nonsense")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [pytest.param(one, marks=() if one in QUICK_HARM else pytest.mark.slow) for one in HARM],
+)
 def test_a_cache_that_does_not_fit_is_made_again(folder, harm):
     expected = query(Data.load([folder], print), ASKED)
     HARM[harm](_cached(folder)[0])
@@ -253,6 +259,7 @@ def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
         assert places[40] == first.stat().st_size
 
 
+@pytest.mark.slow
 def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder):
     first = min(folder.glob("*.jsonl"))
     told = first.read_text().splitlines()
@@ -396,6 +403,7 @@ def test_a_folder_without_a_single_record_is_no_store(folder):
         query(Data.load([folder], lambda _: None), ASKED)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
     (folder / ".cache").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
@@ -430,10 +438,15 @@ def test_many_small_files_are_read_as_they_stand(folder, monkeypatch):
     "sql",
     [
         "COPY (SELECT 1) TO '{}'",
-        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{}'",
         "PREPARE p AS COPY (SELECT 1) TO '{}'; EXECUTE p",
-        "SELECT 1; COPY (SELECT 1) TO '{}' (FORMAT csv)",
-        "EXPORT DATABASE '{}'",
+        *(
+            pytest.param(sql, marks=pytest.mark.slow)
+            for sql in (
+                "EXPLAIN ANALYZE COPY (SELECT 1) TO '{}'",
+                "SELECT 1; COPY (SELECT 1) TO '{}' (FORMAT csv)",
+                "EXPORT DATABASE '{}'",
+            )
+        ),
     ],
 )
 def test_a_statement_cannot_write_to_the_cache(folder, sql):

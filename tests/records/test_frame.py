@@ -75,6 +75,7 @@ def test_free_quantities_are_numbers_of_their_name(tmp_path):
     assert numbers.to_dicts() == [{"x": 3.5, "y": 1.0}, {"x": None, "y": None}]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_come_out_at_one_and_at_eight_threads(tmp_path):
     changed = [
         replace(one, workload=Workload("fc", {"layers": at}, 8)) for at, one in enumerate(RECORDS)

@@ -27,6 +27,7 @@ def test_lengths_of_a_file_are_repeated(tmp_path):
         read_lengths("sharegp", 1, 1, 3, seed=0)
 
 
+@pytest.mark.slow
 def test_a_burst_of_chats_ends_later_than_one_of_their_mean():
     """The longest answers run on alone."""
     how = {"input": 200, "output": 200, "concurrency": 200, "count": 200}

@@ -196,6 +196,7 @@ def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once():
     assert run.ends_s[50] - run.first_token_s[50] == pytest.approx(steps + inputs * 1e-5)
 
 
+@pytest.mark.slow
 def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not():
     demand = Demand(rate=5.0, count=500, ttft=0.2, tpot=0.02)
     found = run_with_highest_rate(demand, demand.load(1000, 100), [pool(64)])
@@ -243,6 +244,7 @@ def test_traces(tmp_path):
         assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_model_under_load_in_python():
     told = serve("llama3_8b", "h100", input=1024, output=64, concurrency=16, count=64)
     load = told.load

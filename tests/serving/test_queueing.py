@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+import pytest
+
 from every import every
 from steptime.serving.queueing import Load, QueueRun, simulate
 from steptime.serving.server import Pool
@@ -138,6 +140,7 @@ def step_by_step(  # noqa: PLR0912, PLR0915
     return arrived, first, over, worst
 
 
+@pytest.mark.slow
 @every("seed", range(400))
 def test_the_loop_over_events_is_the_loop_over_steps(seed):
     draw = random.Random(seed)  # noqa: S311

@@ -57,6 +57,7 @@ def test_a_little_less_of_a_change_is_not_enough():
     assert not _search(**{**options, "ttft": 0.8 * limit.value}).rows
 
 
+@pytest.mark.slow
 def test_changes_that_help_together_alone():
     options = {"rate": 2000, "ttft": 0.001, "tpot": 0.0001, "max_device_count": 1}
     answer = _search(**options)

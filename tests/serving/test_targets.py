@@ -133,7 +133,7 @@ def ways_of(**how: Any) -> dict[str, Any]:
     return best | {"told": told}
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the fewest devices are those of all answers, apart among them
 def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     """A step that reads 2,048 tokens of prompts takes longer than a token may."""
     ways = ways_of(ttft=1.0, tpot=0.025)
@@ -197,6 +197,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     assert best.price_date == "2026-11-01"
 
 
+@pytest.mark.slow
 def test_devices_that_nothing_joins_serve_together_alone():
     told = steptime.serve(
         "llama3_8b",

@@ -16,6 +16,8 @@ from steptime.sweeps.cluster.jobs import Need
 from steptime.sweeps.cluster.script import make_script
 from steptime.sweeps.resource_request import ResourceRequest
 
+pytestmark = pytest.mark.slurm
+
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 900 & wait"
 ENDED = {"0:15", "143:0"}  # by the signal, or as Bash says that its child was
 ONCE = "echo restart ${SLURM_RESTART_COUNT:-none}; [ $SLURM_RESTART_COUNT ] || sleep 900"

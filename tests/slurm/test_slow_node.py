@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from cluster import LIMIT_S, SlurmCluster
 
+pytestmark = pytest.mark.slurm
+
 NODES = {f"n{number}": "k80" for number in range(1, 9)}
 SLOW = "n5"
 WORK_BYTES = 4_000_000  # hashed in each step: some milliseconds

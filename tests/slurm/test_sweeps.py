@@ -18,6 +18,8 @@ from cluster import LIMIT_S
 
 import idx_folder
 
+pytestmark = pytest.mark.slurm
+
 EXPERIMENT: dict[str, Any] = {
     "name": "24 cells",
     "backend": "null",

@@ -96,6 +96,7 @@ def test_the_interval_score_is_the_width_and_ten_times_the_miss() -> None:
     assert hold(residual._replace(off=-0.05), 0.1, 0.2).score == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_a_campaign_left_out_is_held_as_often_as_promised() -> None:
     inside = [
         held.is_inside

@@ -189,7 +189,7 @@ def tracked_bytes(work: Workload) -> int:
         pytest.param("inception_v3:batch=2", marks=pytest.mark.rare),
         pytest.param("densenet121:batch=2", marks=pytest.mark.rare),
         "transformer:layers=2,width=256,length=256,vocabulary=1000,batch=4",
-        pytest.param("bert_base", marks=pytest.mark.slow),
+        pytest.param("bert_base", marks=pytest.mark.rare),
     ],
 )
 def test_peak_memory_is_that_of_the_module_that_is_run(text, phase, dtype):

@@ -26,6 +26,7 @@ def _paradnn(shared: Path, name: str) -> Path:
     return shared / "paradnn" / f"{name}.json.gz"
 
 
+@pytest.mark.slow
 def test_speed_ups_of_the_tpu_are_the_published_ones(shared):
     expected = json.loads((shared / "paradnn" / "expected.json").read_text("utf-8"))
     records = [
