@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.change_points import change_points
-from steptime.analysis.verdict import judge_folders
+from steptime.analysis.comparison.verdict import judge_folders
 from steptime.core.units import counted
 from steptime.records.statistics import run_logs
 

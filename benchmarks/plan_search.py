@@ -23,9 +23,9 @@ HEAVY = ("scipy", "pandas", "torch", "duckdb")
 def measure_search() -> dict[str, float]:
     """Return the speed of searches in this process, which has made none before."""
     from steptime.planning.plan_space import PlanSpace
+    from steptime.planning.ranks.site import Site
     from steptime.planning.request import Request
     from steptime.planning.search import find_best_plans
-    from steptime.planning.site import Site
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()

@@ -19,7 +19,7 @@ from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.grid import grid as grid_of
 from steptime.hardware import catalog
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 NETWORKS = ("resnet50", "vgg16", "nin", "densenet121", "inception_v3")
 DEVICES = ("K40", "K80", "A100", "T4")

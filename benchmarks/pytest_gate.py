@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.gate import judge_runs
+from steptime.analysis.comparison.gate import judge_runs
 from steptime.integrations.pytest_rounds import FIRST_ROUNDS, MAX_ROUNDS, needs_rounds
 
 NETWORKS = {layers: f"fc:layers={layers},nodes=512,inputs=512,outputs=512" for layers in (8, 12)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.cli.command import output_options
 from steptime.cli.commands import build_app, command_names, find_question, kind_names
-from steptime.core.signature import parameters_of
+from steptime.core.signatures.signature import parameters_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.lower import Lowered
 from steptime.prediction.method import Method
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 def step_model(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from steptime.analysis import devices_table, pairs
-from steptime.analysis.pairing import Pairing
+from steptime.analysis import devices_table
+from steptime.analysis.comparison import pairs
+from steptime.analysis.comparison.pairing import Pairing
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.records.record_columns import record_columns

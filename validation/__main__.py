@@ -11,7 +11,7 @@ from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
 from steptime.cli.command import show
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.progress import note
-from steptime.core.table import Printout
+from steptime.core.tables.table import Printout
 from steptime.prediction import DEFAULT
 from validation import sets
 from validation.layouts import layouts, tables_in

@@ -22,13 +22,13 @@ from steptime.core.tuning import make_tuning
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
 from steptime.planning.answer import fits, fits_with_margin
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.planning.step import time_plan
 from steptime.prediction import conformal, memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.serving.demand import ROUNDS, Demand
 from steptime.serving.memory import memory_of
 from steptime.serving.phases import Phases

@@ -19,8 +19,8 @@ from steptime.calibration import plan_rows
 from steptime.calibration.plan_errors import ReadRow
 from steptime.calibration.plan_rows import Question, columns_of, files_in, resolve_model
 from steptime.core.errors import InputError, shorten
-from steptime.core.formula import fill_braces, formula
-from steptime.core.table_files import Words, table_rows
+from steptime.core.expressions.formula import fill_braces, formula
+from steptime.core.tables.table_files import Words, table_rows
 from steptime.core.toml_files import read_toml
 from steptime.hardware import catalog
 from steptime.hardware.software import newest_in

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.calibration.cases import conditions
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant

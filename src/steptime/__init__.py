@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to 
     from steptime.prediction.kernel import Interval as Interval
     from steptime.prediction.kernel import Kernel as Kernel
     from steptime.prediction.method import Method as Method
-    from steptime.prediction.step_model import StepModel as StepModel
+    from steptime.prediction.steps.step_model import StepModel as StepModel
     from steptime.questions.analyse import analyse as analyse
     from steptime.questions.calibrate.question import calibrate as calibrate
     from steptime.questions.choose.question import choose as choose

@@ -77,7 +77,7 @@ EXTENSION_NAMES = {  # what programs and extensions build on, besides the questi
     "METHODS": "steptime.prediction:METHODS",
     "Method": "steptime.prediction.method:Method",
     "OPS": "steptime.network.ops:OPS",
-    "StepModel": "steptime.prediction.step_model:StepModel",
+    "StepModel": "steptime.prediction.steps.step_model:StepModel",
     "count_step": "steptime.questions.count:count_step",
     "device": "steptime.hardware.catalog:device",
     "from_module": "steptime.questions.module_file:from_module",
@@ -106,8 +106,8 @@ def schema(name: str) -> JsonObject:
 
 def _question_schema(function: Callable[..., Any]) -> JsonObject:
     from steptime.core.answer import answer_kinds, answer_schema
-    from steptime.core.docstrings import summary
-    from steptime.core.signature import REQUIRED, parameters_of
+    from steptime.core.signatures.docstrings import summary
+    from steptime.core.signatures.signature import REQUIRED, parameters_of
 
     parameters = parameters_of(function)
     schema: JsonObject = {

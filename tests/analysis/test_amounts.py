@@ -10,7 +10,7 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.watch import find_changes
+from steptime.analysis.comparison.watch import find_changes
 from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.records.record import Record

@@ -11,10 +11,10 @@ import pytest
 from steptime.analysis.analyses import analysis
 from steptime.analysis.breakdown_cells import NO_OP_NAME, sum_groups
 from steptime.core.copying import replace
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
-from steptime.records.frame_columns import SCHEMA
+from steptime.records.frames.frame_columns import SCHEMA
 from steptime.records.readers import read_path
 from steptime.records.record import NO_OP, Quantity, Record, RecordMethod
 from steptime.reports.charts import draw

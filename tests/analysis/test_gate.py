@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 import steptime
 import synthetic
 from every import every
-from steptime.analysis.gate import judge_runs, smallest_of_equal
-from steptime.analysis.verdict import judge_folders
+from steptime.analysis.comparison.gate import judge_runs, smallest_of_equal
+from steptime.analysis.comparison.verdict import judge_folders
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.records import store

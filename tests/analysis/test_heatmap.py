@@ -13,7 +13,7 @@ from steptime.analysis.analyses import analysis
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod

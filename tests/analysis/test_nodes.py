@@ -12,17 +12,17 @@ import pytest
 import clusters
 import synthetic
 from steptime.analysis.analyses import analysis
+from steptime.analysis.comparison.verdict import MARGIN
 from steptime.analysis.outliers import (
     FALSE_ALARMS,
     deviations,
     middle_and_spread,
     z_limit,
 )
-from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
 from steptime.core.copying import replace
-from steptime.core.table import Table
-from steptime.core.text_table import text
+from steptime.core.tables.table import Table
+from steptime.core.tables.text_table import text
 from steptime.core.units import percent
 from steptime.core.workload import Plan, Workload
 from steptime.records import store

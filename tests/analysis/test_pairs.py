@@ -11,12 +11,12 @@ import pytest
 
 import steptime
 import synthetic
-from steptime.analysis import pair_rows
+from steptime.analysis.comparison import pair_rows
 from steptime.analysis.errors import make_error_table
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
-from steptime.core.table import LazySequence
+from steptime.core.tables.table import LazySequence
 from steptime.core.workload import Workload
 from steptime.questions.compare import answer as compare_answer
 from steptime.records import store

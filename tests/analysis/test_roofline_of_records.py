@@ -9,10 +9,10 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.ceilings import list_ceilings, list_ridges
+from steptime.analysis.rooflines.ceilings import list_ceilings, list_ridges
 from steptime.cli.main import run
 from steptime.core.copying import replace
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.workload import Workload
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device_file import device_from_table

@@ -12,8 +12,8 @@ import pytest
 
 import synthetic
 from every import every
-from steptime.analysis import regression
 from steptime.analysis.analyses import analysis
+from steptime.analysis.sensitivities import regression
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload

@@ -12,10 +12,10 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.verdict import compare_sides
+from steptime.analysis.comparison.verdict import compare_sides
 from steptime.cli.main import run
 from steptime.core.copying import replace
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data

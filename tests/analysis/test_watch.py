@@ -11,8 +11,13 @@ import pytest
 
 import clusters
 import synthetic
-from steptime.analysis import pairs
-from steptime.analysis.watch import FAIL_ON, FolderChanges, describe_changes, find_changes
+from steptime.analysis.comparison import pairs
+from steptime.analysis.comparison.watch import (
+    FAIL_ON,
+    FolderChanges,
+    describe_changes,
+    find_changes,
+)
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.workload import Workload

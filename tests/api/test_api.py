@@ -11,7 +11,7 @@ from every import every
 from steptime.calibration.cases import describe_misfit
 from steptime.core.errors import InputError
 from steptime.network.ops import OPS
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records import store
 
 ROWS = [

@@ -14,7 +14,7 @@ from steptime.build import make_workload, read_model
 from steptime.grids.replicas import ScalingRow, Sync, data_parallel
 from steptime.hardware import catalog
 from steptime.prediction.fabric import Fabric
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 DECODER = "transformer:kind=decoder,layers=2,width=64,heads=4,length=16,vocabulary=90"
 MODERN = f"{DECODER},kv_heads=2,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no"

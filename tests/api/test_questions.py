@@ -16,7 +16,7 @@ from steptime.cli.main import run
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
 from steptime.core.registry import load
-from steptime.core.signature import REQUIRED, parameters_of
+from steptime.core.signatures.signature import REQUIRED, parameters_of
 from steptime.hardware import catalog
 from steptime.questions.list.topics import LinksAnswer
 from steptime.questions.options import workload_of

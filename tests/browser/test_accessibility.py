@@ -13,7 +13,7 @@ import pytest
 import synthetic
 from browsing import browse
 from steptime.cli.main import run
-from steptime.core.table import UNSUCCESSFUL
+from steptime.core.tables.table import UNSUCCESSFUL
 from steptime.records import store
 
 pytestmark = pytest.mark.browser

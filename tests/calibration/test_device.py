@@ -18,7 +18,7 @@ from steptime.hardware.device_file import device_from_table
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import interval_name
 from steptime.prediction.calibrated.method import METHOD
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.ratios import geometric_mean
 
 V100 = catalog.device("v100-sxm2-16gb")

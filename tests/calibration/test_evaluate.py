@@ -25,7 +25,7 @@ from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.method import method_of_price
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 V100, T4 = catalog.device("v100-sxm2-16gb"), catalog.device("t4")
 

@@ -16,8 +16,8 @@ from steptime.calibration.traces.calls import is_recognised, table_call
 from steptime.calibration.traces.transfer import TracedStepChange, move_step
 from steptime.core.errors import InputError
 from steptime.prediction import cost_model
-from steptime.records.trace_events import TracedInput, read_events
-from steptime.records.traced_ops import OpKey, TracedOp, TracedStep, read_traced_step
+from steptime.records.traces.trace_events import TracedInput, read_events
+from steptime.records.traces.traced_ops import OpKey, TracedOp, TracedStep, read_traced_step
 
 CPU = "ampere-altra-q80-30"
 MS = 1e-3

@@ -27,7 +27,7 @@ from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.host import Host, kernel_weighted_factor, step_similarity, wait_for_host
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 V100 = catalog.device("v100-sxm2-16gb")
 PRIORS = constants_of(catalog.priors("gpu"))

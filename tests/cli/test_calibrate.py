@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from record_cases import EACH, edited  # EACH has mark.slow and mark.rare
-from steptime.analysis.ceilings import list_ceilings
+from steptime.analysis.rooflines.ceilings import list_ceilings
 from steptime.calibration import log
 from steptime.calibration.here import points_s
 from steptime.cli.main import run

@@ -10,7 +10,7 @@ import pytest
 import steptime
 from printed import answer
 from steptime.cli.main import run
-from steptime.core.text_table import text
+from steptime.core.tables.text_table import text
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS

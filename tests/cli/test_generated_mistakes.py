@@ -19,7 +19,7 @@ from steptime.cli import command as command_module
 from steptime.cli.main import run
 from steptime.core import values
 from steptime.core.registry import load
-from steptime.core.signature import QuestionParameter, parameters_of
+from steptime.core.signatures.signature import QuestionParameter, parameters_of
 from steptime.measure.launch import Worker
 from steptime.records import store
 

@@ -21,7 +21,7 @@ from every import every
 from steptime.cli.command import make_command
 from steptime.cli.main import run
 from steptime.core.answer import Answer
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.hardware.catalog import devices
 from steptime.questions.run.measured_step import UNKNOWN_PEAK
 from steptime.records import store
@@ -150,7 +150,7 @@ def test_the_bar_says_a_time_once():
 
 COMMAND = """
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 
 
 class Greeting(AnswerRow, frozen=True, kw_only=True):

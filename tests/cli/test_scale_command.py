@@ -8,7 +8,7 @@ import split_alexnet
 import steptime
 from printed import answer
 from steptime.cli.main import run
-from steptime.core.text_table import text
+from steptime.core.tables.text_table import text
 from steptime.core.toml_files import DATA
 from steptime.prediction.collectives import COLLECTIVES
 

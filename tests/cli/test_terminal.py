@@ -18,8 +18,8 @@ from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.errors import InterruptError
 from steptime.core.progress import note
-from steptime.core.table import Column, Printout, Table
-from steptime.core.text_table import text
+from steptime.core.tables.table import Column, Printout, Table
+from steptime.core.tables.text_table import text
 from steptime.core.units import format_value
 from steptime.records.store import open_writer
 

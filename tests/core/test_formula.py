@@ -2,7 +2,7 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.core.formula import column_name, fill_braces, formula, parse_cell
+from steptime.core.expressions.formula import column_name, fill_braces, formula, parse_cell
 
 
 @every(

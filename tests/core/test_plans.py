@@ -18,7 +18,7 @@ from steptime.network.ops import OPS, exchanged_of, outputs_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.planning.stages import rank_groups
+from steptime.planning.pipelines.stages import rank_groups
 from steptime.prediction.collectives import COLLECTIVES, EXCHANGES
 from steptime.prediction.fabric import Fabric, fabric_of_group
 

@@ -9,9 +9,9 @@ import pytest
 
 from steptime.core.answer import Answer, AnswerRow, answer_schema
 from steptime.core.errors import InputError
-from steptime.core.kinds import Kind, Settings, setting_texts, text_of
-from steptime.core.signature import REQUIRED, OptionGroup, parameters_of
-from steptime.core.table import Column, LazySequence, Table
+from steptime.core.signatures.kinds import Kind, Settings, setting_texts, text_of
+from steptime.core.signatures.signature import REQUIRED, OptionGroup, parameters_of
+from steptime.core.tables.table import Column, LazySequence, Table
 
 
 class TuneKeywords(TypedDict, total=False):

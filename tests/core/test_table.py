@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from every import every
-from steptime.core.printers import (
+from steptime.core.tables.printers import (
     PRINTERS,
     comma_separated,
     csv_parts,
@@ -22,8 +22,8 @@ from steptime.core.printers import (
     json_text,
     markdown,
 )
-from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.text_table import text, wrap
+from steptime.core.tables.table import Column, Table, make_facts_table
+from steptime.core.tables.text_table import text, wrap
 from steptime.core.units import UNITS, format_value, interval
 
 DEVICES = Table(

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from steptime.core.errors import InputError
-from steptime.core.typed import Above0, Figure, Text, Texts, struct, typed, typed_values
+from steptime.core.signatures.typed import Above0, Figure, Text, Texts, struct, typed, typed_values
 
 
 class Inner(Struct, forbid_unknown_fields=True):

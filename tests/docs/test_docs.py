@@ -58,7 +58,7 @@ from steptime.network.count import count
 from steptime.network.families import FAMILIES, family
 from steptime.network.ops import OPS, cost_of, outputs_of
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records import store
 from steptime.records.readers.mapping import mapping_of
 from steptime.records.record import Quantity, Record

@@ -10,7 +10,7 @@ from steptime.core.errors import InputError
 from steptime.formats import open_source
 from steptime.formats.gguf.header import read_header
 from steptime.formats.gguf.types import file_types, tensor_types
-from steptime.planning.language_model import read_language_model
+from steptime.planning.ranks.language_model import read_language_model
 from steptime.serving.desktop.tensors import weights_of
 from tests.formats.gguf_files import decoder_metadata, decoder_tensors, write_gguf
 

@@ -13,7 +13,7 @@ from places import ROOT
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service
 

@@ -25,8 +25,8 @@ from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
-from steptime.prediction.network_steps import NetworkSteps
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.network_steps import NetworkSteps
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.predict import grid_table
 from steptime.questions.predict.grid_request import MAX_CELLS
 
@@ -178,7 +178,7 @@ def _count_builds(monkeypatch):
 
 
 def test_few_batches_are_built_once(monkeypatch):
-    from steptime.prediction import network_steps
+    from steptime.prediction.steps import network_steps
 
     built = []
     original = network_steps.build_steps

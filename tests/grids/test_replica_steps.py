@@ -19,8 +19,8 @@ from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill_training
-from steptime.prediction import step_model
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps import step_model
+from steptime.prediction.steps.step_model import StepModel
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")

@@ -7,13 +7,13 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
+from steptime.core.signatures.typed import typed
 from steptime.core.toml_files import DATA, packaged, read_toml
-from steptime.core.typed import typed
 from steptime.hardware import catalog
 from steptime.hardware.architectures import FILE, Architectures, architectures
 from steptime.hardware.device_file import DETAIL_SI_FIELDS, DETAILS, LEVEL_RATES, device_from_table
 from steptime.hardware.topology import KINDS
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 
 SOURCE = Path(catalog.__file__).parents[1]
 CODE = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}

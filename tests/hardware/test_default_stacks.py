@@ -12,7 +12,7 @@ from steptime.hardware.software import (
     resolve_stack,
     years_as_newest,
 )
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from steptime.hardware.device import Cluster, Level, Link
 from steptime.hardware.topology import KINDS, effective_link, sides
 from steptime.prediction.collectives import all_gather, all_to_all
 from steptime.prediction.fabric import Fabric, fabric_of_group
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from steptime.analysis.gate import judge_runs
+from steptime.analysis.comparison.gate import judge_runs
 from steptime.integrations.pytest_rounds import (
     FIRST_ROUNDS,
     MAX_ROUNDS,

@@ -216,8 +216,8 @@ def test_jax_moves_weights_in_half_precision(optimizer):
 
 
 def test_a_trace_names_the_ops_of_the_network():
-    from steptime.records.trace import build_profile
-    from steptime.records.trace_events import read_events
+    from steptime.records.traces.trace import build_profile
+    from steptime.records.traces.trace_events import read_events
 
     work = workload("fc:layers=2,nodes=256,inputs=256,outputs=64,batch=64")
     ready = prepared(work)

@@ -26,7 +26,7 @@ from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.prediction.collectives import COLLECTIVES
 from steptime.prediction.fabric import Fabric
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records import store
 from steptime.records.record import Quantity, Record
 from told import predicted_and_measured

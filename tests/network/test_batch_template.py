@@ -11,7 +11,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.network.batch_template import NotLinearError, make_template
-from steptime.prediction.step_graphs import build_steps
+from steptime.prediction.steps.step_graphs import build_steps
 
 pytestmark = pytest.mark.onnx
 

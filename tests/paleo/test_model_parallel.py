@@ -30,7 +30,7 @@ from steptime.paleo.model_parallel import (
 )
 from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nest_layers
 from steptime.paleo.placement import LayerTimes, time_layers
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")

@@ -7,8 +7,8 @@ import pytest
 
 from steptime import plan
 from steptime.core.errors import InputError
+from steptime.planning.ranks.site import Site, make_sites
 from steptime.planning.request import Request
-from steptime.planning.site import Site, make_sites
 from steptime.prediction.calibrated.interval import mix_intervals
 from steptime.prediction.kernel import Interval
 from steptime.questions.plan.price import answer_plan

@@ -13,13 +13,13 @@ from steptime.hardware import catalog
 from steptime.planning.caches import Caches
 from steptime.planning.estimate import estimate_plan
 from steptime.planning.faults import find_fault
-from steptime.planning.network import NetworkRankModel
+from steptime.planning.pipelines.stages import ORDERS
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import RankModel
+from steptime.planning.ranks.network import NetworkRankModel
+from steptime.planning.ranks.rank_model import RankModel
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
-from steptime.planning.stages import ORDERS
 from steptime.planning.step import time_plan
 
 DENSE = "transformer:layers=8,width=512,heads=8,kv_heads=4,vocabulary=1000,length=512"

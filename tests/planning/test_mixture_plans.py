@@ -9,16 +9,16 @@ from every import every
 from steptime.core.workload import Plan
 from steptime.planning.estimate import estimate_plan
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
-from steptime.planning.pipeline import Stage
-from steptime.planning.pipeline_bound import lower_bound
-from steptime.planning.pipeline_end import PipelineTimes, end_times
+from steptime.planning.pipelines.pipeline import Stage
+from steptime.planning.pipelines.pipeline_bound import lower_bound
+from steptime.planning.pipelines.pipeline_end import PipelineTimes, end_times
+from steptime.planning.pipelines.stages import Part
 from steptime.planning.plan_cost import cost_plan
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.site import Site, build_cluster
-from steptime.planning.stages import Part
 from steptime.planning.step import PlanTime, time_plan
 
 MIXTURE = (

@@ -15,18 +15,18 @@ from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware import catalog
 from steptime.planning.answer import time_request
 from steptime.planning.estimate import estimate_plan
-from steptime.planning.language_model import read_language_model
-from steptime.planning.network import balance_stages, cut_rows
 from steptime.planning.plan_space import PlanSpace
 from steptime.planning.plan_step import PlanStep
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.network import balance_stages, cut_rows
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.planning.request import Request, make_problem
 from steptime.planning.search import find_best_plans
-from steptime.planning.site import Site, build_cluster
 from steptime.planning.step import time_plan
 from steptime.prediction.collectives import EXCHANGES, ring
 from steptime.prediction.fabric import Fabric
 from steptime.prediction.lower import Row
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.plan.price import answer_plan
 from steptime.questions.plan.search import search_plans
 

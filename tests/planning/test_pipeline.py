@@ -7,9 +7,16 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineRun, Stage, simulate
-from steptime.planning.pipeline_bound import lower_bound, microbatches_in_flight
-from steptime.planning.pipeline_end import PipelineTimes, end_times
+from steptime.planning.pipelines.pipeline import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    PipelineRun,
+    Stage,
+    simulate,
+)
+from steptime.planning.pipelines.pipeline_bound import lower_bound, microbatches_in_flight
+from steptime.planning.pipelines.pipeline_end import PipelineTimes, end_times
 
 SAME = Stage(1.0, 2.0, 1.0)
 

@@ -11,13 +11,13 @@ from every import every
 from steptime.cli.main import run
 from steptime.core.workload import Plan
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
-from steptime.planning.pieces import Piece
+from steptime.planning.pipelines.stages import split_layers
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.pieces import Piece
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.site import Site, build_cluster
-from steptime.planning.stages import split_layers
 from steptime.planning.step import PlanTime, time_plan
 
 GPT = "transformer:layers=96,width=12288,heads=96,length=2048,vocabulary=51200,dropout=0.1"

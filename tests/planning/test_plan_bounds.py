@@ -7,8 +7,8 @@ import pytest
 from steptime.core.errors import InputError
 from steptime.core.workload import RECOMPUTES, SCHEDULES
 from steptime.planning.answer import time_request
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
 
 SITES = [
     Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr"),

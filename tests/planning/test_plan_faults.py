@@ -12,13 +12,13 @@ from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Plan
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
+from steptime.planning.pipelines.stages import ORDERS
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.shape import Shape
+from steptime.planning.ranks.site import LinkLevel, Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.shape import Shape
-from steptime.planning.site import LinkLevel, Site, build_cluster
-from steptime.planning.stages import ORDERS
 from steptime.planning.step import time_plan
 
 SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr", None, (LinkLevel(4, "infiniband-ndr"),))

@@ -15,15 +15,15 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.network.count import op_work
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
 from steptime.planning.pass_settings import GroupCollective
-from steptime.planning.pieces import Piece, build_rank_graph
+from steptime.planning.pipelines.stages import Part, layout_of_plan, rank_groups
 from steptime.planning.plan_cost import cost_plan
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.pieces import Piece, build_rank_graph
+from steptime.planning.ranks.site import LinkLevel, Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.site import LinkLevel, Site, build_cluster
-from steptime.planning.stages import Part, layout_of_plan, rank_groups
 from steptime.planning.step import PlanTime, time_plan
 
 SMALL = "transformer:layers=24,width=2048,heads=16,kv_heads=8,length=4096,vocabulary=50304"

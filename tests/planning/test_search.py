@@ -17,13 +17,13 @@ from steptime.core.units import seconds
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.planning.estimate import ScheduleAccuracy, estimate_plan
 from steptime.planning.faults import find_fault
-from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_space import PlanFamily, PlanSpace
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import Site, build_cluster, make_sites
 from steptime.planning.request import Request, make_problem
 from steptime.planning.search import MEMORY, Search, SearchLimit, find_best_plans
-from steptime.planning.site import Site, build_cluster, make_sites
 from steptime.planning.step import time_plan
 from steptime.questions.plan.device_groups import error_ratio
 from steptime.questions.plan.question import answer_request

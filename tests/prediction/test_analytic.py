@@ -34,7 +34,7 @@ from steptime.prediction.lower import Lowered, Row, lower_minimal
 from steptime.prediction.price import roofline
 from steptime.prediction.prices import Prices
 from steptime.prediction.schedule import Timeline, schedule
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 ANALYTIC = cost_model("analytic")
 MINIMAL = replace(ANALYTIC, lower=lower_minimal)

@@ -15,7 +15,7 @@ from steptime.prediction import METHODS, cost_model
 from steptime.prediction.calibrated.recurrent import recurrent
 from steptime.prediction.host import Host, bound_step
 from steptime.prediction.kernel import Kernel
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 MODELS = (
     "fc:layers={n},nodes=128,inputs=32,outputs=8",

@@ -3,9 +3,9 @@
 from steptime.core.dtypes import precision
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
-from steptime.planning.language_model import read_language_model
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.site import Site, build_cluster
 from steptime.prediction import cost_model
 
 

@@ -15,8 +15,9 @@ from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.network.count import peak_bytes
-from steptime.prediction.memory import Sharding, blocks_bytes, rank_peak_bytes, worst_moment
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.memory import Sharding, rank_peak_bytes, worst_moment
+from steptime.prediction.steps.allocator import blocks_bytes
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.choose.device_choices import compare_devices, sort_rows
 from steptime.questions.fit.memory_savings import list_savings
 

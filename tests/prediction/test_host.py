@@ -12,7 +12,7 @@ from steptime.hardware import catalog
 from steptime.hardware.stack import stack_from_table
 from steptime.prediction.host import Host, count_calls, find_host, host_of_launches, wait_for_host
 from steptime.prediction.kernel import Exchange, Kernel
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 SECONDS = {
     "host.step_s": 2.0,

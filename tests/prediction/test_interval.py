@@ -9,7 +9,7 @@ from steptime.prediction.calibrated.interval import bounds, interval_name
 from steptime.prediction.kernel import Interval
 from steptime.prediction.prices import Prices
 from steptime.prediction.schedule import total
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 PARTS = {"interval.all_own": 0.3, "interval.all_shared": 0.4}
 

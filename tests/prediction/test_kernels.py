@@ -13,7 +13,7 @@ from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.prediction.prices import Prices
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 ADD = Kernel("a", "add", "forward", "float32", "vector", 1e6, 8e6)
 PRODUCT = Kernel("p", "matmul", "forward", "float32", "matrix", 2e9, 12e6, ((1, 1000, 1000, 1000),))

@@ -2,7 +2,7 @@
 
 from every import every
 from steptime.build import make_workload, read_model
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 @every(

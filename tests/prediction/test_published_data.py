@@ -20,7 +20,7 @@ from steptime.build import Choice, build, make_workload, read_model
 from steptime.hardware import catalog
 from steptime.network.count import count
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 EVERY = 12  # of so many rows one, for time; with 1 it is the table of docs/validation.md
 

@@ -22,7 +22,7 @@ from steptime.paleo.method import PUBLISHED
 from steptime.prediction.fabric import Fabric
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.price import roofline
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 FOLDER = TESTS / "data" / "published"
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")

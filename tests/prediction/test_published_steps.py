@@ -19,7 +19,7 @@ from steptime.calibration.evaluate import score
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 PAGE = ROOT / "docs/validation.md"
 

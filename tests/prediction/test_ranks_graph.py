@@ -26,7 +26,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.ranks import rank_graph
 from steptime.network.ops.training import training_graph
 from steptime.prediction.fabric import fabric_of_group
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 TOY = Device(
     "toy", "gpu", Datasheet({"float32": 1e12}, 1e11, "made up for this test", launch_s=1e-6)

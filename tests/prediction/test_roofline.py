@@ -15,7 +15,7 @@ from steptime.network.count import count
 from steptime.prediction import DEFAULT, METHODS, cost_model
 from steptime.prediction.price import peak_flop_per_s
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.reading import record_from_json
 from steptime.records.record import Record, record_to_json
 

@@ -12,7 +12,7 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.split import Cut, find_cuts
 
 PHONE = Device("phone", "gpu", Datasheet({"float32": 1e9}, 1e9, "made up for this test"))

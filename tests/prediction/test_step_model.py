@@ -15,7 +15,7 @@ from steptime.core.errors import InputError
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.prediction.fabric import Fabric
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 def test_a_simulation_of_strong_scaling_in_ten_lines(capsys):

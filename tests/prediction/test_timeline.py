@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from every import every
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.prediction.timeline import DEVICE, TRACKS, make_document, trace_events
 
 

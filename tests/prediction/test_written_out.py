@@ -7,7 +7,7 @@ import pytest
 from steptime.build import make_workload, read_model
 from steptime.core.workload import Tuning
 from steptime.hardware import catalog
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 VIEWS = ("alias", "detach", "expand", "squeeze", "t", "transpose", "unsqueeze", "view")
 DECODER = (

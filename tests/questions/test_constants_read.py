@@ -20,9 +20,9 @@ from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import kinds_of_use, uses
-from steptime.planning.rank_setup import RankSetup
-from steptime.prediction import step_setup
+from steptime.planning.ranks.rank_setup import RankSetup
 from steptime.prediction.calibrated import method as calibrated
+from steptime.prediction.steps import step_setup
 from steptime.prediction.training import in_training
 
 QUESTIONS = """

@@ -9,8 +9,8 @@ import pytest
 import steptime
 from steptime.core.tuning import make_tuning
 from steptime.planning.answer import compute_mfu, time_request
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
 from steptime.questions.step_options import StepOptions
 
 MODEL = "llama3_2_1b:length=512"

@@ -11,7 +11,7 @@ from every import every
 from steptime.api import QUESTIONS as QUESTIONS_BY_NAME
 from steptime.core.answer import answer_kinds, public_fields, structs_of
 from steptime.core.registry import load
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 from steptime.questions.whatif.answer import WhatIfAnswer
 
 CNN = {"model": "resnet18", "device": "a100", "batch": 8}

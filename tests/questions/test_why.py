@@ -13,7 +13,7 @@ from steptime.core.copying import replace
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.prediction.host import Host
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import BOUNDS, InputFeed, _host_path, find_critical_path
 from steptime.questions.why.answer import WhyAnswer
 from steptime.questions.why.diagnose import diagnose_record, diagnose_records, diagnose_step

@@ -26,16 +26,9 @@ from steptime.analysis.results_table import make_results_table
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.records import (
-    folder_source,
-    frame_builder,
-    parquet_cache,
-    results,
-    statistics,
-    store,
-    tables,
-)
+from steptime.records import folder_source, parquet_cache, results, statistics, store, tables
 from steptime.records.data import Data
+from steptime.records.frames import frame_builder
 from steptime.records.record import Quantity, Record, record_to_line
 from steptime.records.row import COLUMNS, Row
 from told import frame_rows, record_rows

@@ -18,7 +18,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import store, tables
 from steptime.records.data import Data
-from steptime.records.frame_columns import SCHEMA, other_number
+from steptime.records.frames.frame_columns import SCHEMA, other_number
 from steptime.records.record import Quantity, Record
 from told import frame_rows
 

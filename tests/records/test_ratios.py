@@ -8,6 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
+from steptime.records.groups.record_groups import split_by_number
 from steptime.records.pair_keys import sort_levels
 from steptime.records.ratios import (
     accuracy,
@@ -16,7 +17,6 @@ from steptime.records.ratios import (
     geometric_mean,
     relative_errors,
 )
-from steptime.records.record_groups import split_by_number
 
 
 def test_what_predictions_are_judged_by_by_hand():

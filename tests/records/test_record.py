@@ -8,7 +8,7 @@ import pytest
 from steptime.build import make_workload, read_model
 from steptime.core.workload import Plan, Tuning, Workload
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.reading import read_line, record_of
 from steptime.records.record import Record, RecordMethod, record_to_json
 

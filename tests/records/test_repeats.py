@@ -12,7 +12,7 @@ from steptime.analysis.results_table import make_results_table
 from steptime.calibration import from_rows
 from steptime.cli.main import run
 from steptime.core.copying import replace
-from steptime.core.printers import text
+from steptime.core.tables.printers import text
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data

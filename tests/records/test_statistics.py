@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import synthetic
 from every import every
-from steptime.analysis.verdict import compare_sides, control_false_discovery, verdicts
+from steptime.analysis.comparison.verdict import compare_sides, control_false_discovery, verdicts
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records import statistics as ours

@@ -7,7 +7,7 @@ location of the undisturbed, steady step over all processes that could be starte
 import numpy as np
 import pytest
 
-from steptime.analysis.verdict import MARGIN, compare_sides
+from steptime.analysis.comparison.verdict import MARGIN, compare_sides
 from steptime.records.statistics import estimates
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import steptime
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service
 

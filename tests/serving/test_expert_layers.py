@@ -8,7 +8,7 @@ import pytest
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.planning.rank_model import RankModel
+from steptime.planning.ranks.rank_model import RankModel
 from steptime.prediction.kernel import Kernel
 from steptime.serving.experts import kernel_seconds, routed_traffic_s
 

@@ -9,7 +9,7 @@ import pytest
 
 from steptime import serve
 from steptime.core.errors import InputError
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.serving.demand import Demand, poisson_arrivals, read_trace
 from steptime.serving.kernels import SequenceGroup
 from steptime.serving.load import TimeSpread, _spread_of, run_with_highest_rate, vary_outputs

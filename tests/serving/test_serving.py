@@ -8,7 +8,7 @@ from printed import answer
 from steptime.core.errors import InputError
 from steptime.network.families import language
 from steptime.network.ops.experts import experts_read
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server import answer_server

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.serving.demand import Demand
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service

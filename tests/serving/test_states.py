@@ -5,7 +5,7 @@ import pytest
 import steptime
 from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.serving.kernels import stored_bytes
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service

@@ -14,7 +14,7 @@ import steptime
 from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.questions.serve.search import drop_dominated
 from steptime.questions.serve.search_answer import FrontPoint, SearchRow
 from steptime.questions.serve.server_parts import RequestSpreads

@@ -10,7 +10,7 @@ import pytest
 from every import every
 from steptime.cli.main import run
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records import store
 from steptime.records.record import Record
 from steptime.sweeps.workers import Workers

@@ -13,7 +13,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records import stacks, store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, stack_of

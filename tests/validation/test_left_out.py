@@ -7,8 +7,8 @@ from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
 from validation.left_out import CUT, FARTHEST, parts_of, share
 from validation.sets import constants_of_stack
 from validation.ways import Row, Way, neutral

@@ -7,12 +7,12 @@ import pytest
 from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.planning.language_model import read_language_model
+from steptime.planning.pipelines.stages import Part
 from steptime.planning.plan_cost import cost_plan
 from steptime.planning.plan_step import PlanStep
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
-from steptime.planning.stages import Part
 from validation.layouts import layout_of, layouts, stack_at
 
 HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"

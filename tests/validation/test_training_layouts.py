@@ -14,7 +14,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.tuning import make_tuning
 from steptime.hardware import catalog
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from validation.__main__ import answer, options
 from validation.answers import prepare_plan
 from validation.layouts import layout_of, questions

@@ -9,7 +9,7 @@ from steptime.hardware import catalog
 from steptime.prediction.conformal import FIRST_TOKENS
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.serving.demand import Demand
 from steptime.serving.load import LoadRun
 from steptime.serving.phases import Phases

@@ -7,7 +7,7 @@ from pathlib import Path
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.plan_rows import Question
 from steptime.core.errors import InputError
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from steptime.hardware import catalog
 from steptime.prediction.method import Method
 from validation.blind.cells import Cells

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.calibration.plan_errors import ReadRow
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from validation.blind import servings, trainings
 from validation.blind.cells import Cells, Reader, read_rows
 

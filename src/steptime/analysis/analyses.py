@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.core import registry
 from steptime.core.errors import InputError, check_choice
 from steptime.core.json_types import JsonObject
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 
 if TYPE_CHECKING:
     from steptime.records.data import Data
@@ -22,13 +22,13 @@ ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
     "results": "steptime.analysis.results_table:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
-    "roofline": "steptime.analysis.roofline:ANALYSIS",
+    "roofline": "steptime.analysis.rooflines.roofline:ANALYSIS",
     "heatmap": "steptime.analysis.heatmap:ANALYSIS",
     "nodes": "steptime.analysis.nodes:ANALYSIS",
     "history": "steptime.analysis.history:ANALYSIS",
     "breakdown": "steptime.analysis.breakdown:ANALYSIS",
-    "sensitivity": "steptime.analysis.sensitivity:ANALYSIS",
-    "speedup": "steptime.analysis.speedup:ANALYSIS",
+    "sensitivity": "steptime.analysis.sensitivities.sensitivity:ANALYSIS",
+    "speedup": "steptime.analysis.comparison.speedup:ANALYSIS",
 }
 PLOTS = {
     "ops": "steptime.reports.charts.ops:chart",

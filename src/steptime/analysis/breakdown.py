@@ -28,7 +28,7 @@ from steptime.analysis.breakdown_cells import (
 from steptime.analysis.breakdown_words import describe_breakdown
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
-from steptime.core.table import Column, Row, Table
+from steptime.core.tables.table import Column, Row, Table
 from steptime.records.data import Data
 from steptime.records.row import grouped, over
 

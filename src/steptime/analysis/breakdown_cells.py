@@ -7,7 +7,7 @@ import msgspec
 import polars as pl
 
 from steptime.records.data import Data
-from steptime.records.frame_columns import other_number
+from steptime.records.frames.frame_columns import other_number
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP, pooled_step_s
 from steptime.records.record import NO_OP
 from steptime.records.row import grouped

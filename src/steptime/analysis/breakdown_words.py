@@ -1,7 +1,7 @@
 """The breakdown of a step in sentences."""
 
 from steptime.analysis.breakdown_cells import SIDES
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.units import counted
 
 MAX_PARTS = 3  # of a sentence

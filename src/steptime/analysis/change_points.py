@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.gate import CLIP, FEW_CHANGE, MAX_SMALLEST, NORMAL_TAIL, TAIL
+from steptime.analysis.comparison.gate import CLIP, FEW_CHANGE, MAX_SMALLEST, NORMAL_TAIL, TAIL
 from steptime.records.statistics import MISS, two_sided_t
 from steptime.records.warmup import Floats
 

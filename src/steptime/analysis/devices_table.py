@@ -1,7 +1,7 @@
 """The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
-from their samples by the same formulas (`records.frame_builder`).
+from their samples by the same formulas (`records.frames`).
 """
 
 import json
@@ -12,10 +12,10 @@ import polars as pl
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceTableRow
 from steptime.analysis.frame_rows import map_rows, read_rows
-from steptime.core.table import Column, Table, describe_hidden_rows
+from steptime.core.tables.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
 from steptime.records.data import Data
-from steptime.records.frame_columns import other_number
+from steptime.records.frames.frame_columns import other_number
 from steptime.records.row import Row
 
 MAIN_COLUMNS = (

@@ -7,7 +7,7 @@ import polars as pl
 
 from steptime.analysis.analyses import Analysis
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
 from steptime.records.ratios import accuracy

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from steptime.core.table import LazySequence
+from steptime.core.tables.table import LazySequence
 from steptime.records.row import Row
 
 Item = TypeVar("Item")

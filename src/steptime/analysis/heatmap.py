@@ -8,7 +8,7 @@ import polars as pl
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.heatmap_cells import MAX_STEPS, HeatmapSummary, Selection, find_cells
 from steptime.core.errors import InputError, check_choice, unknown
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted, format_value
 from steptime.records.data import Data
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP

@@ -20,13 +20,13 @@ from steptime.analysis.change_points import (
     smallest_change,
 )
 from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
-from steptime.core.table import Column, Table, describe_hidden_rows
+from steptime.core.tables.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, first_of, percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
-from steptime.records.group_members import ANY_METHOD, Grouping
+from steptime.records.groups.group_members import ANY_METHOD, Grouping
+from steptime.records.groups.record_groups import Cells, RecordGroups
 from steptime.records.pair_keys import IS_PREDICTED, find_text
-from steptime.records.record_groups import Cells, RecordGroups
 from steptime.records.row import Row, grouped
 from steptime.records.statistics import MISS, two_sided_t
 

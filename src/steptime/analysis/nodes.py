@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.comparison.verdict import MARGIN
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
-from steptime.analysis.verdict import MARGIN
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data

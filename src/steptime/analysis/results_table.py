@@ -9,7 +9,7 @@ from steptime.analysis.analyses import Analysis
 from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.analysis.result_row import RESULT_FIELDS, ResultRow
-from steptime.core.table import Column, Table, describe_hidden_rows
+from steptime.core.tables.table import Column, Table, describe_hidden_rows
 from steptime.records.data import Data
 from steptime.records.results import RECORD_PLACES
 from steptime.records.row import Row

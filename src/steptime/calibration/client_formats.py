@@ -34,7 +34,7 @@ from steptime.calibration.client_settings import (
 )
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.table_files import OF_CSV, decode
+from steptime.core.tables.table_files import OF_CSV, decode
 from steptime.core.toml_files import format_path
 
 MS = 1e-3

@@ -15,7 +15,7 @@ from steptime.calibration.client_runs import (
 from steptime.calibration.client_settings import read_finite, read_finite_count, read_settings
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
 from steptime.serving.demand import MAX_REQUESTS, MAX_TOKENS

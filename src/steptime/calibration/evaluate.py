@@ -20,7 +20,7 @@ from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.ratios import farness, relative_errors
 from steptime.records.row import grouped
 

@@ -21,7 +21,7 @@ from steptime.calibration.evaluate import (
 from steptime.core import units
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import Method, Price, method_of_price

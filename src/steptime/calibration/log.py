@@ -14,8 +14,8 @@ from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
+from steptime.core.signatures.typed import Above0, Text, typed
 from steptime.core.toml_files import format_path
-from steptime.core.typed import Above0, Text, typed
 from steptime.hardware.device_file import device_from_table
 from steptime.records.record import current_time
 

@@ -25,8 +25,9 @@ from steptime.calibration.cases import (
 from steptime.calibration.record_cases import SEVERAL_REPLICAS, list_record_cases
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.formula import fill_braces, formula
-from steptime.core.table_files import Words, is_table_name, table_cells, table_rows, values_of
+from steptime.core.expressions.formula import fill_braces, formula
+from steptime.core.tables import table_files
+from steptime.core.tables.table_files import Words, table_cells, table_rows, values_of
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_truth
 from steptime.hardware import catalog
@@ -44,9 +45,10 @@ from steptime.records.row import grouped
 Row = Mapping[str, Any]
 Table = Path | RecordSource | Iterable[Row]
 NumberedRow = tuple[int, MappedRow | InputError]  # the number of a line, and its row
+# Of `RowKeys`, those that say how a table is read.
 TABLE_KEYS = frozenset(
     ("seconds", "device", "unit", "file", "where", "ops", "parts", "quantities", "status")
-)  # of `RowKeys`, that say how a table is read
+)
 PLAIN_KEYS = ROW_KEYS - TABLE_KEYS
 MAX_COUNT = 2**20  # runs of one op in a row
 
@@ -245,7 +247,7 @@ def _list_tables(
             yield _TableSource(
                 path, entries, row_prefix=f"{path.name}:", message_prefix=f"{format_path(path)}:"
             )
-    elif is_table_name(table.name) and not table.is_dir():
+    elif table_files.is_table_name(table.name) and not table.is_dir():
         yield _TableSource(
             table,
             mapping.rows,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from steptime.core.printers import html
-from steptime.core.table import make_facts_table, make_frame
+from steptime.core.tables.printers import html
+from steptime.core.tables.table import make_facts_table, make_frame
 from steptime.core.units import interval
 from steptime.hardware import catalog
 from steptime.hardware.device import Device

@@ -21,7 +21,7 @@ from steptime.calibration.plan_calibration import (
 from steptime.calibration.plan_rows import Question, read_questions, row_of
 from steptime.core.errors import InputError, check_choice
 from steptime.core.json_types import JsonObject
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.prediction.method import Method
 from steptime.records.ratios import farness
 from steptime.records.row import grouped

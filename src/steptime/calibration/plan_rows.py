@@ -13,7 +13,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from steptime.core.values import MAX_COUNT, parse_truth
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.hardware import catalog
@@ -21,11 +21,11 @@ from steptime.network import families as models
 from steptime.planning.answer import compute_mfu, fits
 from steptime.planning.assumed_stack import widen_over_stacks
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import DEFAULT_PER_NODE, Site, default_site
 from steptime.planning.request import Request, make_plan
-from steptime.planning.site import DEFAULT_PER_NODE, Site, default_site
 from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method

@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.table import Printout, Row, Table
+from steptime.core.tables.table import Printout, Row, Table
 
 ROW_FIELDS = ("rows", "ops", "pairs", "steps", "cuts", "bounds")  # of a document
 _LEADING_NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")

@@ -23,7 +23,6 @@ from steptime.cli.arrange import arrange_printout
 from steptime.cli.complete import make_completer
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, find_panel
 from steptime.core.answer import answer_kinds
-from steptime.core.docstrings import summary
 from steptime.core.errors import (
     DetailedInputError,
     InputError,
@@ -31,12 +30,13 @@ from steptime.core.errors import (
     check_choice,
     escape_controls,
 )
-from steptime.core.kinds import Kind
-from steptime.core.printers import PRINTERS, json_parts, write_csv
 from steptime.core.progress import Progress, listening, note, status
-from steptime.core.signature import REQUIRED, QuestionParameter, parameters_of
-from steptime.core.table import Printout, select_tables
-from steptime.core.text_table import prose, text
+from steptime.core.signatures.docstrings import summary
+from steptime.core.signatures.kinds import Kind
+from steptime.core.signatures.signature import REQUIRED, QuestionParameter, parameters_of
+from steptime.core.tables.printers import PRINTERS, json_parts, write_csv
+from steptime.core.tables.table import Printout, select_tables
+from steptime.core.tables.text_table import prose, text
 from steptime.core.units import duration
 from steptime.core.values import parse_count
 

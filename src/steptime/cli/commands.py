@@ -14,9 +14,9 @@ from steptime.api import PANELS, PROGRAMS, QUESTIONS
 from steptime.cli.help import PlainHelp, write_names
 from steptime.cli.panels import ARGUMENTS, PANEL_GROUPS
 from steptime.core import registry
-from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, check_choice
-from steptime.core.signature import REQUIRED, parameters_of
+from steptime.core.signatures.docstrings import summary
+from steptime.core.signatures.signature import REQUIRED, parameters_of
 
 COMMAND_ROWS = QUESTIONS | PROGRAMS
 COMMANDS = {name: row.answer for name, row in COMMAND_ROWS.items()}

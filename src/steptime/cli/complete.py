@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from steptime.core.registry import load
-from steptime.core.signature import QuestionParameter
+from steptime.core.signatures.signature import QuestionParameter
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

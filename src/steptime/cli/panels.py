@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Group
 
 if TYPE_CHECKING:
-    from steptime.core.signature import QuestionParameter
+    from steptime.core.signatures.signature import QuestionParameter
 
 PANELS = (
     "Options",

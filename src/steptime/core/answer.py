@@ -16,10 +16,10 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from steptime.core.docstrings import argument_texts, summary
 from steptime.core.json_types import JsonObject
 from steptime.core.registry import load
-from steptime.core.table import (
+from steptime.core.signatures.docstrings import argument_texts, summary
+from steptime.core.tables.table import (
     Column,
     JsonRows,
     LazySequence,
@@ -30,7 +30,7 @@ from steptime.core.table import (
     select_tables,
 )
 
-_PRINTERS = "steptime.core.printers"
+_PRINTERS = "steptime.core.tables.printers"
 
 
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text that the command prints."""
         printout = self.printout()
         notes = "".join(f"{line}\n" for line in printout.notes)
-        format_table = load("steptime.core.text_table:text")
+        format_table = load("steptime.core.tables.text_table:text")
         tables = select_tables(printout.tables, has_details=False)
         return "".join(map(format_table, tables)) + printout.text + printout.script + notes
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 
 MAX_DEVICE_NAMES = 3  # in the text of an assumption that devices share
 _FIRST = (

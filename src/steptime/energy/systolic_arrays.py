@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from steptime.core.errors import unknown
+from steptime.core.signatures.typed import Above0, Text, Texts, struct, typed_values
 from steptime.core.toml_files import DATA, format_path, read_toml
-from steptime.core.typed import Above0, Text, Texts, struct, typed_values
 from steptime.energy.systolic import Array
 
 _FOLDER = DATA / "arrays"

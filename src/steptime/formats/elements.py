@@ -48,7 +48,6 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     new_shape = tuple(open_size if n == -1 else n for n in shape)
     if b.shape(x) == new_shape:
         return x
-    # a view of a view is one view of its source
     view = find_producer(b, x, "reshape", "flatten")
     source = view.inputs[0] if view else x
     if b.shape(source) == new_shape:
@@ -82,7 +81,6 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     source = x
     source_order = tuple(axis_of(b, x, axis) for axis in order)
-    # a transpose of a transpose is one of its source
     earlier_transpose = find_producer(b, x, "transpose")
     if earlier_transpose:
         earlier_order = earlier_transpose.attrs["order"]
@@ -232,7 +230,6 @@ def _cast_integers(
     """Return operands, integer tensors cast to floats unless the result is of integers too."""
     tensors = [x for x in operands if isinstance(x, str)]
     numbers = [x for x in operands if not isinstance(x, str)]
-    # every number is checked, so that one that is not a number is refused
     fractions = [x for x in numbers if x != int(clip_to_finite(b, x))]
     has_floats = any(is_float(b, x) for x in tensors)
     gives_integers = function in INTEGER_FUNCTIONS and not fractions

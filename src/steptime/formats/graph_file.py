@@ -13,7 +13,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.json_types import JsonValue
-from steptime.core.typed import typed
+from steptime.core.signatures.typed import typed
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Phase
 from steptime.formats import READ_ERRORS, Source, describe_error

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from steptime.core.graph import PASSES, Graph
-from steptime.prediction.lines import Span, StepLines, find_step_lines, merging_batches, spans
 from steptime.prediction.lower import NUMBERS_IN_PIECE, stack_of
 from steptime.prediction.memory import describe_lack
 from steptime.prediction.remarks import RemarkKey, remark_key
-from steptime.prediction.states import may_leave_device
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.lines import Span, StepLines, find_step_lines, merging_batches, spans
+from steptime.prediction.steps.states import may_leave_device
+from steptime.prediction.steps.step_model import StepModel
 
 FEW = 3  # batches that are built one by one: lines take three
 MIN_SPLIT_BATCHES = (FEW + 1) * NUMBERS_IN_PIECE  # of fewer, few remainders would have lines

@@ -15,9 +15,9 @@ from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware.device import Device, Link
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.lines import Span
 from steptime.prediction.method import Method
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.lines import Span
+from steptime.prediction.steps.step_model import StepModel
 
 
 class GridCell(NamedTuple):

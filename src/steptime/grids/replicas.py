@@ -27,7 +27,7 @@ from steptime.prediction.fabric import fabric_of_group
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.remarks import no_link
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.record import Quantity, Record
 
 SCALINGS = ("weak", "strong")

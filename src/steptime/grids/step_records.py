@@ -16,7 +16,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.method import Method
 from steptime.prediction.records import StepVerdict, costs, record_method, step_record
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.record import Quantity, Record, current_time
 
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from steptime.core.signatures.typed import Texts, typed
 from steptime.core.spelling import underscored
 from steptime.core.toml_files import packaged
-from steptime.core.typed import Texts, typed
 
 if TYPE_CHECKING:  # a datasheet asks for traits itself
     from steptime.hardware.datasheet import Datasheet

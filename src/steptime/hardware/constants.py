@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.signatures.typed import Text, Texts, struct, typed_values
 from steptime.core.toml_files import packaged
-from steptime.core.typed import Text, Texts, struct, typed_values
 
 
 class Constant(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta
 
-from steptime.core.typed import Above0, NonNegativeInt, Text
+from steptime.core.signatures.typed import Above0, NonNegativeInt, Text
 from steptime.core.workload import PHASES
 
 Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.typed import Above0, Figure, Text, Texts, struct, typed_values
+from steptime.core.signatures.typed import Above0, Figure, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
 from steptime.hardware.datasheet import GB, GIB, TFLOP, Datasheet
 from steptime.hardware.device import MEASURED_SPREAD, Device, Link

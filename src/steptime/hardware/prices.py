@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.signatures.typed import Figure, Text, Texts, typed
 from steptime.core.toml_files import DATA
-from steptime.core.typed import Figure, Text, Texts, typed
 from steptime.hardware import catalog
 from steptime.hardware.file_cache import read_cached
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.typed import (
+from steptime.core.signatures.typed import (
     Above0,
     NonNegativeInt,
     NonNegativeInts,

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.kinds import text_of
-from steptime.core.table import Printout
+from steptime.core.signatures.kinds import text_of
+from steptime.core.tables.table import Printout
 from steptime.core.values import parse_count
 from steptime.questions import kinds
 

@@ -11,7 +11,7 @@ from steptime.core.answer import Answer
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
 from steptime.core.registry import load
-from steptime.core.signature import parameters_of
+from steptime.core.signatures.signature import parameters_of
 from steptime.core.values import parse_count
 
 DEFAULT_ROWS = 20  # rows of an answer without `top`

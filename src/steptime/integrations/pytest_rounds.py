@@ -61,7 +61,7 @@ def needs_rounds(medians_s: Sequence[float], margin: float) -> bool:
         medians_s: median of the steps of each round.
         margin: share below which a change counts as none.
     """
-    from steptime.analysis.gate import smallest_of_equal
+    from steptime.analysis.comparison.gate import smallest_of_equal
 
     # With fewer rounds than the first ones nothing was measured, or the test says their number.
     if not FIRST_ROUNDS <= len(medians_s) < MAX_ROUNDS:

@@ -362,7 +362,7 @@ def watch(
         InputError: for a batch or a number of steps that is no whole number of at least 1, an
             unknown tracker, and one whose library is not installed.
     """
-    from steptime.core.kinds import text_of
+    from steptime.core.signatures.kinds import text_of
     from steptime.core.values import parse_count
 
     step_count = parse_count(text_of(log_every), "log_every")

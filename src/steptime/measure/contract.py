@@ -332,7 +332,7 @@ class Prepared:
 
     `facts` are known at once, those of `afterwards` once steps have run: what a compiler did in the
     first. `group` joins the processes of a step of several replicas; None for one. `trace` runs
-    some steps under the framework's profiler, and gives its trace (`records/trace.py`), or is None.
+    some steps under the framework's profiler, and gives its trace (`records/traces`), or is None.
     `planned_bytes` is the memory that a compiler has planned for the step, which is no measurement.
     """
 

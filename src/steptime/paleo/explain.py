@@ -11,7 +11,7 @@ from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.method import ANALYTIC, Method
 from steptime.prediction.schedule import Timeline
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 EXTRAS = {  # settings that Paleo has no rule for, and their meaning
     "tf32": "the TF32 peak for float32",

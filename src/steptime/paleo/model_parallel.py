@@ -46,7 +46,7 @@ from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import host_of_launches, wait_for_host
 from steptime.prediction.remarks import no_link
 from steptime.prediction.schedule import overlap_traffic
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (

@@ -16,7 +16,7 @@ from steptime.paleo.method import without_latency
 from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.kernel import Interval
 from steptime.prediction.schedule import RowTime, total
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 FETCH_GROUP = 4  # devices that reach each other at the full rate
 MAX_HALVINGS = 60  # of a link's rate in Paleo, beyond which nothing is left of it

@@ -12,11 +12,11 @@ from steptime.network.count import op_work
 from steptime.network.ops import OPS
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import FORWARD_PASSES, RankModel
+from steptime.planning.ranks.rank_model import FORWARD_PASSES, RankModel
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime, time_plan
 from steptime.prediction.calibrated.method import device_notes, stack_notes
-from steptime.prediction.states import host_memory
+from steptime.prediction.steps.states import host_memory
 
 KWH_J = 3.6e6
 FLOP_PER_PARAMETER = 6.0  # of a token in training, by the convention 6N

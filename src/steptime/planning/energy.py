@@ -5,8 +5,8 @@ from __future__ import annotations
 from steptime.planning.caches import cached_by_owner
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.plan_step import PlanStep
-from steptime.planning.rank_model import RankModel
-from steptime.planning.single_device import KernelEnergy, kernel_energy
+from steptime.planning.ranks.rank_model import RankModel
+from steptime.planning.ranks.single_device import KernelEnergy, kernel_energy
 from steptime.prediction.calibrated.power import step_joules
 from steptime.prediction.power import step_energy
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 from steptime.planning.caches import cached_by_owner
 from steptime.planning.energy import step_energy_j
 from steptime.planning.memory import activation_bytes, distinct_device_memories
-from steptime.planning.pipeline_bound import (
+from steptime.planning.pipelines.pipeline_bound import (
     PipelineBound,
     lower_bound,
     microbatches_in_flight,
 )
-from steptime.planning.pipeline_end import PipelineTimes, end_times
+from steptime.planning.pipelines.pipeline_end import PipelineTimes, end_times
 from steptime.planning.plan_cost import PlanCost, cost_plan
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, check_choice
 from steptime.core.workload import Plan
+from steptime.planning.pipelines.stages import ORDERS, split_layers
 from steptime.planning.plan_step import PlanStep
-from steptime.planning.shape import Shape
-from steptime.planning.stages import ORDERS, split_layers
+from steptime.planning.ranks.shape import Shape
 
 MAX_SQUARE_ROOT = 100_000  # all divisors of numbers below its square are counted
 MAX_CHANGES = 20  # changes of one plan until it keeps all rules

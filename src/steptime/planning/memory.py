@@ -14,11 +14,11 @@ from steptime.planning.parameter_memory import (
     sharding_of,
 )
 from steptime.planning.passes import saved_bytes
-from steptime.planning.pieces import RankPieces
+from steptime.planning.pipelines.stages import Layout, Load
 from steptime.planning.plan_cost import PlanCost
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Layout, Load
+from steptime.planning.ranks.pieces import RankPieces
+from steptime.planning.ranks.rank_model import RankModel
 from steptime.prediction.training import FIRST, LAST
 
 

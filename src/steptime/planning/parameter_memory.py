@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
-from steptime.planning.pieces import RankPieces
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Load
+from steptime.planning.pipelines.stages import Load
+from steptime.planning.ranks.pieces import RankPieces
+from steptime.planning.ranks.rank_model import RankModel
 
 
 class StateSharding(NamedTuple):

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from steptime.core.workload import Plan
 from steptime.hardware.device import DEFAULT_SPREAD
-from steptime.planning.pieces import RankPieces
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Group, RankGroups
+from steptime.planning.pipelines.stages import Group, RankGroups
+from steptime.planning.ranks.pieces import RankPieces
+from steptime.planning.ranks.rank_model import RankModel
 
 
 class GroupCollective(NamedTuple):

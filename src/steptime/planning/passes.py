@@ -8,10 +8,10 @@ from typing import NamedTuple
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.planning.caches import cached_by_owner
 from steptime.planning.pass_settings import GroupCollective, PartPasses, Pass, PassSettings
-from steptime.planning.pieces import Piece, PieceCollective
+from steptime.planning.pipelines.stages import Group, Part
 from steptime.planning.problem import LinkTime, PlanProblem
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Group, Part
+from steptime.planning.ranks.pieces import Piece, PieceCollective
+from steptime.planning.ranks.rank_model import RankModel
 
 
 @cached_by_owner

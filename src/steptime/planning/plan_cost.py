@@ -16,13 +16,13 @@ from steptime.planning.pass_settings import (
     settings_of_passes,
 )
 from steptime.planning.passes import price_passes
-from steptime.planning.pieces import RankPieces
-from steptime.planning.pipeline import Stage
-from steptime.planning.pipeline_end import PipelineTimes
+from steptime.planning.pipelines.pipeline import Stage
+from steptime.planning.pipelines.pipeline_end import PipelineTimes
+from steptime.planning.pipelines.stages import Layout, Load, Part, RankGroups, rank_groups
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Layout, Load, Part, RankGroups, rank_groups
+from steptime.planning.ranks.pieces import RankPieces
+from steptime.planning.ranks.rank_model import RankModel
 from steptime.prediction.host import Host, wait_for_host
 from steptime.prediction.training import LAST
 

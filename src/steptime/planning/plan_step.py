@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from steptime.core.workload import Plan
-from steptime.planning.stages import DEFAULT_ORDER
+from steptime.planning.pipelines.stages import DEFAULT_ORDER
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from steptime.hardware import catalog
 from steptime.hardware.device import DEFAULT_SPREAD, Cluster, Device, Link
 from steptime.hardware.software import Software
 from steptime.planning.caches import Caches, cached_by_owner
-from steptime.planning.rank_model import RankModel
-from steptime.planning.shape import Shape
-from steptime.planning.stages import Group, Load
+from steptime.planning.pipelines.stages import Group, Load
+from steptime.planning.ranks.rank_model import RankModel
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction.collectives import (
     EXCHANGES,
     Collective,

@@ -18,18 +18,18 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.ops.optimizers import STATES as OPTIMIZERS
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import (
+from steptime.planning.pipelines.stages import DEFAULT_ORDER
+from steptime.planning.plan_step import PlanStep
+from steptime.planning.problem import PlanProblem, without_direct_latency
+from steptime.planning.ranks.language_model import (
     is_language_model,
     read_language_model,
     resolve_settings,
 )
-from steptime.planning.network import NetworkShape, model_network, read_network
-from steptime.planning.plan_step import PlanStep
-from steptime.planning.problem import PlanProblem, without_direct_latency
-from steptime.planning.rank_model import RankModel
-from steptime.planning.shape import Shape
-from steptime.planning.site import Site, build_cluster
-from steptime.planning.stages import DEFAULT_ORDER
+from steptime.planning.ranks.network import NetworkShape, model_network, read_network
+from steptime.planning.ranks.rank_model import RankModel
+from steptime.planning.ranks.shape import Shape
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES

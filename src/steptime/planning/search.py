@@ -16,7 +16,7 @@ from steptime.planning.memory import (
     distinct_device_memories,
     min_device_bytes,
 )
-from steptime.planning.pipeline_bound import microbatches_in_flight
+from steptime.planning.pipelines.pipeline_bound import microbatches_in_flight
 from steptime.planning.plan_cost import cost_plan
 from steptime.planning.plan_space import PlanFamily
 from steptime.planning.plan_step import PlanStep

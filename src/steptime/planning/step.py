@@ -11,13 +11,13 @@ from steptime.planning.energy import step_energy_j
 from steptime.planning.estimate import plan_run
 from steptime.planning.memory import Memory, host_bytes_of_device, memory_of_device
 from steptime.planning.pass_settings import GroupCollective
-from steptime.planning.pipeline import MAX_EVENTS, PipelineRun, busy_s, simulate
-from steptime.planning.pipeline_bound import microbatches_in_flight
-from steptime.planning.pipeline_end import PipelineTimes, end_times, paired_busy_s
+from steptime.planning.pipelines.pipeline import MAX_EVENTS, PipelineRun, busy_s, simulate
+from steptime.planning.pipelines.pipeline_bound import microbatches_in_flight
+from steptime.planning.pipelines.pipeline_end import PipelineTimes, end_times, paired_busy_s
+from steptime.planning.pipelines.stages import Load
 from steptime.planning.plan_cost import PlanCost, cost_plan
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
-from steptime.planning.stages import Load
 from steptime.planning.step_tail import StepTail, step_tail
 from steptime.prediction.collectives import StepEnds, widen_by_links
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from steptime.planning.memory import updated_parameters
 from steptime.planning.parameter_memory import count_parameters
 from steptime.planning.pass_settings import GroupCollective
+from steptime.planning.pipelines.stages import Group, Load
 from steptime.planning.plan_cost import PlanCost
-from steptime.planning.rank_model import RankModel
-from steptime.planning.stages import Group, Load
-from steptime.prediction.states import host_memory, time_host_update
+from steptime.planning.ranks.rank_model import RankModel
+from steptime.prediction.steps.states import host_memory, time_host_update
 from steptime.prediction.training import FIRST
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.files import write_atomically
-from steptime.planning.pipeline import PipelineEvent
+from steptime.planning.pipelines.pipeline import PipelineEvent
 from steptime.planning.step import PlanTime
 from steptime.prediction.timeline import Event, make_document, make_event, name_tracks
 

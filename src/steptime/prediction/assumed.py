@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from steptime.hardware.defaults import assumed_step
 from steptime.prediction.calibrated.hosts import assumed_host
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 def assumed_of(model: StepModel) -> dict[str, str]:

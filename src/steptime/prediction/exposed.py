@@ -3,7 +3,7 @@
 from collections.abc import Callable, Container
 
 from steptime.prediction.collectives import ReadyGradient, exposed_all_reduce_s
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 def exposed_exchange_s(

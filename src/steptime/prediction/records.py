@@ -11,7 +11,7 @@ from steptime.hardware.device import Device, device_hash
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.prediction.outcome import Prediction
 from steptime.prediction.schedule import RowTime
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.records.record import Quantity, Record, RecordMethod, current_time
 from steptime.records.stacks import stack_of
 

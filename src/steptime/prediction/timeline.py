@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from steptime.core.graph import PASS_INDEX, PASSES
 from steptime.prediction.schedule import place_kernels
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 Event = dict[str, object]
 HOST, DEVICE, LINK = 1, 2, 3  # tracks of a process

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from steptime.analysis.acceptance import (
+from steptime.analysis.acceptances.acceptance import (
     FAIL,
     FAILURES,
     LIMIT_SHARE,
@@ -22,12 +22,12 @@ from steptime.analysis.acceptance import (
     accept_by_records,
     summarise_nodes,
 )
-from steptime.analysis.expectations import PREDICTED, read_expectations
+from steptime.analysis.acceptances.expectations import PREDICTED, read_expectations
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, Column, Row, Table
-from steptime.core.table_files import is_table_name
+from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, Column, Row, Table
+from steptime.core.tables.table_files import is_table_name
 from steptime.core.units import QUANTITIES, counted, first_of, format_value, percent, seconds, si
 from steptime.questions.record_sources import begins_with_record, load_records
 from steptime.records.data import Data

@@ -20,10 +20,10 @@ from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice, unknown
-from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.signature import REQUIRED, option_name
-from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
+from steptime.core.signatures.kinds import Kind, paths_of, setting_texts, text_of
+from steptime.core.signatures.signature import REQUIRED, option_name
+from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
 from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
 from steptime.questions.record_sources import load_records
@@ -86,7 +86,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         import vl_convert
 
-        from steptime.core.printers import html
+        from steptime.core.tables.printers import html
 
         paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in self.headline)
         table = html(replace(self._table, rows=self._table.rows[:MAX_NOTEBOOK_ROWS]))

@@ -14,7 +14,7 @@ from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import peak_times
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
 

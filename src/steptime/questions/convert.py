@@ -12,8 +12,8 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import Graph
 from steptime.core.graph_json import graph_to_json
-from steptime.core.kinds import Kind, text_of
-from steptime.core.table import Table, make_facts_table
+from steptime.core.signatures.kinds import Kind, text_of
+from steptime.core.tables.table import Table, make_facts_table
 from steptime.core.units import format_value
 from steptime.core.workload import PHASES, Workload
 from steptime.formats.code import export_code, parse_code, parse_inputs

@@ -7,8 +7,8 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.dtypes import describe_low_products, precision
 from steptime.core.graph import Graph
-from steptime.core.kinds import text_of
-from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.signatures.kinds import text_of
+from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.tuning import NO_WEIGHTS
 from steptime.core.units import format_value
 from steptime.core.values import parse_count

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.kinds import File, Kind
+from steptime.core.signatures.kinds import File, Kind
 from steptime.questions import kinds
 
 SOURCES = {"mnist": "steptime.measure.data.mnist"}

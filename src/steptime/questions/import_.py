@@ -8,9 +8,9 @@ from steptime.build import make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import paths_of, text_of
 from steptime.core.progress import note
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import paths_of, text_of
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted
 from steptime.core.values import parse_count
 from steptime.core.workload import OPTIMIZERS, PHASES

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Annotated, Protocol
 
 from steptime.core import values
-from steptime.core.kinds import File, Kind, Settings
+from steptime.core.signatures.kinds import File, Kind, Settings
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware import device as hardware
 

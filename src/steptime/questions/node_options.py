@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from steptime.core.kinds import text_of
-from steptime.core.signature import OptionGroup
+from steptime.core.signatures.kinds import text_of
+from steptime.core.signatures.signature import OptionGroup
 from steptime.core.values import parse_count
-from steptime.planning.site import Site, make_sites
+from steptime.planning.ranks.site import Site, make_sites
 from steptime.questions import kinds
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.core import values
 from steptime.core.errors import InputError, shorten
-from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
-from steptime.core.signature import option_name
+from steptime.core.signatures.kinds import text_of
+from steptime.core.signatures.signature import option_name
 from steptime.core.units import size
 from steptime.core.values import parse_count
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning, Workload

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steptime.core.kinds import File
 from steptime.core.progress import note
 from steptime.core.registry import load
+from steptime.core.signatures.kinds import File
 
 _FILES = "steptime.reports.files"
 

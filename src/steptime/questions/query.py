@@ -8,9 +8,9 @@ from steptime.analysis import query as sql_query
 from steptime.core import values
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.kinds import Kind
 from steptime.core.progress import note
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import Kind
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted, size
 from steptime.questions import kinds
 from steptime.records.data import Data

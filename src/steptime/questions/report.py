@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from steptime.analysis.expectations import parse_limit
+from steptime.analysis.acceptances.expectations import parse_limit
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.json_types import JsonObject
-from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.table import Table, make_facts_table
+from steptime.core.signatures.kinds import File, Kind, text_of
+from steptime.core.tables.table import Table, make_facts_table
 from steptime.core.units import counted, percent, seconds
 from steptime.questions import kinds
 from steptime.questions.acceptance import (

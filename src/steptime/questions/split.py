@@ -11,15 +11,15 @@ from itertools import accumulate
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.kinds import setting_texts, text_of
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import setting_texts, text_of
+from steptime.core.tables.table import Column, Table
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.defaults import assumed_step, common_dtype, settle_dtype
 from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
 from steptime.prediction.lower import Row as LoweredRow
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions import options as shared
 

@@ -6,8 +6,8 @@ from os import PathLike
 from typing import Annotated, Any, TypedDict
 
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import Kind, setting_texts, text_of
-from steptime.core.signature import OptionGroup, option_name
+from steptime.core.signatures.kinds import Kind, setting_texts, text_of
+from steptime.core.signatures.signature import OptionGroup, option_name
 from steptime.core.values import parse_count
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
@@ -15,7 +15,7 @@ from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.method import Method as CostModel
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds, options
 
 TRAINING_OPTIONS = (

@@ -10,8 +10,8 @@ from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
-from steptime.core.kinds import File, Kind, text_of
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import File, Kind, text_of
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted
 from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
-from steptime.core.kinds import File, text_of
+from steptime.core.signatures.kinds import File, text_of
 from steptime.core.units import counted, format_money, format_value, hours, rate
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload

@@ -26,7 +26,7 @@ def frame(folders: Path | Sequence[Path], settings: Sequence[str] = ()) -> pl.Da
         InputError: for what is no folder of records.
     """
     from steptime.records.folders import Folders
-    from steptime.records.frame_columns import add_settings
+    from steptime.records.frames.frame_columns import add_settings
 
     paths = [folders] if isinstance(folders, Path) else folders
     data = Folders.load(paths, note)  # its files end with it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from steptime.core.errors import InputError, unknown
-from steptime.records.frame_columns import SCHEMA, STRING, other_number
+from steptime.records.frames.frame_columns import SCHEMA, STRING, other_number
 from steptime.records.row import AMOUNTS
 
 if TYPE_CHECKING:

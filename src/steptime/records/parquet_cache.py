@@ -18,8 +18,11 @@ from steptime import __version__
 from steptime.core.files import replacing, stamp_of
 from steptime.records.row import Kinds
 
-MAKERS = ("frame_builder.py", "frame_columns.py", "frame_lists.py", "statistics.py", "warmup.py")
-_MAKER_CODE = b"".join(Path(__file__).with_name(name).read_bytes() for name in MAKERS)
+MAKERS = (
+    *("frames/frame_builder.py", "frames/frame_columns.py", "frames/frame_lists.py"),
+    *("statistics.py", "warmup.py"),
+)
+_MAKER_CODE = b"".join((Path(__file__).parent / name).read_bytes() for name in MAKERS)
 FORMAT = f"{__version__} {hashlib.sha256(_MAKER_CODE).hexdigest()}"
 IN_USE_S = 600.0  # that a command may go on reading a file that another has replaced
 

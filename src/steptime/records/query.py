@@ -309,7 +309,7 @@ def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
 
 def _csv_cell(column: str, sql_type: str) -> str:
     """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
-    from steptime.core.printers import APOSTROPHE, FORMULA, harmless
+    from steptime.core.tables.printers import APOSTROPHE, FORMULA, harmless
 
     cell = quote_name(column)
     heading = quote_name(harmless(column))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from steptime.records.column_names import name_quantities
-from steptime.records.frame_columns import other_number
+from steptime.records.frames.frame_columns import other_number
 from steptime.records.row import COLUMNS
 from steptime.records.setting_columns import typed_settings
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from steptime.records.frame_columns import COUNT
+from steptime.records.frames.frame_columns import COUNT
 
 if TYPE_CHECKING:
     from steptime.records.folders import Folders
-    from steptime.records.group_members import Ids, Members
+    from steptime.records.groups.group_members import Ids, Members
 
 ATTEMPT_COLUMNS = (
     *("tried", "host", "measured_min_s", "mean_s", "samples_n", "disturbed_share"),

@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from steptime.records.group_members import Grouping, Ids, hash_of
+from steptime.records.groups.group_members import Grouping, Ids, hash_of
+from steptime.records.groups.record_groups import RecordGroups
 from steptime.records.pair_keys import IS_PREDICTED, METHOD, METHOD_NAME
-from steptime.records.record_groups import RecordGroups
 from steptime.records.result_attempts import attempt_columns
 from steptime.records.setting_columns import typed_settings
 from steptime.records.short_names import name_rows

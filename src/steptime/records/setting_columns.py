@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from steptime.records.frame_columns import COUNT, NUMBER, STRING
+from steptime.records.frames.frame_columns import COUNT, NUMBER, STRING
 
 TYPES: Mapping[str, pl.DataType] = {"bool": pl.Boolean(), "int": COUNT, "float": NUMBER}
 

@@ -78,7 +78,7 @@ def _number_combinations(
     rows: pl.DataFrame, columns: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row of each combination of values, and the combination of each row."""
-    from steptime.records.group_members import hash_of, number_by_first
+    from steptime.records.groups.group_members import hash_of, number_by_first
 
     number = number_by_first(rows.select(hash_of(columns)).to_series().to_numpy())
     return np.unique(number, return_index=True)[1], number

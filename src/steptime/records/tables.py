@@ -171,7 +171,7 @@ class Tables:
         self, sources: Sequence[FolderSource], large_by_rank: Mapping[int, FolderRows]
     ) -> None:
         """Write the rows of all folders that have no cache as one Parquet file."""
-        from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
+        from steptime.records.frames.frame_builder import FolderLine, FrameBuilder, write_parquet
 
         def lines() -> Iterator[FolderLine]:
             folder_start = 0
@@ -196,7 +196,11 @@ class Tables:
         """Return the rows of a large folder, whose Parquet file is made if there is none."""
 
         def make(path: Path) -> FrameFacts:
-            from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
+            from steptime.records.frames.frame_builder import (
+                FolderLine,
+                FrameBuilder,
+                write_parquet,
+            )
 
             builder = FrameBuilder()
             # The cache knows no other folders: `_scan_large_folder` sets name, rank and `seq`.

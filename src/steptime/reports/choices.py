@@ -17,7 +17,7 @@ from steptime.grids.batches import knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, TrainingBill, bill_training
-from steptime.planning.site import node_link_name
+from steptime.planning.ranks.site import node_link_name
 from steptime.prediction.method import Method
 from steptime.reports.charts import style
 

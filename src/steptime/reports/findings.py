@@ -11,7 +11,7 @@ from steptime.analysis.headline import ResultsSummary, describe_results, summari
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 from steptime.records.tables import count_threads

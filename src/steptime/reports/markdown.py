@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from steptime.core.printers import markdown
-from steptime.core.table import Column, Table
+from steptime.core.tables.printers import markdown
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.core.units import counted, format_value
 from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import Data, result_rows

@@ -6,7 +6,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from steptime.core.json_types import JsonObject
-from steptime.core.printers import html
+from steptime.core.tables.printers import html
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.findings import Section, gather

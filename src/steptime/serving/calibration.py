@@ -11,7 +11,7 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.files import write_atomically
 from steptime.core.toml_files import format_path, read_toml, toml_text
 from steptime.core.units import counted, percent
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 
 CONSTANTS = ("step_s", "sequence_s", "prompt_s", "long_prompt_s")
 """Constants of a stack of servers that a calibration replaces."""

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
 from steptime.serving.lengths import check_lengths, read_lengths

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Graph, Op
 from steptime.hardware.device import Device
-from steptime.planning.rank_model import RankModel
+from steptime.planning.ranks.rank_model import RankModel
 from steptime.prediction.kernel import Kernel
 
 PASSES_OVER_ROWS = 2  # a tensor between two kernels is written and read

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.table_files import table_rows
+from steptime.core.tables.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
 

@@ -14,7 +14,7 @@ from numpy import percentile
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.planning.site import Site, find_node_link
+from steptime.planning.ranks.site import Site, find_node_link
 from steptime.serving.demand import Demand, poisson_arrivals
 from steptime.serving.pace import ServerPace
 from steptime.serving.phases import Phases

@@ -14,7 +14,7 @@ from steptime.network.families import language
 from steptime.network.ops.experts import experts_read
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import kernels_j

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from steptime.core.units import size
 from steptime.core.workload import Plan
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.serving.kernels import HALF_BYTES
 
 if TYPE_CHECKING:

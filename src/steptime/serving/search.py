@@ -16,9 +16,9 @@ from typing import NamedTuple
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
-from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_space import powers_of_two
-from steptime.planning.site import Site
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.site import Site
 from steptime.serving.demand import DEFAULT_REQUESTS, Demand
 from steptime.serving.load import (
     TRIAL_REQUESTS,

@@ -12,12 +12,12 @@ from steptime.core.workload import STORED_ALL, STORED_EXPERTS, Plan
 from steptime.hardware import catalog
 from steptime.hardware.software import defaults_for
 from steptime.planning.faults import check_step
-from steptime.planning.language_model import read_language_model
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.shape import Shape
+from steptime.planning.ranks.site import Site, build_cluster
 from steptime.planning.request import make_problem
-from steptime.planning.shape import Shape
-from steptime.planning.site import Site, build_cluster
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Column, Printout, Table
+from steptime.core.tables.table import UNSUCCESSFUL, Column, Printout, Table
 from steptime.core.units import duration, size
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.formula import Formula, formula
+from steptime.core.expressions.formula import Formula, formula
 from steptime.core.progress import watched
 from steptime.core.units import counted
 from steptime.core.workload import Workload

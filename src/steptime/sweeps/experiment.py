@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from steptime.build import Choice, choice_of, family_of
 from steptime.core.dtypes import check_measured_dtype, find_dtype
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.validated import read_by, validated
+from steptime.core.signatures.validated import read_by, validated
 from steptime.core.values import (
     MAX_PROCESSES,
     MAX_STEPS,

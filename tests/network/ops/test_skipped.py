@@ -6,7 +6,7 @@ from steptime.core.graph import TensorSpec
 from steptime.network.ops import cost_of
 from steptime.network.ops.experts import experts_read
 from steptime.network.ops.sequence import share_in_window
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 
 def _attention(length: int, keys: int, window: int, causal: bool) -> float:

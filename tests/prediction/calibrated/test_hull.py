@@ -16,7 +16,7 @@ from steptime.prediction.calibrated.hull import (
     extrapolation_width,
     is_measured,
 )
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 FITTED_ON = (
     *("tesla-k40", "tesla-k80", "tesla-m60", "titan-x-pascal", "tesla-p4", "p100-pcie-16gb"),

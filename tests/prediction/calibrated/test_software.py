@@ -11,7 +11,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 A100 = catalog.device("a100-sxm4-80gb")
 

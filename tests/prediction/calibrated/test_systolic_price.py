@@ -6,7 +6,7 @@ from every import every
 from steptime.build import make_workload, read_model
 from steptime.hardware import catalog
 from steptime.prediction.calibrated.systolic import padded_flop
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 TPUS = ("tpu-v2", "tpu-v2-8", "tpu-v3", "tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7")
 ONE = catalog.device("tpu-v3").with_figures(arrays=1, array_side=128)

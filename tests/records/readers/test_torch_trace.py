@@ -13,8 +13,8 @@ from steptime.core.errors import InputError
 from steptime.records import store
 from steptime.records.readers import read_path
 from steptime.records.record import NO_OP
-from steptime.records.trace import Profile, build_profile
-from steptime.records.trace_events import read_events
+from steptime.records.traces.trace import Profile, build_profile
+from steptime.records.traces.trace_events import read_events
 
 OPS = 5
 BASE_US = 1_700_000_000_000_000.0  # as Kineto writes times: microseconds since 1970

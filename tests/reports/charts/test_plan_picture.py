@@ -10,8 +10,8 @@ from every import every
 from steptime.cli.main import run
 from steptime.core.units import percent
 from steptime.planning.answer import time_request
+from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
-from steptime.planning.site import Site
 from steptime.questions.plan.price import answer_plan
 from steptime.reports.charts import plan as drawn
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.records.trace_events import TracedInput
-from steptime.records.traced_ops import ATEN, OpKey, TracedOp
+from steptime.records.traces.trace_events import TracedInput
+from steptime.records.traces.traced_ops import ATEN, OpKey, TracedOp
 
 Shape = tuple[int, ...]
 IMAGE_OPS = ("convolution", "convolution_backward", "batch_norm", "native_batch_norm_backward")

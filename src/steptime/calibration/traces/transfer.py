@@ -23,7 +23,7 @@ from steptime.prediction.host import bound_step, count_calls, find_host
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
-from steptime.records.traced_ops import OpKey, TracedStep
+from steptime.records.traces.traced_ops import OpKey, TracedStep
 
 MAX_UNSHAPED_SHARE = 0.3  # of the step, beyond which a prediction would rest on bandwidth alone
 DEVICE_BOUND_SHARE = 0.9  # of a step that kernels fill, from which on the host only bounds it

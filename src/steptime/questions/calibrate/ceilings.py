@@ -8,7 +8,7 @@ from steptime.calibration.here import check_ceilings, probe_ceilings
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
-from steptime.core.table import Column, Printout, Table, make_facts_table
+from steptime.core.tables.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds
 from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.datasheet import GB, TFLOP

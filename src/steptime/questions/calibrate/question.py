@@ -9,8 +9,8 @@ from steptime.calibration.from_rows import Calibration, calibrate_from_rows
 from steptime.calibration.here import POINTS, calibrate_machine, check_ceilings
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import check_choice
-from steptime.core.kinds import text_of
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import text_of
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import percent
 from steptime.core.values import parse_count, parse_duration
 from steptime.hardware import catalog

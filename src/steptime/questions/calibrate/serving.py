@@ -13,8 +13,8 @@ from steptime.calibration.serving_fit import RunFit, ServedRun, ServingFit, fit_
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_ending, check_writable
-from steptime.core.kinds import File, Settings, paths_of, setting_texts
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import File, Settings, paths_of, setting_texts
+from steptime.core.tables.table import Column, Table
 from steptime.core.toml_files import format_path
 from steptime.core.units import counted, percent, seconds
 from steptime.core.values import parse_pairs

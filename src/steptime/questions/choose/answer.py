@@ -6,7 +6,7 @@ from msgspec import field
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
+from steptime.core.tables.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
 from steptime.core.units import counted, first_of, format_value
 from steptime.hardware.prices import HOUR_S, format_offer
 from steptime.prediction.power import KWH_J

@@ -6,8 +6,8 @@ from typing import Any
 
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, check_choice
-from steptime.core.signature import option_name
-from steptime.core.table import Column, Printout, Table
+from steptime.core.signatures.signature import option_name
+from steptime.core.tables.table import Column, Printout, Table
 from steptime.core.units import counted, first_of
 from steptime.hardware.device import Device
 from steptime.hardware.prices import HOUR_S, Offer

@@ -17,7 +17,7 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.memory import Needs, rank_peak_bytes
 from steptime.prediction.power import step_energy
 from steptime.prediction.schedule import Timeline
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.choose.answer import COLUMNS, ChooseRow
 from steptime.questions.training import tokens_per_s
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Unpack
 
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.files import check_ending
-from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
+from steptime.core.signatures.kinds import File, Kind, setting_texts, text_of
 from steptime.core.spelling import find_similar_names
 from steptime.core.units import counted
 from steptime.core.values import (
@@ -346,7 +346,7 @@ def _list_page_batches(text: str | None, workload_makers: Sequence[Maker]) -> li
 
 def _list_page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
     """Return the links of --link, by default those of the devices, if few, and of clusters."""
-    from steptime.planning.site import node_link_name
+    from steptime.planning.ranks.site import node_link_name
 
     links = value
     if links is None:

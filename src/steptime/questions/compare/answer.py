@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from steptime.analysis.verdict import screen_words
-from steptime.analysis.watch import FolderChanges
+from steptime.analysis.comparison.verdict import screen_words
+from steptime.analysis.comparison.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, LazySequence, Table
+from steptime.core.tables.table import Column, LazySequence, Table
 from steptime.core.units import QUANTITIES, seconds, si
 from steptime.questions.evaluate.accuracy import Accuracy
 

@@ -9,15 +9,15 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
-from steptime.analysis.pairing import Pairing
-from steptime.analysis.power import Power, find_power
-from steptime.analysis.verdict import screen_words
+from steptime.analysis.comparison import pairs, watch
+from steptime.analysis.comparison.pairing import Pairing
+from steptime.analysis.comparison.power import Power, find_power
+from steptime.analysis.comparison.verdict import screen_words
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.kinds import Kind, paths_of, text_of
 from steptime.core.progress import note
-from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
+from steptime.core.signatures.kinds import Kind, paths_of, text_of
+from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Table, make_facts_table
+from steptime.core.tables.table import Table, make_facts_table
 from steptime.core.units import counted, percent, size
 from steptime.measure.drivers import NvidiaGpu
 

@@ -1,7 +1,7 @@
 """The answers of `energy`: an estimate, the form of FODLAM, and a diagnosis of the tables."""
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import format_value
 from steptime.energy.diagnosis import AveragePerMac, CrossPrediction, LayerPerMac, RivalPlatform
 

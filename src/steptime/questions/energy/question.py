@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
-from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
+from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.workload import Plan, Workload
 from steptime.energy.accelerator import (
     FODLAM_PROCESS,

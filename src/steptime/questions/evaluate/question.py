@@ -17,9 +17,9 @@ from steptime.calibration.plan_errors import PlanErrors, evaluate_tables
 from steptime.calibration.plan_rows import describe_missing_columns, tables_in
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten
-from steptime.core.kinds import text_of
 from steptime.core.progress import note
-from steptime.core.table import Table, make_frame
+from steptime.core.signatures.kinds import text_of
+from steptime.core.tables.table import Table, make_frame
 from steptime.core.values import parse_count
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, Price

@@ -2,7 +2,7 @@
 
 from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_row
-from steptime.core.table import Column, Table, head_step_columns, make_facts_table
+from steptime.core.tables.table import Column, Table, head_step_columns, make_facts_table
 from steptime.core.units import seconds, size
 from steptime.prediction.conformal import TOO_CLOSE
 from steptime.questions.launched.answer import LaunchedAnswer

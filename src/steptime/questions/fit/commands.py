@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.kinds import setting_texts
+from steptime.core.signatures.kinds import setting_texts
 from steptime.core.workload import FULL_TRAINING, changed_settings
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import find_repeated_ops
 from steptime.planning.answer import fits, time_request
+from steptime.planning.ranks.site import Site, find_node_link
 from steptime.planning.request import Request
-from steptime.planning.site import Site, find_node_link
-from steptime.prediction.states import host_link
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.states import host_link
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.fit.memory_savings import FROZEN_WEIGHTS
 from steptime.questions.step_options import StepOptions

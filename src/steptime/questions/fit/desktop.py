@@ -5,8 +5,8 @@ from typing import Any
 
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
-from steptime.core.signature import option_name
-from steptime.core.table import Column, Printout, Table
+from steptime.core.signatures.signature import option_name
+from steptime.core.tables.table import Column, Printout, Table
 from steptime.core.units import size
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.step_options import StepOptions

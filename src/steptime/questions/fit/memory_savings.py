@@ -8,7 +8,7 @@ from typing import NamedTuple
 from steptime.core.workload import Workload
 from steptime.network.recompute import find_repeated_ops
 from steptime.prediction.memory import Sharding, rank_peak_bytes
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 
 FROZEN_WEIGHTS = "nf4"  # of QLoRA
 ZERO_STAGES = (1, 2, 3)

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Unpack
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
-from steptime.core.kinds import Kind, text_of
+from steptime.core.signatures.kinds import Kind, text_of
 from steptime.core.units import percent
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, growth_for, knee, largest_batch
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.conformal import judge_memory
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit.answer import FitAnswer, FitRow, Saving
 from steptime.questions.fit.commands import list_fitting_commands

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.search_answer import SearchAnswer
 from steptime.questions.serve.server_answer import ServerAnswer

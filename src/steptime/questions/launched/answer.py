@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from steptime.core.answer import Answer
-from steptime.core.table import Printout
+from steptime.core.tables.table import Printout
 
 FactValue = str | int | float | bool | list[str]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from steptime.core.values import parse_devices
 from steptime.hardware import catalog
-from steptime.planning.site import DEFAULT_PER_NODE, default_site
-from steptime.prediction.states import host_link
+from steptime.planning.ranks.site import DEFAULT_PER_NODE, default_site
+from steptime.prediction.steps.states import host_link
 from steptime.questions.launched.question_settings import QuestionSettings
 
 NODE_LINK = "ethernet-100"  # between nodes of devices that no maker joins

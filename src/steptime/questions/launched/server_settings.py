@@ -53,7 +53,7 @@ def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
 
 def replace_data_ranks_by_replicas(settings: QuestionSettings, model: object) -> None:
     """Turn data-parallel ranks of a network without experts into replicas, which they are."""
-    from steptime.planning.language_model import read_language_model
+    from steptime.planning.ranks.language_model import read_language_model
 
     data_ranks = settings.options.get("data", 1)
     if data_ranks == 1:

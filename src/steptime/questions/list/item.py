@@ -7,7 +7,7 @@ from typing import Any
 from steptime.core.answer import Answer, AnswerRow, public_fields
 from steptime.core.errors import unknown
 from steptime.core.spelling import find_similar_names
-from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.units import format_value
 from steptime.hardware import catalog, device_words
 from steptime.hardware.datasheet import Datasheet

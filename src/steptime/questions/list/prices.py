@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.hardware.prices import offers
 from steptime.questions.list.topics import TopicAnswer
 

@@ -8,8 +8,8 @@ from typing import Annotated
 from steptime.core import registry
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import check_choice, unknown
-from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
+from steptime.core.signatures.kinds import File, Kind
 from steptime.core.spelling import plain_name
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog, device_words

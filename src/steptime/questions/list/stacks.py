@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import ClassVar
 
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column
-from steptime.core.table import Row as TableRow
+from steptime.core.tables.table import Column
+from steptime.core.tables.table import Row as TableRow
 from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 from steptime.hardware.stack import Stack

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, Table
-from steptime.core.table import Row as TableRow
+from steptime.core.tables.table import Column, Table
+from steptime.core.tables.table import Row as TableRow
 from steptime.core.units import format_value, seconds, si
 
 MAX_PARAMETERS = 8

@@ -14,6 +14,7 @@ from steptime.planning.faults import check_step, option_of
 from steptime.planning.plan_space import PlanSpace
 from steptime.planning.plan_step import PlanStep
 from steptime.planning.problem import PlanProblem
+from steptime.planning.ranks.shape import Shape
 from steptime.planning.request import Request, make_plan
 from steptime.planning.search import (
     MEMORY,
@@ -23,7 +24,6 @@ from steptime.planning.search import (
     find_best_plans,
     with_partial_recompute,
 )
-from steptime.planning.shape import Shape
 
 LIMIT_WORDS = {
     MEMORY: ("do not fit", "GB"),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from steptime.core.errors import check_choice
-from steptime.core.kinds import Kind, setting_texts, text_of
-from steptime.core.signature import option_name
+from steptime.core.signatures.kinds import Kind, setting_texts, text_of
+from steptime.core.signatures.signature import option_name
 from steptime.core.tuning import make_tuning
 from steptime.core.values import parse_count, parse_number
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning

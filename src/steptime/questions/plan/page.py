@@ -7,8 +7,8 @@ from steptime.build import family_of, read_model
 from steptime.core.errors import InputError
 from steptime.core.files import check_ending
 from steptime.planning.answer import time_request
+from steptime.planning.ranks.site import build_cluster
 from steptime.planning.request import Request
-from steptime.planning.site import build_cluster
 from steptime.questions.options import words_of
 from steptime.questions.plan.options import PlanOptions
 from steptime.questions.plan.price import request_of

@@ -11,9 +11,9 @@ import msgspec
 
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder
-from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.signature import option_name
+from steptime.core.signatures.kinds import File, Kind, text_of
+from steptime.core.signatures.signature import option_name
 from steptime.core.values import (
     Count,
     Price,
@@ -29,8 +29,8 @@ from steptime.core.values import (
 from steptime.launch.job import Facts
 from steptime.planning.answer import time_request
 from steptime.planning.faults import refuse_idle
+from steptime.planning.ranks.site import MAX_DEVICES, parse_level
 from steptime.planning.request import Request
-from steptime.planning.site import MAX_DEVICES, parse_level
 from steptime.questions import kinds
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.options import refuse, set_reading

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from steptime.core.answer import AnswerRow
 from steptime.core.registry import load
-from steptime.core.table import Printout, Table
+from steptime.core.tables.table import Printout, Table
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.plan.answer import TABLES, PlanAnswer
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.units import (
     HOURS_OF_DAY,
     format_money,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import LazySequence, Table
+from steptime.core.tables.table import LazySequence, Table
 
 
 class GridRow(AnswerRow, frozen=True, kw_only=True):

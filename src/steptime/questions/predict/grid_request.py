@@ -8,7 +8,7 @@ from typing import Any
 from steptime.build import build, make_workload, read_model, set_length
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.kinds import File
+from steptime.core.signatures.kinds import File
 from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
 from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell, grid

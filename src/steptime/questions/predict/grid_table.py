@@ -10,9 +10,9 @@ from typing import Any
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
-from steptime.core.printers import csv_parts
 from steptime.core.progress import note, tell
-from steptime.core.table import (
+from steptime.core.tables.printers import csv_parts
+from steptime.core.tables.table import (
     EXTRAPOLATED_FOOTNOTE,
     Column,
     LazySequence,

@@ -6,7 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from steptime.core.kinds import File
+from steptime.core.signatures.kinds import File
 from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell
 from steptime.hardware.prices import Offer, Training, cheapest, offers

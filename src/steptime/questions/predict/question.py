@@ -11,14 +11,14 @@ from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
-from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.table import Column, Table
+from steptime.core.signatures.kinds import File, Kind, text_of
+from steptime.core.tables.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, method_of_price
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
 from steptime.questions.predict.run_energy import EnergyRequest

@@ -7,9 +7,15 @@ from steptime.build import tokens_per_example
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
-from steptime.core.kinds import File
-from steptime.core.printers import html
-from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, make_facts_table, make_frame
+from steptime.core.signatures.kinds import File
+from steptime.core.tables.printers import html
+from steptime.core.tables.table import (
+    EXTRAPOLATED_FOOTNOTE,
+    Column,
+    Table,
+    make_facts_table,
+    make_frame,
+)
 from steptime.core.units import format_value, interval, seconds, size
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of
@@ -17,7 +23,7 @@ from steptime.prediction.outcome import Prediction
 from steptime.prediction.power import step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.schedule import RowTime
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest, RunEnergy, run_rows
 from steptime.questions.training import (
     TrainingTime,

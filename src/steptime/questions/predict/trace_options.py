@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from steptime.core.kinds import File
+from steptime.core.signatures.kinds import File
 
 
 class TraceOrigin(NamedTuple):

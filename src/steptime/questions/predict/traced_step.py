@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
-from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds
 
 MAX_TEXT_ROWS = 12  # rows of the table that people read

@@ -7,7 +7,7 @@ import msgspec
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
-from steptime.core.table import UNSUCCESSFUL, Printout, Table, make_facts_table
+from steptime.core.tables.table import UNSUCCESSFUL, Printout, Table, make_facts_table
 from steptime.core.units import format_value, percent, seconds, size
 from steptime.questions import options
 

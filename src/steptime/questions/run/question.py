@@ -11,9 +11,9 @@ import msgspec
 from steptime.core.dtypes import check_measured_dtype
 from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
-from steptime.core.kinds import text_of
 from steptime.core.progress import note
-from steptime.core.signature import option_name
+from steptime.core.signatures.kinds import text_of
+from steptime.core.signatures.signature import option_name
 from steptime.core.units import duration, seconds, si
 from steptime.core.values import (
     MAX_PROCESSES,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
-from steptime.core.table import Column, Table, head_step_columns
+from steptime.core.tables.table import Column, Table, head_step_columns
 from steptime.core.units import counted, seconds
 from steptime.hardware.prices import HOUR_S
 

@@ -6,7 +6,7 @@ from steptime.grids.replicas import ScalingRow, Sync
 from steptime.hardware.prices import Training
 from steptime.prediction.collectives import COLLECTIVES
 from steptime.prediction.fabric import GROUP, Fabric
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.training import describe_training, training_fields
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import Kind, text_of
+from steptime.core.signatures.kinds import Kind, text_of
 from steptime.core.values import (
     Count,
     Price,
@@ -23,10 +23,10 @@ from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
-from steptime.planning.site import default_site
+from steptime.planning.ranks.site import default_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.options import refuse, set_reading, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow

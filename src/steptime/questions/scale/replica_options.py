@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steptime.core.kinds import text_of
+from steptime.core.signatures.kinds import text_of
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.prediction.fabric import GROUP, Fabric

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from steptime.core.errors import InputError
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 from steptime.core.units import size
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.options import ServeOptions
 from steptime.serving.desktop.request import (

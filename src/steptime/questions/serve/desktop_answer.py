@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from steptime.core.signature import option_name
-from steptime.core.table import Printout, Table, make_facts_table
+from steptime.core.signatures.signature import option_name
+from steptime.core.tables.table import Printout, Table, make_facts_table
 from steptime.core.units import interval, seconds, size
 from steptime.questions.launched.answer import LaunchedAnswer
 

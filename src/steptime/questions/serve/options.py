@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import File, Kind, Settings, setting_texts, text_of
-from steptime.core.signature import OptionGroup, option_name
+from steptime.core.signatures.kinds import File, Kind, Settings, setting_texts, text_of
+from steptime.core.signatures.signature import OptionGroup, option_name
 from steptime.core.values import (
     Count,
     Seconds,
@@ -21,7 +21,7 @@ from steptime.core.values import (
     parse_number,
     parse_share,
 )
-from steptime.planning.site import Site, make_sites
+from steptime.planning.ranks.site import Site, make_sites
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds, options
 from steptime.questions.node_options import link_names

@@ -5,7 +5,7 @@ from typing import Annotated, Unpack
 import msgspec
 
 from steptime.core.errors import InputError
-from steptime.core.kinds import Kind
+from steptime.core.signatures.kinds import Kind
 from steptime.core.values import Count
 from steptime.launch.job import Facts
 from steptime.questions import kinds

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 from steptime.questions.serve.search_answer import RelaxedLimit, format_split
 from steptime.serving.relaxation import Relaxation
 from steptime.serving.search import ServerSearch

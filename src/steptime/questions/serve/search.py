@@ -12,11 +12,11 @@ from msgspec.structs import asdict
 
 from steptime.core.progress import note
 from steptime.core.registry import load as load_name
-from steptime.core.signature import option_name
+from steptime.core.signatures.signature import option_name
 from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
 from steptime.planning.answer import fit_notes
-from steptime.planning.site import Site
+from steptime.planning.ranks.site import Site
 from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.relaxed_limits import describe_limits, make_limit

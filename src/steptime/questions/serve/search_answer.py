@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import Column, Printout, Table
+from steptime.core.tables.table import Column, Printout, Table
 from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes

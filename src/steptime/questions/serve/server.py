@@ -8,7 +8,7 @@ from steptime.core.errors import InputError
 from steptime.core.units import counted, percent, seconds, size
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import find_offer, fit_notes
-from steptime.planning.language_model import read_language_model
+from steptime.planning.ranks.language_model import read_language_model
 from steptime.prediction.conformal import POWER
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer

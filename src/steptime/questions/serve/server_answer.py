@@ -5,7 +5,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from steptime.core.assumed import assumed_row
-from steptime.core.table import Column, Printout, Table, make_facts_table
+from steptime.core.tables.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer

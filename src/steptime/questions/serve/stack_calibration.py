@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.kinds import File
+from steptime.core.signatures.kinds import File
 from steptime.questions.options import full_stack_name
 from steptime.serving.calibration import ServingCalibration, read_calibration
 

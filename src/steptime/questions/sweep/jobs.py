@@ -7,7 +7,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.causes import retry_of
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.questions import kinds
 from steptime.records import store
 from steptime.sweeps.cell_rows import (

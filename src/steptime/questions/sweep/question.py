@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.kinds import text_of
 from steptime.core.progress import note
+from steptime.core.signatures.kinds import text_of
 from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
 from steptime.grids.step_records import Place, place_of

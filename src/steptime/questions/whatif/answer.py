@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import Column, Table, make_frame
+from steptime.core.tables.table import Column, Table, make_frame
 from steptime.core.units import counted
 from steptime.grids.batches import MAX_BATCH
 

@@ -10,7 +10,7 @@ from steptime.core.progress import watched
 from steptime.core.units import first_of, percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import Binding, CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import (
     BoundCount,

@@ -14,7 +14,7 @@ from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import MAX_BATCH, doubling
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 from steptime.core.errors import InputError
-from steptime.core.kinds import Kind, Settings, setting_texts, text_of
+from steptime.core.signatures.kinds import Kind, Settings, setting_texts, text_of
 from steptime.core.values import parse_count, parse_models
 from steptime.core.workload import Workload
 from steptime.hardware import catalog

@@ -2,8 +2,8 @@
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
-from steptime.core.printers import html
-from steptime.core.table import Column, Table, make_facts_table
+from steptime.core.tables.printers import html
+from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds
 from steptime.questions.training import describe_speed
 from steptime.questions.why.causes import MAX_LISTED, LikelyCause

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.build import build_step
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import seconds
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
@@ -15,7 +15,7 @@ from steptime.paleo.explain import CorrectedStep, explain
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.schedule import Timeline
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.options import describe_unmodelled
 from steptime.questions.pictures import draw_waterfall
 

@@ -14,7 +14,7 @@ from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.records import options_of
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Binding, InputFeed, ceilings_s
 from steptime.questions.training import tokens_per_s
 from steptime.questions.why.answer import Evidence, ExpensiveOp, Shares, WhyAnswer

@@ -8,7 +8,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.progress import note, watched
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import counted
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import common_settings

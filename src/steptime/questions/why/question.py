@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 from steptime.core.errors import InputError, check_choice
-from steptime.core.kinds import Kind, text_of
+from steptime.core.signatures.kinds import Kind, text_of
 from steptime.core.values import Share, parse_count, parse_number, parse_share
 from steptime.hardware import catalog
 from steptime.questions import kinds

@@ -7,7 +7,7 @@ from functools import cached_property
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
-from steptime.prediction.step_model import StepModel
+from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import CriticalPath, InputFeed, find_critical_path
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from steptime.core.copying import replace
 from steptime.core.errors import InputError, shorten
-from steptime.core.table_files import ENDINGS_TEXT, is_table_name
+from steptime.core.tables.table_files import ENDINGS_TEXT, is_table_name
 from steptime.core.toml_files import DATA
 from steptime.records.readers.sources import Reading, RecordSource, Unread, list_sources
 from steptime.records.record import Record

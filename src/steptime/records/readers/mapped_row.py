@@ -8,10 +8,10 @@ from statistics import median
 from typing import Any, NamedTuple, TypeGuard
 
 from steptime.build import make_workload, read_model
-from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
 from steptime.core.errors import InputError, check_choice, shorten, unknown
-from steptime.core.formula import column_name, fill_braces, formula, parse_cell
-from steptime.core.table_layout import Cells
+from steptime.core.expressions.amounts import CellAmount, SIValue, amounts_of, parse_amount
+from steptime.core.expressions.formula import column_name, fill_braces, formula, parse_cell
+from steptime.core.tables.table_layout import Cells
 from steptime.core.units import QUANTITIES
 from steptime.core.values import parse_count
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload

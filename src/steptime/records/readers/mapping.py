@@ -1,7 +1,7 @@
 """Tables of any columns, read by a mapping file: the one reader of `import`, `evaluate`, ...
 
 A text may hold columns and formulas of them in braces (`{device}`); sizes, seconds and quantities
-are formulas (`2 * hidden`), of `steptime.core.formula`.
+are formulas (`2 * hidden`), of `steptime.core.expressions.formula`.
 """
 
 import json
@@ -16,20 +16,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from steptime.core.amounts import localise
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.formula import column_name, formula, parse_cell
-from steptime.core.table_files import (
+from steptime.core.expressions.amounts import localise
+from steptime.core.expressions.formula import column_name, formula, parse_cell
+from steptime.core.signatures.validated import validated
+from steptime.core.tables.table_files import (
     Words,
     is_table_name,
     rows_of_text,
     table_cells,
     values_by_name,
 )
-from steptime.core.table_layout import Cells, TableLayout, find_headings
+from steptime.core.tables.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import packaged
 from steptime.core.units import counted
-from steptime.core.validated import validated
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow

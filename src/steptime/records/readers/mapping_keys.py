@@ -15,11 +15,11 @@ from pydantic import (
 )
 
 from steptime.core.errors import InputError, check_choice
-from steptime.core.formula import check_braces, formula
+from steptime.core.expressions.formula import check_braces, formula
 from steptime.core.json_types import JsonObject
-from steptime.core.table_layout import TableLayout
+from steptime.core.signatures.validated import read_by
+from steptime.core.tables.table_layout import TableLayout
 from steptime.core.units import QUANTITIES
-from steptime.core.validated import read_by
 from steptime.network.ops import OPS
 from steptime.records.record import STATUSES
 

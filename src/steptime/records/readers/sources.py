@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from steptime.core.errors import InputError, escape_controls
-from steptime.core.json_rows import json_rows
-from steptime.core.table_files import OF_JSON, decode
-from steptime.core.table_layout import TableLayout, find_headings
+from steptime.core.tables.json_rows import json_rows
+from steptime.core.tables.table_files import OF_JSON, decode
+from steptime.core.tables.table_layout import TableLayout, find_headings
 from steptime.hardware import device_words
 from steptime.records.record import Record
 

@@ -16,14 +16,14 @@ from steptime.core.units import counted, seconds
 from steptime.core.workload import Workload
 from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
-from steptime.records.trace import (
+from steptime.records.traces.trace import (
     OpTimes,
     Profile,
     TracePart,
     build_profile,
     list_op_times,
 )
-from steptime.records.trace_events import OPTIMIZER, Slice, find_other_profiler, read_events
+from steptime.records.traces.trace_events import OPTIMIZER, Slice, find_other_profiler, read_events
 
 SOURCE = "a trace of torch.profiler"
 STEPS = "steps"  # in the environment: the number of steps that a person said a trace has

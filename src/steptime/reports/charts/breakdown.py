@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from steptime.analysis.breakdown_cells import NO_OP_NAME
 from steptime.core.graph import PASSES
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.units import percent, seconds
 from steptime.records.row import grouped
 from steptime.reports.charts import style

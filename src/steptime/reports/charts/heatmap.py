@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.units import counted, format_value, si
 from steptime.reports.charts import style
 

@@ -1,6 +1,6 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import percent
 from steptime.reports.charts import EmptyPlotError, style
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.records.data import Data, result_rows
 from steptime.reports.charts import EmptyPlotError, style
 

@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 from steptime.analysis.nodes import KINDS
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.reports.charts import style
 
 HEIGHT, PANEL = 300, 130  # pixels

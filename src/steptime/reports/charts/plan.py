@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.units import percent, seconds, size
 from steptime.planning.memory import Memory
-from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineEvent
+from steptime.planning.pipelines.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineEvent
 from steptime.planning.step import PlanTime
 from steptime.planning.trace import BUBBLE, EXCHANGE, UPDATE, device_tracks
 from steptime.reports.charts import style

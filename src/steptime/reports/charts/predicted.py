@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.records.data import Data
 from steptime.reports.charts import EmptyPlotError, style
 

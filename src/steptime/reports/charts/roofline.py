@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from steptime.analysis.ceilings import compute_dtype
-from steptime.core.table import Column, Table
+from steptime.analysis.rooflines.ceilings import compute_dtype
+from steptime.core.tables.table import Column, Table
 from steptime.core.units import first_of, si
 from steptime.records.row import grouped
 from steptime.reports.charts import style

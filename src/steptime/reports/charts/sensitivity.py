@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from steptime.core.table import Table
+from steptime.core.tables.table import Table
 from steptime.core.units import counted
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.heatmap import describe_quantity

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from steptime.core.table import Column, Table
+from steptime.core.tables.table import Column, Table
 from steptime.reports.charts import style
 
 MAX_LEVELS = 4  # of a picture

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from steptime.core.json_types import JsonObject
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.core.toml_files import packaged
 from steptime.core.units import counted, format_value
 

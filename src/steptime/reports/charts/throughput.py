@@ -5,7 +5,7 @@ from operator import itemgetter
 
 import polars as pl
 
-from steptime.core.table import Column
+from steptime.core.tables.table import Column
 from steptime.records.data import Data
 from steptime.records.row import grouped
 from steptime.reports.charts import EmptyPlotError, style

@@ -8,7 +8,7 @@ from steptime.core.errors import unknown
 from steptime.core.spelling import underscored
 from steptime.formats.gguf.types import tensor_types
 from steptime.network.ops.builder import Builder
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction.training import piece_of
 from steptime.serving.attention_shape import (
     ATTENDING,

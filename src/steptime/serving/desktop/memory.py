@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.serving.desktop.caches import layer_caches, number_bytes
 from steptime.serving.desktop.machine import Machine, Placing
 from steptime.serving.desktop.stack import MemoryRule

@@ -11,8 +11,8 @@ from steptime.core.spelling import underscored
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.planning.language_model import read_language_model
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.language_model import read_language_model
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import parse_cache_type
 from steptime.serving.desktop.machine import Machine, Placing

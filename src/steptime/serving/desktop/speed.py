@@ -12,7 +12,7 @@ from math import ceil, exp, hypot
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.network.ops.experts import experts_read
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import LayerCache, layer_caches, number_bytes
 from steptime.serving.desktop.machine import Machine, Placing

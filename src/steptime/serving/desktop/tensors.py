@@ -23,7 +23,7 @@ from steptime.formats.gguf.types import (
 )
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
-from steptime.planning.shape import Shape
+from steptime.planning.ranks.shape import Shape
 from steptime.prediction.training import FIRST, LAST, piece_of
 
 EMBEDDING, HEAD = "token_embd", "output"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from steptime.measure.backends.jax.program import UPDATE
-from steptime.records.trace_events import NODE, OPTIMIZER, STEP, make_event
+from steptime.records.traces.trace_events import NODE, OPTIMIZER, STEP, make_event
 
 _MARK = "steptime:"  # of a step in JAX's trace, where a # begins arguments
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$")

@@ -27,7 +27,7 @@ from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.infeed import Stopwatch, chain_calls, time_input
 from steptime.records.record import current_time
-from steptime.records.trace_events import STEP
+from steptime.records.traces.trace_events import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "prepare", "translate_error"]
 

@@ -1,0 +1,1 @@
+"""Measured steps held against expectations: references or predictions, with limits."""

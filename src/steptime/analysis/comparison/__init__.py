@@ -1,0 +1,1 @@
+"""Records compared in pairs: platforms, folders and levels of a column, with verdicts."""

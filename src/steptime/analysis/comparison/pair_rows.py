@@ -1,0 +1,242 @@
+"""Rows of pairs and of what has no partner, made of the columns of a pairing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from steptime.analysis.frame_rows import CHUNK_ROWS, MAX_ROWS_IN_MEMORY
+from steptime.core.tables.table import JsonRows, LazySequence
+from steptime.core.units import format_value
+from steptime.records.groups.group_columns import GroupColumns
+from steptime.records.groups.group_members import Ids
+from steptime.records.groups.record_groups import Cells, finite_cells
+from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
+from steptime.records.row import Row, loaded, no_collection
+from steptime.records.statistics import BETWEEN, WITHIN
+
+if TYPE_CHECKING:
+    from steptime.analysis.comparison.pairing import PairColumns, Pairing
+
+ABOUT = (  # columns of the last record of a group
+    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
+    *("optimizer", "platform", "workload_key", "scope", "op_kind"),
+)
+SIDE_COLUMNS = ("origin", "method", "method_version", "platform", "dtype")
+ROOF_COLUMNS = ("flop", "traffic_bytes", "peak_flop_per_s", "memory_bytes_per_s")
+SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
+GOOD_STEP_S = pl.coalesce("good_s", pl.when(pl.col("status") == "ok").then(pl.col("step_s")))
+CELLS_OF_A: Cells = {name: name for name in (*SIDE_COLUMNS, *ROOF_COLUMNS)}
+CELLS_OF_B: Cells = {**{name: name for name in (*ABOUT, *SIDE_COLUMNS)}, "good_s": GOOD_STEP_S}
+CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
+Item = TypeVar("Item")
+
+
+def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the pairs at these indices as rows."""
+    groups = pairing.groups
+    a = pairing.columns.a[indices]
+    b = pairing.columns.b[indices]
+    difference_index, differences = pairing.list_differences(a, b)
+    facts_a = groups.facts(a, CELLS_OF_A)
+    facts_b = groups.facts(b, CELLS_OF_B)
+    lefts = [facts_a[group] for group in a.tolist()]
+    rights = [facts_b[group] for group in b.tolist()]
+    sides_a = _make_side_rows(lefts, groups.columns, a)
+    sides_b = _make_side_rows(rights, groups.columns, b)
+    verdicts = _make_verdict_rows(pairing.columns, indices, sides_b)
+    shares = _make_share_rows(lefts, rights)
+    names = pairing.names(b)
+    levels = groups.level_of(b).tolist()
+    rows = []
+    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        row = {"name": names[number]} | {name: right[name] for name in ABOUT}
+        row |= {"a": sides_a[number], "b": sides_b[number]}
+        row |= {"quantity": groups.quantity, "ratio": verdicts[number].pop("ratio")}
+        if pairing.column:
+            row |= {"level": levels[number], "against": pairing.against}
+        row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
+        row |= verdicts[number] | differences[difference_index[number]]
+        # Only then the shares of peak and roof have a meaning: FLOP are predicted, times measured.
+        is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
+        is_step = not right["scope"]
+        if is_prediction_judged and is_step:
+            row |= shares[number]
+        rows.append(row)
+    return rows
+
+
+def _make_side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
+    """Return the side of each pair: how it was measured, and its number with an interval."""
+    numbers = (columns.value, columns.low, columns.high, columns.runs)
+    cells = zip(*(finite_cells(column[ids]) for column in numbers), strict=True)
+    return [
+        {
+            **{name: about[name] for name in ("origin", "method", "platform", "dtype")},
+            "version": about["method_version"],
+            "value": value,
+            "low": low,
+            "high": high,
+            "interval": _interval_kind(runs),
+            "runs": None if runs is None else int(runs),
+        }
+        for about, (value, low, high, runs) in zip(facts, cells, strict=True)
+    ]
+
+
+def _interval_kind(runs: float | None) -> str | None:
+    """Return over what an interval is, None for a value without runs."""
+    if runs is None:
+        return None
+    return BETWEEN if runs > 1 else WITHIN
+
+
+def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row]) -> list[Row]:
+    """Return the ratio of each pair with its interval and verdict."""
+    cells = {
+        "ratio": finite_cells(columns.ratio[indices]),
+        "ratio_low": finite_cells(columns.low[indices]),
+        "ratio_high": finite_cells(columns.high[indices]),
+        "verdict": finite_cells(columns.verdict[indices]),
+        "p_value": finite_cells(columns.p_value[indices]),
+        "smallest_slowdown": finite_cells(columns.smallest_worsening[indices]),
+    }
+    steady = finite_cells(columns.steady[indices])
+    rows = []
+    for number, (index, side) in enumerate(zip(indices.tolist(), sides_b, strict=True)):
+        row = {name: column[number] for name, column in cells.items()}
+        row["interval"] = side["interval"]
+        if columns.is_sampled[index]:
+            # Of samples: a single run says nothing of how runs differ.
+            row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
+        row["steady"] = None if steady[number] is None else bool(steady[number])
+        rows.append(row)
+    return rows
+
+
+def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+    """Return the speeds of steps and their shares of peak and roof, as results have them."""
+    from steptime.records.results import add_shares
+
+    columns = {name: [row[name] for row in predicted] for name in ROOF_COLUMNS}
+    columns["measured_s"] = [row["good_s"] for row in measured]
+    frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Float64()))
+    return add_shares(frame).select(SHARES).to_dicts()
+
+
+def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
+    """Return the entries of `unpaired` at these indices as rows, with the reason."""
+    unpaired = pairing.unpaired
+    value = pairing.groups.columns.value
+    ids = unpaired.group[indices]
+    all_ids = np.r_[ids, unpaired.a[indices], unpaired.b[indices]]
+    exists = all_ids >= 0  # what has no partner at all has neither group of a pair
+    facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
+    names = pairing.names(ids)
+    rows = []
+    for name, group, index in zip(names, ids.tolist(), indices.tolist(), strict=True):
+        row = {"name": name} | {column: facts[group][column] for column in ABOUT}
+        if not unpaired.is_both[index]:
+            side = "a" if unpaired.is_a[index] else "b"
+            rows.append(row | {"side": side, "reason": unpaired.reason[index]})
+            continue
+        # Both sides have a group, but one or both of these have no number.
+        lacking = []
+        reasons = []
+        for side, side_group in (("a", int(unpaired.a[index])), ("b", int(unpaired.b[index]))):
+            has_number = value[side_group] > 0
+            if not has_number:
+                lacking.append(side)
+                reasons.append(_explain_missing(pairing, side_group, facts[side_group]))
+        rows.append(row | {"side": "both", "lacks": lacking, "reason": "; ".join(reasons)})
+    return rows
+
+
+def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
+    """Return why a group has no number: "measured: oom (killed)"."""
+    columns = pairing.groups.columns
+    level = pairing.groups.levels[columns.level[group]]
+    if facts["status"] != "ok":
+        reason = facts["status"] + (f" ({facts['cause']})" if facts["cause"] else "")
+    elif columns.has_value[group]:
+        reason = f"{pairing.quantity} is not above 0"
+    else:
+        reason = f"no {pairing.quantity}"
+    return f"{pairing.level_words.get(level, level)}: {reason}"
+
+
+def describe_differences(left: Row, right: Row, column: str) -> Row:
+    """Return in what two steps that ran differ but in `column`: names of options, and words."""
+    left_options = loaded(left["method_options"])
+    right_options = loaded(right["method_options"])
+    left_way = _describe_way(left, left_options)
+    right_way = _describe_way(right, right_options)
+    names = [name for name in left_way | right_way if left_way.get(name) != right_way.get(name)]
+    if "predicted" in (left["origin"], right["origin"]):
+        names = []  # a prediction and a measurement always differ in how they are made
+
+    # The compared column differs by intent, and others follow from it.
+    silent_names = {column, *PLATFORM_OPTIONS[1:]}  # all but `gpu`, the platform itself
+    # Another method or stack has its own versions and options.
+    if column in ("stack", "method"):
+        silent_names |= {"version", *STACK_OPTIONS}
+    texts = []
+    for name in names:
+        if name not in silent_names:
+            left_value = format_value(name, left_way.get(name))
+            right_value = format_value(name, right_way.get(name))
+            texts.append(f"{name} {left_value} | {right_value}")
+    option_names = left_options | right_options
+    return {
+        "differing_options": [name for name in names if name in option_names],
+        "differ": texts,
+    }
+
+
+def _describe_way(side: Row, method_options: Row) -> Row:
+    """Return the host of a side, the version of its method and the method's options."""
+    return {"host": side["host"] or None, "version": side["method_version"], **method_options}
+
+
+def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
+    """Return rows of these indices: made at once if they are few, else on each pass."""
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
+        return make(indices) if len(indices) else []
+    # Chunks are encoded as they are asked for: few rows are in memory at once.
+    first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
+    chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
+
+    def encode_rows(chunk: Ids) -> list[str]:
+        with no_collection():
+            return [_encode_row(row) for row in make(chunk)]
+
+    def encode_all_rows() -> Iterator[Sequence[str]]:
+        return map(encode_rows, chunks)
+
+    return JsonRows(len(indices), encode_all_rows)
+
+
+def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
+    """Return structs of these indices: made at once if they are few, else on each pass."""
+    first_indices = indices[:MAX_ROWS_IN_MEMORY]
+    # Only the first items of very many stay in memory; a pass over all makes them anew.
+    first_items = make(first_indices) if len(first_indices) else []
+    if len(indices) <= MAX_ROWS_IN_MEMORY:
+        return first_items
+
+    def make_items() -> Iterator[Item]:
+        for start in range(0, len(indices), CHUNK_ROWS):
+            yield from make(indices[start : start + CHUNK_ROWS])
+
+    return LazySequence(len(indices), make_items, first_items)
+
+
+def _encode_row(row: Mapping[str, Any]) -> str:
+    """Return a row as JSON, in ASCII as it may reach a terminal."""
+    text = msgspec.json.format(msgspec.json.encode(row), indent=0)
+    return text.decode() if text.isascii() else json.dumps(row)

@@ -1,0 +1,385 @@
+"""Speed-ups: the levels of a column against one of them, network by network.
+
+All pairs are columns (`speedups`); rows are made of those that are shown.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.comparison.pair_rows import structs_on_demand
+from steptime.analysis.comparison.speedup_answer import LevelSpeedups, SpeedupAnswer, SpeedupRow
+from steptime.analysis.comparison.speedup_words import describe_speedups
+from steptime.analysis.comparison.speedups import (
+    OUTCOMES,
+    Speedups,
+    compute_speedups,
+    find_worst_level,
+    plain_values,
+    summarise_by_value,
+    summarise_distribution,
+)
+from steptime.analysis.frame_rows import MAX_ROWS_IN_MEMORY
+from steptime.core.errors import check_choice, unknown
+from steptime.core.tables.table import Column, LazySequence, Table, describe_hidden_rows
+from steptime.records.data import Data
+from steptime.records.groups.group_members import Grouping, Ids
+from steptime.records.groups.record_groups import RecordGroups, finite_cells
+from steptime.records.pair_keys import (
+    LEVEL_OPTIONS,
+    cell_columns,
+    check_quantity,
+    find_level,
+    quantity_value,
+    sort_levels,
+)
+from steptime.records.pooled_step import IS_STEP
+from steptime.records.row import RUN_OPTIONS, Row, describe_value
+from steptime.records.statistics import rank_correlation
+
+EXTREME_COUNT = 5  # lowest and highest speed-ups of the summary
+MAX_PRINTED_PAIRS = 12
+HISTOGRAM_BARS = 24
+MAX_POINTS = 3000  # of a picture; of more pairs some are drawn, evenly spread
+EXTREME_COLUMNS = ("name", "level", "speedup", "verdict")
+ORIGINS = ("measured", "published", "predicted")
+SUCCEEDED = pl.col("status") == "ok"
+
+
+class Levels(NamedTuple):
+    """The levels that can be compared.
+
+    Attributes:
+        origin: the first origin with several levels; "" if there is none.
+        names: its levels in order.
+        has_common_dtype: whether some data type is in all of them.
+    """
+
+    origin: str = ""
+    names: Sequence[str] = ()
+    has_common_dtype: bool = True
+
+
+def speedup_table(
+    data: Data,
+    by: str,
+    against: str | None,
+    quantity: str,
+    x: str | None,
+    color: str | None,
+    any_dtype: bool,
+) -> Table:
+    """Return a row for each network that `against` and another level of the column `by` both have.
+
+    `against` is by default the level that is worst in the mean. Rows stand from both ends to the
+    middle; `chart_rows` are the points and bars of a picture. Types are told apart, unless the
+    levels have none in common.
+
+    Raises:
+        InputError: for a column, level, quantity or hyperparameter that is not there.
+    """
+    level = find_level(data, by)
+    check_quantity(data, quantity)
+    levels = _find_levels(data, quantity, level)
+    # Levels without a common type could never be paired otherwise.
+    any_dtype |= not levels.has_common_dtype and by != "dtype"
+    if against is not None and against not in levels.names:
+        raise unknown(by, against, levels.names, "--against")
+    grouping = Grouping(
+        quantity=quantity,
+        level=level,
+        cell=cell_columns(data, by, (by, "dtype") if any_dtype else (by,)),
+        takes_part=(pl.col("origin") == levels.origin) & IS_STEP & SUCCEEDED,
+        # Options that follow from the level: partners may differ in them.
+        level_options=LEVEL_OPTIONS.get(by, (by,)),
+    )
+    groups = RecordGroups(data, grouping)
+    baseline = against or find_worst_level(groups)
+    speedups = compute_speedups(data, groups, baseline, by) if baseline else None
+    if baseline is None or speedups is None:
+        answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
+        return Table((Column("name", "network"),), [], summary=answer.summary())
+    features = speedups.features.columns
+    x = _check_feature(x, "--x", features) or next(iter(speedups.varying), None)
+    color = _check_feature(color, "--color", features) or _find_strongest_feature(speedups, x)
+    answer = SpeedupAnswer(
+        by_column=by,
+        against=baseline,
+        quantity=quantity,
+        origin=levels.origin,
+        any_dtype=any_dtype,
+        x=x,
+        color=color,
+        distribution=summarise_distribution(speedups),
+        by=summarise_by_value(speedups, x),
+        levels=_summarise_levels(speedups, x),
+        failed=_count_failed(data, level, groups.levels),
+    )
+    return _make_table(data, answer, speedups)
+
+
+def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
+    """Return the levels of the first origin that has several."""
+    has_value = quantity_value(quantity) > 0
+    rows = (
+        data.scan()
+        .filter(IS_STEP & SUCCEEDED & has_value)
+        .select("origin", "dtype", level.alias("level"))
+        .filter(pl.col("level").is_not_null())
+        .unique(maintain_order=True)
+        .collect()
+    )
+    # Measured before published before predicted.
+    for origin in ORIGINS:
+        dtypes_by_level: dict[str, set[str]] = {}
+        origin_rows = rows.filter(pl.col("origin") == origin)
+        for level_name, dtype in origin_rows["level", "dtype"].iter_rows():
+            dtypes_by_level.setdefault(level_name, set()).add(dtype)
+        if len(dtypes_by_level) > 1:
+            common_dtypes = set.intersection(*dtypes_by_level.values())
+            return Levels(origin, sort_levels(dtypes_by_level), bool(common_dtypes))
+    return Levels()
+
+
+def _check_feature(name: str | None, option: str, features: Collection[str]) -> str | None:
+    return None if name is None else check_choice("hyperparameter", name, features, option)
+
+
+def _find_strongest_feature(speedups: Speedups, x: str | None) -> str | None:
+    """Return the number, other than `x`, that goes most with speed-ups."""
+    # A column that cannot be correlated (texts, gaps) counts 0, so that some name is returned.
+    correlations = {name: 0.0 for name in speedups.varying if name != x}
+    ratio_varies = np.ptp(speedups.ratio) > 0
+    for name in correlations:
+        column = speedups.cells(name, speedups.b)
+        is_number = column.dtype.is_numeric() or column.dtype == pl.Boolean()
+        if is_number and not column.null_count() and ratio_varies:
+            numbers = column.cast(pl.Float64()).to_numpy()
+            correlations[name] = abs(rank_correlation(numbers, speedups.ratio))
+    return max(correlations, key=lambda name: correlations[name], default=None)
+
+
+def _summarise_levels(speedups: Speedups, x: str | None) -> list[LevelSpeedups]:
+    """Return the speed-ups of each level."""
+    summaries = []
+    for level in speedups.levels:
+        level_speedups = speedups.select(
+            speedups.level_indices == speedups.groups.level_index(level)
+        )
+        summaries.append(
+            LevelSpeedups(
+                level=level,
+                distribution=summarise_distribution(level_speedups),
+                by=summarise_by_value(level_speedups, x),
+            )
+        )
+    return summaries
+
+
+def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str, int]:
+    """Return the number of networks of each level that have no value because they failed."""
+    counts = (
+        data.scan()
+        .filter(IS_STEP & ~SUCCEEDED)
+        .group_by(level.alias("level"))
+        .agg(pl.col("workload_key").n_unique())
+        .filter(pl.col("level").is_in(list(levels)))
+        .sort("level")
+        .collect()
+    )
+    return dict(counts.iter_rows())
+
+
+def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
+    """Return the table of the pairs, from the lowest and the highest to the middle."""
+    ascending = np.argsort(speedups.ratio, kind="stable")
+    printed_indices = _order_ends_first(ascending)[: data.max_rows]
+    # There can be 10^6 pairs: only the first rows stay in memory, the others are made on each pass.
+    structs = structs_on_demand(printed_indices, partial(_make_rows, speedups))
+    rows = LazySequence(
+        len(structs),
+        make_items=lambda: (row.to_columns() for row in structs),
+        first_items=[row.to_columns() for row in structs[:MAX_ROWS_IN_MEMORY]],
+    )
+    extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
+
+    def list_extremes(indices: Ids) -> list[Row]:
+        extreme_rows = [row.to_columns() for row in _make_rows(speedups, indices)]
+        return [{name: row[name] for name in extreme_columns} for row in extreme_rows]
+
+    extremes = {
+        "lowest": list_extremes(ascending[:EXTREME_COUNT]),
+        "highest": list_extremes(ascending[::-1][:EXTREME_COUNT]),
+    }
+    has_levels = len(speedups.levels) > 1
+    has_differences = any(_describe_differences(speedups, printed_indices))
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_indices])
+    return Table(
+        (
+            Column("name", "network"),
+            *([Column("level")] if has_levels else []),
+            *([Column("differ", "a | b", is_spare=True)] if has_differences else []),
+            Column(f"against_{answer.quantity}", answer.against),
+            Column(answer.quantity, "its own" if has_levels else speedups.levels[0]),
+            Column("speedup", "speed-up"),
+            *([Column("verdict")] if has_verdicts else []),
+        ),
+        rows,
+        f"Speed-ups against {answer.against}, lowest and highest first",
+        footnotes=describe_hidden_rows(len(speedups) - len(rows)),
+        max_rows=MAX_PRINTED_PAIRS,
+        summary={**answer.summary(), "extremes": extremes},
+        chart_rows=_list_chart_rows(speedups, answer.x, answer.color),
+        structs=structs,
+    )
+
+
+def _order_ends_first(order: Ids) -> Ids:
+    """Return indices in the order lowest, highest, second lowest, ..."""
+    ends_first = np.empty_like(order)
+    half = (len(order) + 1) // 2
+    ends_first[::2] = order[:half]
+    ends_first[1::2] = order[half:][::-1]
+    return ends_first
+
+
+def _describe_differences(speedups: Speedups, indices: Ids) -> list[str]:
+    """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
+    a = speedups.a[indices]
+    b = speedups.b[indices]
+    difference_index, differences = speedups.pairing.list_differences(a, b)
+    return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
+
+
+def _make_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
+    """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
+    groups = speedups.groups
+    a = speedups.a[indices]  # the groups that are compared against
+    b = speedups.b[indices]  # the groups whose speed-up is asked
+    hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
+
+    def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
+        """Return these features of each group, a row a group."""
+        columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
+        return _transpose(columns) or [{}] * len(ids)
+
+    names = speedups.features.columns
+    columns: dict[str, Sequence[Any]] = {
+        **_make_point_columns(speedups, indices),
+        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
+        "differ": _describe_differences(speedups, indices),
+        "features": list_features(names, b),
+        "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
+    }
+    for prefix, ids in (("", b), ("against_", a)):
+        columns[f"{prefix}value"] = finite_cells(groups.columns.value[ids])
+        columns[f"{prefix}low"] = finite_cells(groups.columns.low[ids])
+        columns[f"{prefix}high"] = finite_cells(groups.columns.high[ids])
+        columns[f"{prefix}host"] = [hosts[group]["host"] for group in ids.tolist()]
+    against = speedups.pairing.against
+    return [
+        SpeedupRow(quantity=groups.quantity, against=against, **row) for row in _transpose(columns)
+    ]
+
+
+def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
+    """Return the name, level, speed-up and verdict of pairs."""
+    b = speedups.b[indices]
+    # The batch stands last in a name.
+    features = [name for name in speedups.varying if name not in ("family", "batch")]
+    if "batch" in speedups.varying:
+        features.append("batch")
+    families = speedups.cells("family", b).to_list()
+    cells = [plain_values(speedups.cells(name, b)) for name in features]
+    names = [
+        _name_network(family, zip(features, values, strict=True))
+        for family, *values in zip(families, *cells, strict=True)
+    ]
+    return {
+        "name": names,
+        "level": speedups.groups.level_of(b).tolist(),
+        "speedup": speedups.ratio[indices].tolist(),
+        "verdict": speedups.verdict[indices].tolist(),
+    }
+
+
+def _name_network(family: str, features: Iterable[tuple[str, Any]]) -> str:
+    """Return a network's family with its features: "fc layers 4, batch 64"."""
+    words = ", ".join(describe_value(name, value) for name, value in features if value is not None)
+    return f"{family} {words}".strip()
+
+
+def _transpose(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> list[Row]:
+    """Return the points of a picture, and the bars of the histogram of each level.
+
+    Of very many pairs some are points, evenly: as they are spread, not from the ends.
+    """
+    order = np.argsort(speedups.ratio, kind="stable")
+    pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
+    indices = order[::pairs_per_point]
+    columns = _make_point_columns(speedups, indices)
+    b = speedups.b[indices]
+    for axis, name in (("x", x), ("color", color)):
+        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(indices)
+    logs = np.log(speedups.ratio)
+    width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
+    # Edges at multiples of the width, so that equal speeds (0) are an edge.
+    edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
+    bars = []
+    for level in speedups.levels:
+        is_level = speedups.level_indices == speedups.groups.level_index(level)
+        counts, _ = np.histogram(logs[is_level], edges)
+        bars += [
+            {
+                "level": level,
+                "low": math.exp(edges[bar]),
+                "high": math.exp(edges[bar + 1]),
+                "networks": int(counts[bar]),
+            }
+            for bar in np.flatnonzero(counts)
+        ]
+    return [*_transpose(columns), *bars]  # the chart tells them apart by their keys
+
+
+ANALYSIS = Analysis(
+    """Compare platforms, stacks or predictions, network by network.
+
+    Every level of a column stands against one of them. A speed-up above 1
+    means that the level is better than the other: the distribution, its
+    geometric mean, and medians by a hyperparameter.
+    """,
+    speedup_table,
+    describe_speedups,
+    section="Speed-ups",
+    chart="steptime.reports.charts.speedup:chart",
+    settings=(
+        Setting(
+            "by",
+            "platform, gpu, threads, dtype, method, folder, an option, ...",
+            "platform",
+            metavar="COLUMN",
+        ),
+        Setting(
+            "against", "The level that the others face; by default the slowest.", metavar="VALUE"
+        ),
+        Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
+        Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
+        Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
+        Setting(
+            "any_dtype",
+            "Pair types with other types, even if some are equal.",
+            default=False,
+            kind=bool,
+        ),
+    ),
+    folders=64,
+)

@@ -1,0 +1,1 @@
+"""Networks and ops under the ceilings of their devices."""

@@ -1,0 +1,1 @@
+"""The hyperparameters that a quantity depends on: regressions, importance, and their words."""

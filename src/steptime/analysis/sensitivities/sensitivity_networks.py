@@ -1,0 +1,221 @@
+"""The networks of a regression: their hyperparameters, and the quantity of each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from steptime.analysis.sensitivities.sensitivity_answer import Place
+from steptime.core.errors import InputError, check_choice, unknown
+from steptime.records.data import Data
+from steptime.records.pooled_step import IS_STEP
+from steptime.records.record_columns import record_columns
+from steptime.records.row import is_higher_better
+
+DEFAULT_QUANTITIES = (
+    "published_flop_per_s",
+    "flop_per_s",
+    "examples_per_s",
+    "predicted_flop_per_s",
+)
+DEFAULT_PAIRED_QUANTITIES = ("examples_per_s", "predicted_s")
+NETWORK_COLUMNS = ("batch", "phase", "optimizer", "replicas")
+STEP_COLUMNS = (
+    *NETWORK_COLUMNS,
+    *("dtype", "threads", "strategy", "input", "staging", "loaders", "prefetch"),
+)
+# Names that no hyperparameter has:
+METHOD, VALUE, HAS_BOTH = "method of it", "value of it", "has both"
+HAS_FAILED = pl.col("status").fill_null("ok") != "ok"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The values of a quantity by network.
+
+    Attributes:
+        rows: a row for each value and each failure, with the columns of networks.
+        columns: names of the columns of networks.
+        hyperparameters: those of them that are hyperparameters.
+        is_rate: whether more of the quantity is better.
+        places: the places with a value, and the number of their dtypes.
+    """
+
+    rows: pl.DataFrame
+    columns: Sequence[str]
+    hyperparameters: Sequence[str]
+    is_rate: bool
+    places: Mapping[Place, int]
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a place.
+
+    Attributes:
+        place: family, platform and method.
+        columns: their hyperparameters by name.
+        values: the quantity, or the ratio of two; null for a network that failed.
+    """
+
+    place: Place
+    columns: pl.DataFrame
+    values: pl.Series
+
+
+def choose_quantity(data: Data, names: Sequence[str]) -> str:
+    """Return the quantity with the most values, the first of these names if several have."""
+    columns = record_columns(data)
+    result_names = data.scan_results().collect_schema().names()
+    counts: dict[str, int] = {}
+    for name in names:
+        if name in result_names:
+            counts[name] = _count_results(data, name)
+        elif name in columns:
+            counts[name] = data.scan().select(columns[name].count()).collect().item()
+    return max(counts, key=lambda name: counts[name])  # the first of equals
+
+
+def _count_results(data: Data, quantity: str) -> int:
+    """Return the number of results with a value of a quantity."""
+    results = data.scan_results()
+    if quantity not in results.collect_schema():
+        return 0
+    return int(results.select(pl.col(quantity).count()).collect().item())
+
+
+def read_numbers(data: Data, quantity: str) -> Numbers:
+    """Return the values of a quantity, of results if they have it, else of records.
+
+    Raises:
+        InputError: for an unknown quantity, and if nothing here has a number for it.
+    """
+    expressions = record_columns(data)
+    results = data.scan_results()
+    is_in_records_alone = quantity in expressions and not _count_results(data, quantity)
+    has_column = quantity in results.collect_schema()
+    uses_results = has_column and not is_in_records_alone
+    rows = results if uses_results else data.scan().filter(IS_STEP)
+    names = results.collect_schema().names() if rows is results else [*expressions]
+    if quantity not in names or quantity in data.hyperparameters:
+        quantities = {*results.collect_schema(), *expressions}
+        raise unknown("quantity", quantity, sorted(quantities), "--of")
+    if rows is not results:
+        rows = rows.select(*expressions.values())
+        # A failed record has no number that counts.
+        counts = pl.col("status") == "ok"
+    else:  # a prediction that does not fit failed
+        counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
+    number = pl.col(quantity).cast(pl.Float64(), strict=False)
+    candidates = (*data.hyperparameters, *STEP_COLUMNS, "family", "platform")
+    columns = [name for name in dict.fromkeys(candidates) if name in names]
+    method = "predicted_by" if quantity.startswith("predicted_") else "method"
+    frame = (
+        rows.select(
+            *columns,
+            "status",
+            pl.col(method).alias(METHOD),
+            pl.when(counts).then(number).alias(VALUE),
+        )
+        # Failed networks stay, without a value.
+        .filter(pl.col(VALUE).is_not_null() | HAS_FAILED)
+        .select(*columns, METHOD, VALUE)
+        .collect()
+    )
+    places = _find_places(frame)
+    if not places:
+        raise InputError(data.failed or f"nothing here has a number for {quantity}")
+    return Numbers(frame, columns, data.hyperparameters, is_higher_better(quantity), places)
+
+
+def _find_places(rows: pl.DataFrame) -> dict[Place, int]:
+    """Return the places with a value in their order, and the number of their dtypes."""
+    places = (
+        rows.group_by("family", "platform", METHOD)
+        .agg(pl.col("dtype").drop_nulls().n_unique(), pl.col(VALUE).count())
+        .filter(pl.col(VALUE) > 0)
+        .sort("family", "platform", METHOD, nulls_last=True)
+    )
+    return {
+        Place(family=family, platform=platform, method=method): dtypes
+        for family, platform, method, dtypes, _ in places.iter_rows()
+    }
+
+
+def choose_platform(numbers: Numbers, platform: str | None, against: str | None) -> str | None:
+    """Return the platform whose networks count, None for all.
+
+    Raises:
+        InputError: for an unknown platform, and if `against` leaves several to choose from.
+    """
+    platforms = sorted({place.platform for place in numbers.places})
+    for name in filter(None, (platform, against)):
+        check_choice("platform", name, platforms)
+    if not against:
+        return platform
+    remaining = [name for name in platforms if name != against]
+    # With several platforms the user must say which is compared.
+    if platform == against or (platform is None and len(remaining) != 1):
+        choices = ", ".join(remaining) or "there is no other"
+        raise InputError(f"--against {against}: name another with --platform ({choices})")
+    return platform or remaining[0]
+
+
+def list_networks(
+    numbers: Numbers, platform: str | None, against: str | None
+) -> Iterator[Networks]:
+    """Yield the networks of each place, sorted by their hyperparameters.
+
+    With `against` the values are ratios to that platform, turned round where less is better.
+    """
+    for place, dtype_count in numbers.places.items():
+        if platform not in (None, place.platform):
+            continue
+        # The places on the other platform, in which networks of this place are looked up.
+        partners = []
+        has_several_dtypes = dtype_count > 1
+        for partner, partner_dtype_count in numbers.places.items():
+            if partner.family == place.family and partner.platform == against:
+                partners.append(partner)
+                has_several_dtypes |= partner_dtype_count > 1
+        # Two platforms run a network with other threads and loaders: these tell no networks apart.
+        step_columns = NETWORK_COLUMNS if against else STEP_COLUMNS
+        identity = [*numbers.hyperparameters, *step_columns]
+        if has_several_dtypes:
+            identity.append("dtype")
+        names = [name for name in dict.fromkeys(identity) if name in numbers.columns]
+        yield _collect_networks(numbers, place, names, against, partners)
+
+
+def _collect_networks(
+    numbers: Numbers,
+    place: Place,
+    names: Sequence[str],
+    against: str | None,
+    partners: Sequence[Place],
+) -> Networks:
+    """Return the networks of a place, told apart by columns."""
+    is_method = pl.col(METHOD) == place.method
+    is_place = (pl.col("platform") == place.platform) & is_method
+    is_selected = is_place
+    value = pl.col(VALUE).median()
+    has_both = pl.lit(value=True)
+    if against:
+        # If the other platform has no numbers by this method, those by any method count.
+        is_any_method = all(partner.method != place.method for partner in partners)
+        is_partner = pl.col("platform") == against
+        is_selected = is_place | (is_partner if is_any_method else is_partner & is_method)
+        sides = [pl.col(VALUE).filter(side).median() for side in (is_place, ~is_place)]
+        # A gain above 1 always means that the first platform is better.
+        numerator, denominator = sides if numbers.is_rate else sides[::-1]
+        value = numerator / denominator
+        has_both = is_place.any() & ~is_place.all()
+    rows = numbers.rows.filter((pl.col("family") == place.family) & is_selected)
+    networks = (
+        # Without columns that tell networks apart, all rows of a method are one network.
+        rows.group_by(names or [METHOD], maintain_order=True)
+        .agg(value.alias(VALUE), has_both.alias(HAS_BOTH))
+        .filter(HAS_BOTH)
+        .sort(*names, VALUE, nulls_last=True)
+    )
+    return Networks(place, networks.select(names), networks[VALUE])

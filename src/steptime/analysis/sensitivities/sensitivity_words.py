@@ -1,0 +1,134 @@
+"""The sensitivities of a quantity in sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.core.tables.table import Table
+from steptime.core.units import counted, first_of, percent
+
+MAX_REGRESSIONS = 4  # that are described
+MAX_WEIGHTS = 3  # that are described for failed networks
+OVERFIT_SHARE = 0.2  # of the variance, that is lost in networks left out of the fit
+PLACE = ("family", "platform", "method")
+Row = Mapping[str, Any]
+
+
+def describe_sensitivities(table: Table) -> list[str]:
+    """Return sentences on the largest regressions, and on places without one."""
+    summary = table.summary
+    # The summary itself has the regression of most networks.
+    regressions = [summary, *summary["others"]] if table.rows else []
+    lines = []
+    for regression in regressions[:MAX_REGRESSIONS]:
+        lines += _describe_regression({**summary, **regression}, table.rows)
+    places = [
+        f"{_name_place(place)} ({counted(place['networks'], 'network')})"
+        for place in summary["too_few"]
+    ]
+    if places:
+        names = first_of(places, MAX_REGRESSIONS)
+        lines.append(f"Fewer networks than weights, so no regression: {names}.")
+    return lines
+
+
+def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
+    """Return the sentences on one regression; `rows` are those of all."""
+    quantity = regression["quantity"]
+    if regression["against"]:
+        quantity = f"the gain in {quantity} over {regression['against']}"
+    r2_cross_validated = max(0.0, regression["r2_cross_validated"])
+    line = (
+        f"{_name_place(regression)}: hyperparameters explain {percent(regression['r2'])} of the "
+        f"variance of {quantity} over {counted(regression['networks'], 'network')} "
+        f"(order {regression['order']}, {regression['scale']} scale; "
+        f"{percent(r2_cross_validated)} in networks that the fit has not seen)"
+    )
+    if regression["r2"] - r2_cross_validated > OVERFIT_SHARE:
+        line += ": too few networks for so many weights"
+    lines = [f"{line}."]
+    if regression["never_varies"]:
+        names = ", ".join(regression["never_varies"])
+        lines.append(f"Never varies, so nothing is known of it: {names}.")
+    if regression["wins"]:
+        lines.append(_describe_wins(regression))
+    weights = [
+        row
+        for row in rows
+        if all(row[name] == regression[name] for name in PLACE) and row["weight"] is not None
+    ]
+    return lines + _describe_failures(regression, weights)
+
+
+def _describe_wins(regression: Row) -> str:
+    """Return the sentence on how often a platform wins, and whether hyperparameters tell it."""
+    wins = regression["wins"]
+    line = f"{regression['platform']} wins {percent(wins['share'])} of the networks"
+    if wins["accuracy_share"] is None:
+        return f"{line}: nothing decides it."
+    line += (
+        f"; the log-odds tell {percent(wins['accuracy_share'])} right, "
+        f"the majority {percent(wins['majority_share'])}"
+    )
+    if wins["separable"]:
+        line += (
+            f". A plane tells the winners apart: a ridge of {wins['ridge']:g} keeps weights finite"
+        )
+    return f"{line}."
+
+
+def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
+    """Return the share of failed networks, its causes, and their weight on the regression."""
+    if not regression["failed"]:
+        return []
+    cell_count = regression["failed"] + regression["networks"]
+    line = f"{regression['failed']:,} of {cell_count:,} cells failed"
+    causes = [row for row in regression["failures"] if row["depends"]]
+    if not causes:
+        return [f"{line}; whether at random, they do not tell."]
+    cause_texts = []
+    for row in causes:
+        by_share = sorted(row["failed_share"].items(), key=lambda item: item[1])
+        extremes = (by_share[0], by_share[-1])
+        shares = ", ".join(f"{percent(share)} at {level}" for level, share in extremes)
+        cause_texts.append(f"{row['hyperparameter']} ({shares})")
+    names = ", ".join(row["hyperparameter"] for row in causes)
+    line += (
+        f", not at random but by {', '.join(cause_texts)}: medians by {names} are over survivors."
+    )
+    return [line, _describe_failed_cells(regression, weights)]
+
+
+def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
+    """Return the sentence on the weights if failed networks had had a value."""
+    # Rows are in the order of their weights.
+    largest_row = weights[0]
+    assumption_keys = [
+        key for key, value in largest_row.items() if "_if_failed_" in key and value is not None
+    ]
+    spans = []
+    for row in weights[:MAX_WEIGHTS]:
+        weights_by_assumption = [row[key] for key in assumption_keys]
+        low = min(weights_by_assumption)
+        high = max(weights_by_assumption)
+        spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
+    largest_names = {_name_largest(weights, key) for key in assumption_keys}
+    possible_largest_names = sorted(largest_names - {largest_row["hyperparameter"]})
+    verdict = "the first would stay the first"
+    if possible_largest_names:
+        verdict = f"{' or '.join(possible_largest_names)} might weigh most"
+    has_zero = regression["scale"] == "linear"  # a logarithm has none
+    zero = "0, or " if has_zero else ""
+    return (
+        f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
+        f"{', '.join(spans)}: {verdict}."
+    )
+
+
+def _name_largest(weights: Sequence[Row], key: str) -> str:
+    """Return the hyperparameter of the largest weight."""
+    row = max(weights, key=lambda row: abs(row[key]))
+    return str(row["hyperparameter"])
+
+
+def _name_place(place: Row) -> str:
+    return f"{place['family']} on {place['platform']}"

@@ -1,0 +1,1 @@
+"""Expressions and formulas that users write, and amounts with units."""

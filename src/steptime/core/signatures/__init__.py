@@ -1,0 +1,1 @@
+"""Signatures of questions: parameters, their kinds and texts, and checked values."""

@@ -1,0 +1,1 @@
+"""Tables of answers as text, JSON, CSV and HTML, and tables of files."""

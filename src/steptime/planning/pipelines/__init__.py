@@ -1,0 +1,1 @@
+"""Schedules of pipelines: stages, their microbatches, and bounds of the step."""

@@ -1,0 +1,68 @@
+"""The blocks of PyTorch's caching allocator: the bytes that it holds beyond tensors."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.core.graph import Graph
+from steptime.hardware.stack import Stack
+from steptime.prediction.memory import MIB, Allocation, list_allocations
+
+# c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
+# share segments of 2 MiB, those below 10 MiB segments of 20 MiB, larger ones are multiples of 2 MiB
+BLOCK_MULTIPLE, MAX_SMALL_BYTES, MAX_SHARED_BYTES, LARGE_MULTIPLE = 512, MIB, 10 * MIB, 2 * MIB
+SEGMENT_BYTES = (2 * MIB, 20 * MIB)
+SMALL_POOL, MIDDLE_POOL, LARGE_POOL = range(3)  # blocks of the last one are segments themselves
+
+
+def blocks_bytes(
+    graph: Graph, stack: Stack, peak_bytes: int, sizes: Mapping[str, int] | None = None
+) -> int:
+    """Return the most bytes that PyTorch's allocator holds beyond the `peak_bytes` of tensors.
+
+    Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
+    between living tensors is counted. `sizes` are as those of `live_bytes`.
+    """
+    return peak_segment_bytes(list_allocations(graph, stack, sizes)) - peak_bytes
+
+
+def sum_living_bytes(allocations: Sequence[Allocation]) -> list[int]:
+    """Return the bytes that live at each moment of a step; as `live_bytes`, of its allocations."""
+    living_bytes: list[int] = []
+    current_bytes = 0
+    for allocation in allocations:
+        current_bytes += sum(allocation.allocated)
+        living_bytes.append(current_bytes + sum(allocation.scratch))
+        current_bytes -= sum(allocation.freed)
+    return living_bytes
+
+
+def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
+    """Return the most bytes that PyTorch's allocator holds during a step (`blocks_bytes`)."""
+    allocated = _sum_pools([allocation.allocated for allocation in allocations])
+    scratch = _sum_pools([allocation.scratch for allocation in allocations])
+    freed = _sum_pools([allocation.freed for allocation in allocations])
+    freed_before = freed.cumsum(axis=1) - freed
+    pools = allocated.cumsum(axis=1) - freed_before + scratch
+    moment_bytes = pools[LARGE_POOL]
+    for pool, segment in enumerate(SEGMENT_BYTES):
+        moment_bytes = moment_bytes + -(-pools[pool] // segment) * segment
+    return int(moment_bytes.max())
+
+
+def _sum_pools(sizes_of_moments: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return the bytes of tensors in the pools of small, middle and large ones at each moment."""
+    moment_count = len(sizes_of_moments)
+    counts = [len(sizes) for sizes in sizes_of_moments]
+    moments = np.repeat(np.arange(moment_count), counts)
+    sizes = np.fromiter(chain.from_iterable(sizes_of_moments), np.int64, count=len(moments))
+    is_large = sizes > MAX_SHARED_BYTES
+    multiples = np.where(is_large, LARGE_MULTIPLE, BLOCK_MULTIPLE)
+    rounded_bytes = -(-sizes // multiples) * multiples
+    pool_of_sizes = np.where(sizes <= MAX_SMALL_BYTES, SMALL_POOL, MIDDLE_POOL)
+    pool_of_sizes[is_large] = LARGE_POOL
+    pools = np.zeros((LARGE_POOL + 1, moment_count), np.int64)
+    np.add.at(pools, (pool_of_sizes, moments), rounded_bytes)
+    return pools

@@ -1,0 +1,245 @@
+"""The kernels of a network at any batch, interpolated between two; times at many batches.
+
+FLOP and bytes of every kernel are lines in the batch, or bend one way only. So three batches, the
+lowest, the highest and one between, decide: if they lie on a line for every kernel, all do, and the
+kernels at any batch between are known without building the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from steptime.core.graph import PASS_INDEX
+from steptime.core.progress import tell
+from steptime.prediction.host import bound_step
+from steptime.prediction.kernels import Kernels, Numbers, kernel_numbers
+from steptime.prediction.lower import NO_CELL, Lowered
+from steptime.prediction.memory import Allocation
+from steptime.prediction.prices import Floats
+from steptime.prediction.remarks import RemarkKey, remark_key
+from steptime.prediction.schedule import overlap_traffic
+from steptime.prediction.steps.block_lines import BlockLines, block_lines_through
+from steptime.prediction.steps.step_model import StepModel
+
+CHUNK = 1 << 18  # numbers of a column at once
+
+
+class Span(NamedTuple):
+    """The times of a step, batch by batch.
+
+    Attributes:
+        times: seconds of each of the three passes.
+        is_extrapolated: as of a `Timeline`.
+        low_s: lower bound of the step; None if the method has none.
+        high_s: upper bound, likewise.
+    """
+
+    times: Sequence[Sequence[float]]
+    is_extrapolated: Sequence[bool]
+    low_s: Sequence[float] | None = None
+    high_s: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class StepLines:
+    """The steps of a network at any batch between two.
+
+    Attributes:
+        low_batch: the lowest batch.
+        high_batch: the highest batch.
+        low_step: the kernels at the lowest batch.
+        high_step: the kernels at the highest batch.
+        memory_lines: living bytes of each moment of a step, at both batches.
+        block_lines: bytes of the allocator for them.
+    """
+
+    low_batch: int
+    high_batch: int
+    low_step: Lowered
+    high_step: Lowered
+    memory_lines: Sequence[tuple[float, float]]
+    block_lines: BlockLines
+
+    def highest_values(
+        self, lines: Sequence[tuple[float, float]], batches: Sequence[int]
+    ) -> list[int]:
+        """Return the highest of lines, given by their values at both ends, at each batch."""
+        distinct_lines = np.unique(np.array(lines), axis=0)
+        low_values = distinct_lines[:, :1]  # at the lowest batch
+        high_values = distinct_lines[:, 1:]
+        shares = self.share_between_ends(batches)
+        chunk_count = -(-len(batches) * len(distinct_lines) // CHUNK)  # bounds memory
+        highest: list[int] = []
+        for chunk_shares in np.array_split(shares, chunk_count):
+            line_values = low_values + (high_values - low_values) * chunk_shares  # [lines, batches]
+            highest += np.rint(line_values.max(axis=0)).astype(np.int64).tolist()
+        return highest
+
+    def share_between_ends(self, batches: Sequence[int]) -> Floats:
+        """Return the place of each batch between the lowest (0) and the highest (1)."""
+        return (np.array(batches, dtype=float) - self.low_batch) / (
+            self.high_batch - self.low_batch
+        )
+
+
+class _StepAtBatch(NamedTuple):
+    """A step at one batch, with all that has to lie on lines."""
+
+    lowered: Lowered
+    living_bytes: Numbers
+    allocations: list[Allocation]
+    remark_key: RemarkKey
+
+    @classmethod
+    def read(cls, model: StepModel, batch: int) -> _StepAtBatch:
+        """Return the step of a model at a batch, without new pages."""
+        living_bytes = tuple(map(float, model.living(batch)))
+        allocations = model.allocations(batch)
+        lowered = model.lowered(batch)
+        # New pages of a CPU are no straight lines of the batch.
+        kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
+        key = remark_key(model.graph(batch))
+        return cls(replace(lowered, kernels=kernels), living_bytes, allocations, key)
+
+
+def find_step_lines(model: StepModel, batches: Sequence[int]) -> StepLines | None:
+    """Return the steps of a model between the first and the last batch; None if they bend.
+
+    New pages of a CPU lie on no lines, and are left out: its batches are priced singly. Steps of
+    which the graphs have other remarks at another batch count as bent, too.
+
+    Args:
+        model: the network on a device.
+        batches: the batches, ascending.
+    """
+    low = batches[0]
+    middle = batches[len(batches) // 2]
+    high = batches[-1]
+    # The middle batch shows whether the lines through the ends are straight.
+    three_batches = (low, middle, high)
+    steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
+    low_step, _, high_step = steps
+    has_changing_remarks = len({step.remark_key for step in steps}) > 1
+    has_changing_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
+    if has_changing_remarks or has_changing_kernels:
+        return None
+    if not _is_straight(three_batches, [step.living_bytes for step in steps]):
+        return None
+    # Of each kernel its numbers at the three batches; equal kernels are looked at once.
+    numbers_by_step = [[*map(kernel_numbers, step.lowered.kernels)] for step in steps]
+    distinct_kernels = {*zip(*numbers_by_step, strict=True)}
+    if not all(_is_straight(three_batches, numbers) for numbers in distinct_kernels):
+        return None
+    block_lines = block_lines_through(three_batches, [step.allocations for step in steps])
+    if block_lines is None:
+        return None
+    return StepLines(
+        low_batch=low,
+        high_batch=high,
+        low_step=low_step.lowered,
+        high_step=high_step.lowered,
+        memory_lines=list(zip(low_step.living_bytes, high_step.living_bytes, strict=True)),
+        block_lines=block_lines,
+    )
+
+
+def merging_batches(lines: StepLines) -> set[int]:
+    """Return batches at which two kernels are equal that differ at others.
+
+    Equal kernels have a common error, so that the interval lies on no line there.
+    """
+    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
+    length = lines.high_batch - lines.low_batch
+    return {lines.low_batch + round(share * length) for share in kernels.merging_shares()}
+
+
+def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
+    """Return the times of a network at each batch on the device of each model.
+
+    Equal kernels are priced once. All models are of one method and type.
+    """
+    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
+    counts = _count_kernels(lines, kernels, models[0].settings.pipelined)
+    chunk_length = max(1, CHUNK // len(kernels.distinct))
+    has_several_chunks = chunk_length < len(batches)
+    chunks = []
+    for start in range(0, len(batches), chunk_length):
+        chunk_batches = batches[start : start + chunk_length]
+        chunk_kernels = kernels.interpolate(lines.share_between_ends(chunk_batches))
+        chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
+        if has_several_chunks:  # the caller reports the progress of a single chunk
+            tell("batches", start, len(batches))
+    chunks_by_model = zip(*chunks, strict=True)
+    return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
+
+
+def _make_span(rows: Floats) -> Span:
+    """Return the rows of `_price_batches` as a span."""
+    forward_s, backward_s, update_s, extrapolated, *ends = rows.tolist()
+    is_extrapolated = [count > 0 for count in extrapolated]
+    return Span([forward_s, backward_s, update_s], is_extrapolated, *ends)
+
+
+def _count_kernels(lines: StepLines, kernels: Kernels, pipelined: bool) -> Floats:
+    """Count the distinct kernels of each pass; of each pass of each row if `pipelined`.
+
+    In the latter case, arithmetic and traffic overlap within a row.
+    """
+    pass_of_kernel = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.low_step.kernels])
+    sum_of_kernel = pass_of_kernel  # the sum that it belongs to: `3 * row + pass`
+    # Arithmetic and traffic then overlap within a row, so that each row has sums of its own.
+    if pipelined:
+        row_cells = lines.low_step.cell_of_kernel  # `NO_CELL` without a row: they get one more
+        extra_row_cells = 3 * len(lines.low_step.rows) + pass_of_kernel
+        sum_of_kernel = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
+    last_row = int(sum_of_kernel.max()) // 3
+    # Always whole rows of three passes.
+    counts: Floats = np.zeros((3 * (last_row + 1), len(kernels.distinct)))
+    np.add.at(counts, (sum_of_kernel, kernels.distinct_of_kernel), 1.0)
+    return counts
+
+
+def _price_batches(lines: StepLines, kernels: Kernels, counts: Floats, model: StepModel) -> Floats:
+    """Return rows of numbers, a column a batch.
+
+    The rows are the three passes, the number of extrapolated kernels, and the bounds of the step if
+    they are known.
+    """
+    price_rows = model.method.price_on(model.effective_device)
+    parts = kernels.price_sums(price_rows, counts)  # of the sums `3 * row + pass`, at each batch
+    if model.settings.pipelined:  # the longer of arithmetic and traffic: a lower bound as such
+        value = overlap_traffic(parts)
+        parts = parts._replace(value=value, low=value)
+    batch_count = parts.value.shape[-1]
+    passes_s = parts.value.reshape(-1, 3, batch_count).sum(axis=0)  # over the rows
+    step = parts.sum_all().to_prices()
+    # NaN stands for a method without bounds.
+    low_share = None if np.isnan(step.low).any() else step.low / step.value
+    high_share = None if np.isnan(step.high).any() else step.high / step.value
+    bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.low_step))
+    low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
+    extrapolated_counts = parts.is_extrapolated.sum(axis=0)
+    # Unknown ends have no row.
+    bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
+    return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
+
+
+def _is_straight(batches: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
+    """Return whether each number lies on a line through its values at the three points."""
+    low, middle, high = batches
+    middle_share = (middle - low) / (high - low)
+    low_values, middle_values, high_values = values
+    if not len(low_values) == len(middle_values) == len(high_values):
+        return False
+    for low_value, middle_value, high_value in zip(
+        low_values, middle_values, high_values, strict=True
+    ):
+        interpolated = low_value + (high_value - low_value) * middle_share
+        # Written so that NaN is not straight either.
+        if not abs(interpolated - middle_value) <= 1e-12 * abs(middle_value):
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Groups of records of the same step, and columns over them."""

@@ -1,0 +1,173 @@
+"""The columns of groups of records that count as one measurement, from those of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steptime.records.groups.group_members import Flags, Ids, Members, number_by_first
+from steptime.records.statistics import estimate_samples
+from steptime.records.warmup import Floats
+
+NO_MEMBER = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupColumns:
+    """Groups in the order of their first records, one entry a group; NaN is unknown.
+
+    Attributes:
+        level: its level, as an index of the levels.
+        cell: number of its cell.
+        partner_key: hash of what the two of a pair must share, as its last record has it.
+        setup: number of the set of hosts, origins and methods of its records.
+        last_seq: `seq` of its last record.
+        best_seq: `seq` of its last record with a value, or of its last one.
+        record_count: number of its records.
+        value: median of the samples, or the value that is stated.
+        low: low end of the interval.
+        high: high end of the interval.
+        runs: number of runs of the samples.
+        estimate: columns of `statistics.estimates` by name.
+        is_step: whether it is of whole steps.
+        is_pooled: whether the value is of samples or of repeats.
+        is_repeated: whether its samples are the values of repeats.
+        has_value: whether some record has a value.
+    """
+
+    level: Ids
+    cell: Ids
+    partner_key: Ids
+    setup: Ids
+    last_seq: Ids
+    best_seq: Ids
+    record_count: Ids
+    value: Floats
+    low: Floats
+    high: Floats
+    runs: Floats
+    estimate: Mapping[str, Floats]
+    is_step: Flags
+    is_pooled: Flags
+    is_repeated: Flags
+    has_value: Flags
+
+
+def make_group_columns(members: Members) -> GroupColumns:
+    """Return the columns of groups; samples of several records are pooled."""
+    # Groups are numbered by their first record; its index is the first place of the number.
+    first_member = np.unique(members.group, return_index=True)[1]
+    group_count = len(first_member)
+    sampled_count = np.bincount(members.group, members.is_sampled, group_count)
+    repeat_count = np.bincount(members.group, members.is_repeated, group_count)
+    has_samples = sampled_count > 0
+    is_repeated = ~has_samples & (repeat_count > 1)
+    # An op may rest in a step: times of 0 have no logarithm, so such a group is not pooled.
+    is_resting = np.where(
+        has_samples,
+        _any_member(members, members.is_sampled & members.is_resting),
+        _any_member(members, members.is_repeated & members.is_resting),
+    )
+    is_pooled = (has_samples | is_repeated) & ~is_resting
+
+    # Level and cell are equal in a group; where its records may differ, the last one counts.
+    last_member = _last_members(members)
+    last_with_value = _last_members(members, members.has_value)
+    last_with_samples = _last_members(members, members.is_sampled)
+    stated_value = _take_or_nan(members.value, last_with_value)
+    estimate = {
+        name: np.where(is_pooled, _take_or_nan(column, last_with_samples), np.nan)
+        for name, column in members.estimate.items()
+    }
+    groups = GroupColumns(
+        level=members.level[first_member],
+        cell=members.cell[first_member],
+        partner_key=members.partner_key[last_member],
+        setup=_number_setups(members),
+        last_seq=members.seq[last_member],
+        best_seq=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
+        record_count=np.bincount(members.group),
+        value=np.where(is_pooled, _take_or_nan(members.value, last_with_samples), np.nan),
+        low=_take_or_nan(members.low, last_with_value),
+        high=_take_or_nan(members.high, last_with_value),
+        runs=np.where(is_pooled, _take_or_nan(members.runs, last_with_samples), np.nan),
+        estimate=estimate,
+        is_step=members.is_step[first_member],
+        is_pooled=is_pooled,
+        is_repeated=is_repeated,
+        has_value=has_samples | np.isfinite(stated_value),
+    )
+    has_several_sampled = sampled_count > 1
+    has_no_estimate = np.isnan(estimate["value"])
+    # A single record with samples has its estimate already.
+    needs_pooling = is_pooled & (has_several_sampled | has_no_estimate)
+    groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
+    return replace(
+        groups,
+        value=np.where(is_pooled, groups.value, stated_value),
+        # The value is inside of its own interval.
+        low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
+        high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
+    )
+
+
+def _pool_samples(members: Members, groups: GroupColumns, ids: Ids) -> GroupColumns:
+    """Return groups with median, runs and estimate of these ids from all their samples."""
+    if not len(ids):
+        return groups
+    samples_of_groups, runs_of_groups = members.read_samples(ids, groups.is_repeated[ids])
+    value = groups.value.copy()
+    value[ids] = [np.median(samples) for samples in samples_of_groups]
+    run_count = groups.runs.copy()
+    run_count[ids] = [len(np.unique(runs)) for runs in runs_of_groups]
+    estimate = {name: column.copy() for name, column in groups.estimate.items()}
+    for name, pooled_column in estimate_samples(samples_of_groups, runs_of_groups).items():
+        estimate[name][ids] = pooled_column
+    return replace(groups, value=value, runs=run_count, estimate=estimate)
+
+
+def _last_members(members: Members, is_candidate: Flags | None = None) -> Ids:
+    """Return the index of the last record of each group, by default of all records.
+
+    `NO_MEMBER` stands for a group without a candidate.
+    """
+    all_members = np.arange(len(members.group))
+    candidates = all_members if is_candidate is None else all_members[is_candidate]
+    group_count = len(members.starts) - 1
+    last_member = np.full(group_count, NO_MEMBER)
+    np.maximum.at(last_member, members.group[candidates], candidates)
+    return last_member
+
+
+def _any_member(members: Members, flags: Flags) -> Flags:
+    """Return whether a flag is set for some record of each group."""
+    return np.bincount(members.group, flags, len(members.starts) - 1) > 0
+
+
+def _take_or_nan(column: Floats, indices: Ids) -> Floats:
+    """Return a column at indices, NaN for `NO_MEMBER`."""
+    return np.asarray(np.r_[column, np.nan][indices])
+
+
+def _number_setups(members: Members) -> Ids:
+    """Return a number for the setups of the records of each group, whatever their order is."""
+    # Sorted within each group, so that equal sets of setups are equal tuples.
+    order = np.lexsort((members.setup, members.group))
+    setup_by_group = number_by_first(members.setup)[order]
+    starts = members.starts
+    has_several_records = np.bincount(members.group) > 1
+    has_groups = len(has_several_records) > 0
+    # Of each group's first record, which is the only one of most.
+    group_setup = setup_by_group[starts[:-1]] if has_groups else setup_by_group
+    setups_of_group = {
+        group: tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())
+        for group in np.flatnonzero(has_several_records).tolist()
+    }
+    # Negative numbers: a group of several records is never equal to one of a single record.
+    distinct_setups = dict.fromkeys(setups_of_group.values())
+    number_of_setups = {setups: -1 - number for number, setups in enumerate(distinct_setups)}
+    for group, setups in setups_of_group.items():
+        group_setup[group] = number_of_setups[setups]
+    return number_by_first(group_setup)

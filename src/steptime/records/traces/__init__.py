@@ -1,0 +1,1 @@
+"""Profiler traces: events, ops and their kernels."""

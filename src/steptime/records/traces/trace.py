@@ -1,0 +1,375 @@
+"""The time of each annotated op in a trace of PyTorch's profiler, by pass and by step.
+
+Annotations (`record_function`) name ops. A backward op belongs to the forward op that made its node
+of the autograd graph: both have one sequence number. A kernel belongs to the op that launched it:
+both have one correlation number.
+
+A host that launches kernels runs ahead of the device, so marks of steps on the host's thread do not
+bound the steps of the device. A step with kernels ends with the last kernel that it launched, and
+not before its mark ends; the next step begins there, and not before its own mark. This is the rule
+of Kineto's TensorBoard plugin (`step_parser.py`).
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
+from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, single_run
+from steptime.records.traces.trace_events import (
+    HOST_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    NODE,
+    OPTIMIZER,
+    Slice,
+)
+
+NO_PYTORCH_OP = "holds no op of PyTorch's profiler"
+COMPUTING_NAMES = ("::", "CompiledFxGraph")  # in names of ops; a Python function has neither
+FORWARD, BACKWARD, UPDATE = PASSES
+US = 1e-6
+
+
+class TracePart(NamedTuple):
+    """The owner of a piece of time: an annotation or "", the framework's op, and the pass."""
+
+    scope: str
+    op: str
+    pass_: str
+
+
+@dataclass
+class Profile:
+    """The seconds of each part in each step.
+
+    Seconds of a step that are of no part ran on no op: the host's work, and gaps. Overlaps count
+    once.
+
+    Attributes:
+        step_s: seconds of each step.
+        seconds_by_part: seconds of each part in each step.
+        is_on_device: whether the times are those of kernels on a device.
+        is_marked: whether the trace marks its steps; otherwise it is one step.
+        omitted_steps: number of marked steps in which nothing ran, which are left out.
+    """
+
+    step_s: list[float]
+    seconds_by_part: dict[TracePart, list[float]] = field(default_factory=dict)
+    is_on_device: bool = False
+    is_marked: bool = True
+    omitted_steps: int = 0
+
+    def add(self, part: TracePart, step: int, seconds: float) -> None:
+        """Add seconds to a part of a step."""
+        self.seconds_by_part.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
+
+
+class _Span(NamedTuple):
+    """A stretch of time [us]."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class _Context:
+    """The annotation, op, pass and autograd node around a moment of a host thread."""
+
+    end: float = 0.0
+    scope: str = ""
+    op: str = ""
+    pass_: str = FORWARD
+    sequence: int | None = None
+
+
+class _Work(NamedTuple):
+    """An op of a host thread or a kernel, with the time at which the host launched the kernel."""
+
+    start: float
+    end: float
+    context: _Context
+    launch_us: float | None = None
+
+
+class _Launch(NamedTuple):
+    start: float
+    context: _Context
+
+
+@dataclass
+class _Host:
+    """The ops of each host thread, the kernels that they launched and the nodes that they made.
+
+    Attributes:
+        work_by_thread: outermost ops by thread.
+        marks_by_thread: marked steps by thread.
+        launch_by_correlation: launches by correlation number.
+        maker_by_sequence: time and context of the op that made a node, by its sequence number.
+    """
+
+    work_by_thread: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
+    marks_by_thread: dict[tuple[str, str], list[_Span]] = field(default_factory=dict)
+    launch_by_correlation: dict[int, _Launch] = field(default_factory=dict)
+    maker_by_sequence: dict[int, _Launch] = field(default_factory=dict)
+
+
+def build_profile(events: Sequence[Slice]) -> Profile:
+    """Return the time of each part of the steps of a trace; without marks it is one step.
+
+    If kernels ran on a device, the times are theirs, otherwise those of the thread of the steps.
+
+    Raises:
+        InputError: for a trace without an op of PyTorch.
+    """
+    host = _scan_host(events)
+    kernels = [
+        _make_kernel_work(event, host.launch_by_correlation)
+        for event in events
+        if event.category in KERNEL_CATEGORIES
+    ]
+    thread = _find_step_thread(host)
+    host_work = host.work_by_thread.get(thread, [])
+    has_host_time = any(piece.end > piece.start for piece in host_work)
+    if not kernels and not has_host_time:
+        raise InputError(NO_PYTORCH_OP)
+    # Kernels of a device say its time; on a CPU the ops of the thread are the work itself.
+    work = sorted(kernels or host_work, key=lambda piece: piece.start)
+    marks = sorted(host.marks_by_thread.get(thread, []))
+    if marks:
+        active_marks = _omit_empty_steps(marks, host)
+        steps = _find_device_steps(active_marks, work) if kernels else active_marks
+    else:
+        all_work = [*work, *host_work]
+        first_start = min(piece.start for piece in all_work)
+        last_end = max(piece.end for piece in all_work)
+        steps = [_Span(first_start, last_end)]
+    profile = Profile(
+        [(step.end - step.start) * US for step in steps],
+        is_on_device=bool(kernels),
+        is_marked=bool(marks),
+        omitted_steps=max(0, len(marks) - len(steps)),
+    )
+    for piece, step_index, seconds in _divide_by_step(work, steps):
+        profile.add(_find_part(piece.context, host.maker_by_sequence), step_index, seconds)
+    return profile
+
+
+def _find_step_thread(host: _Host) -> tuple[str, str]:
+    """Return the thread that marks steps, or else any thread; of several the one of most work."""
+
+    def busy_us(thread: tuple[str, str]) -> float:
+        return sum(piece.end - piece.start for piece in host.work_by_thread.get(thread, ()))
+
+    candidates = host.marks_by_thread or host.work_by_thread
+    return max(candidates, key=busy_us, default=("", ""))
+
+
+def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
+    """Return the marks within which an op of any thread began.
+
+    Without a schedule `torch.profiler` marks one step more than there are, an empty one.
+
+    Raises:
+        InputError: if no op began within any mark.
+    """
+    op_starts = [piece.start for pieces in host.work_by_thread.values() for piece in pieces]
+    launch_starts = [launch.start for launch in host.launch_by_correlation.values()]
+    starts = sorted(op_starts + launch_starts)
+    active_marks = []
+    for mark in marks:
+        starts_before = bisect_left(starts, mark.start)
+        starts_before_end = bisect_left(starts, mark.end)
+        if starts_before_end > starts_before:
+            active_marks.append(mark)
+    if not active_marks:
+        raise InputError(f"{NO_PYTORCH_OP} within the steps that it marks")
+    return active_marks
+
+
+def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Span]:
+    """Return the steps of the device from the marks of the host and the kernels launched in them.
+
+    Kernels launched before the first mark are not of the first step, which begins at their end.
+    The same holds for kernels of unknown launch that run before all kernels of the first step. A
+    step that launched nothing, while the device still ran kernels of earlier steps, is left out.
+    """
+    mark_starts = [mark.start for mark in marks]
+    device_ends = [mark.end for mark in marks]
+    idle_from = -math.inf  # the device is free for the next step
+    is_first_step_launched = False
+    for kernel in kernels:
+        if kernel.launch_us is None:  # nobody knows of which step it is
+            if not is_first_step_launched:
+                idle_from = max(idle_from, kernel.end)
+            continue
+        step_index = bisect_right(mark_starts, kernel.launch_us) - 1
+        is_before_first_mark = step_index < 0
+        if is_before_first_mark:
+            idle_from = max(idle_from, kernel.end)
+        elif kernel.launch_us <= marks[step_index].end:  # launched within this step, not after it
+            is_first_step_launched = True
+            device_ends[step_index] = max(device_ends[step_index], kernel.end)
+    steps = []
+    for mark_start, device_end in zip(mark_starts, device_ends, strict=True):
+        step_start = max(mark_start, idle_from)
+        if device_end > step_start:  # else it launched nothing while earlier kernels still ran
+            steps.append(_Span(step_start, device_end))
+            idle_from = device_end
+    return steps
+
+
+def _divide_by_step(
+    work: Sequence[_Work], steps: Sequence[_Span]
+) -> Iterator[tuple[_Work, int, float]]:
+    """Yield the seconds of each piece of work in each step; `work` is sorted by start.
+
+    Time in which several pieces run counts once, for the piece that began first.
+    """
+    step_starts = [step.start for step in steps]
+    covered_until = -math.inf
+    for piece in work:
+        uncovered_start = max(piece.start, covered_until)
+        if piece.end <= uncovered_start:  # it ran beside earlier pieces
+            continue
+        covered_until = piece.end
+        first_step = max(0, bisect_right(step_starts, uncovered_start) - 1)
+        step_stop = bisect_right(step_starts, piece.end)
+        for step_index in range(first_step, step_stop):
+            step = steps[step_index]
+            length_us = min(piece.end, step.end) - max(uncovered_start, step.start)
+            if length_us > 0:
+                yield piece, step_index, length_us * US
+
+
+def _make_kernel_work(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
+    """Return a kernel with the context of its launch; without one its own name is the op."""
+    launch = None if kernel.correlation is None else launches.get(kernel.correlation)
+    context = _Context() if launch is None else launch.context
+    if not context.op:
+        context = replace(context, op=kernel.name)
+    launch_us = None if launch is None else launch.start
+    return _Work(kernel.start, kernel.end, context, launch_us)
+
+
+def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
+    """Return the owner of a piece of work: in the backward pass the op that made the node."""
+    # A backward op without an annotation belongs to the forward op that made its autograd node.
+    has_direct_owner = context.pass_ != BACKWARD or context.scope
+    if has_direct_owner:
+        return TracePart(context.scope, context.op, context.pass_)
+    maker = None if context.sequence is None else makers.get(context.sequence)
+    if maker is None:
+        return TracePart(UNATTRIBUTED, context.op, BACKWARD)
+    return TracePart(maker.context.scope, maker.context.op, BACKWARD)
+
+
+def _scan_host(events: Sequence[Slice]) -> _Host:
+    threads: dict[tuple[str, str], list[Slice]] = {}
+    for event in events:
+        if event.category in HOST_CATEGORIES:
+            threads.setdefault(event.track, []).append(event)
+    host = _Host()
+    for track, thread_events in threads.items():
+        marks = [_Span(event.start, event.end) for event in thread_events if event.is_step_mark]
+        if marks:
+            host.marks_by_thread[track] = marks
+        host.work_by_thread[track] = list(_scan_thread(thread_events, host))
+    return host
+
+
+def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
+    """Yield the outermost ops of one thread, and add launches and makers of nodes to `host`."""
+    open_contexts: list[_Context] = []  # of the events around the present one, outermost first
+    last_sequence: int | None = None
+    for event in sorted(events, key=lambda event: (event.start, -event.length)):
+        while open_contexts and open_contexts[-1].end <= event.start:
+            open_contexts.pop()
+        outer = open_contexts[-1] if open_contexts else _Context()
+        # Gradients are added up right after the node that made them, without a number.
+        if event.name.startswith(NODE) and event.sequence is not None:
+            last_sequence = event.sequence
+        inner = _enter_event(event, outer, last_sequence)
+        is_outermost_op = inner.op and not outer.op
+        if is_outermost_op:
+            yield _Work(event.start, event.end, inner)
+        if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
+            host.launch_by_correlation[event.correlation] = _Launch(event.start, inner)
+        is_forward_op = inner.pass_ == FORWARD and inner.op
+        if is_forward_op and event.sequence is not None:
+            maker = host.maker_by_sequence.get(event.sequence)
+            # Ops before the maker of a node see its number, too; the maker is the last of them.
+            if maker is None or maker.start <= event.start:
+                host.maker_by_sequence[event.sequence] = _Launch(event.start, inner)
+        open_contexts.append(inner)
+
+
+def _enter_event(event: Slice, outer: _Context, sequence: int | None) -> _Context:
+    """Return the context within an event, from that around it and the last node's number."""
+    if event.is_step_mark:
+        return replace(outer, end=event.end)
+    if event.category == "user_annotation":
+        if event.name.startswith(OPTIMIZER):
+            return replace(outer, end=event.end, scope="optimizer", pass_=UPDATE)
+        scope = f"{outer.scope}/{event.name}" if outer.scope else event.name
+        return replace(outer, end=event.end, scope=scope)
+    if event.name.startswith(NODE):
+        return replace(outer, end=event.end, pass_=BACKWARD, sequence=sequence)
+    # The outermost op counts: those that it calls are parts of it.
+    is_op = event.category == "cpu_op" and any(text in event.name for text in COMPUTING_NAMES)
+    if is_op and not outer.op:
+        return replace(outer, end=event.end, op=event.name)
+    return replace(outer, end=event.end)
+
+
+@dataclass(frozen=True)
+class OpTimes:
+    """The times of one op in each profiled step, or of work that belongs to no op."""
+
+    scope: str
+    kind: str
+    quantities: Mapping[str, Quantity]
+
+
+def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 1) -> list[OpTimes]:
+    """Return the times of ops from a step on; the profiler slows the very first step.
+
+    Args:
+        profile: the times of all parts.
+        kinds: the kind of each op by name. A part of any other name is unattributed, except the
+            optimizer.
+        first_step: number of steps that are left out.
+    """
+    kind_of_scope = {**kinds, "optimizer": "optimizer"}
+    steps_s = profile.step_s[first_step:]
+    step_count = len(steps_s)
+    times_s: dict[str, dict[str, list[float]]] = {}  # of each step, by scope and pass
+    for part, part_steps_s in profile.seconds_by_part.items():
+        scope = part.scope if part.scope in kind_of_scope else UNATTRIBUTED
+        pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
+        pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
+
+    scope_order = [*kind_of_scope, UNATTRIBUTED]
+    ops = []
+    busy_s = [0.0] * step_count
+    for scope in sorted(times_s, key=scope_order.index):
+        pass_times_s = times_s[scope]
+        op_s = [sum(pass_seconds) for pass_seconds in zip(*pass_times_s.values(), strict=True)]
+        busy_s = _add_steps(busy_s, op_s)
+        samples = {f"{name}_s": steps for name, steps in pass_times_s.items()} | {"step_s": op_s}
+        kind = kind_of_scope.get(scope, UNATTRIBUTED)
+        ops.append(OpTimes(scope, kind, _make_quantities(samples)))
+    # Rounding may leave less than nothing of a step that is busy throughout.
+    idle_s = [max(0.0, step - busy) for step, busy in zip(steps_s, busy_s, strict=True)]
+    return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]
+
+
+def _add_steps(steps_s: Sequence[float], added_s: Sequence[float]) -> list[float]:
+    return [step_s + extra_s for step_s, extra_s in zip(steps_s, added_s, strict=True)]
+
+
+def _make_quantities(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
+    return {name: single_run(samples_s) for name, samples_s in samples.items()}

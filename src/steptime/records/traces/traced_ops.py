@@ -1,0 +1,391 @@
+"""The ops of a step with what they read, from a trace that `torch.profiler` took with shapes.
+
+The ops of a host thread form a tree: `aten::linear` calls `aten::addmm`. The step is cut into the
+outermost ops of known work, and into single ops below all others. Their time is that of the host
+thread, or of the kernels that were launched within them where the trace has kernels.
+
+Other work on the machine lengthens some ops of some steps. Equal ops count with their median time,
+or with their shortest one where that is much shorter; the time between two ops does so, too.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Part
+from steptime.core.toml_files import packaged
+from steptime.core.units import counted
+from steptime.records.traces.trace import US, build_profile
+from steptime.records.traces.trace_events import (
+    HOST_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    NODE,
+    OPTIMIZER,
+    STEP,
+    Slice,
+    TracedInput,
+)
+
+NO_SHAPES = "has no shapes of ops: take it with torch.profiler.profile(record_shapes=True)"
+ATEN = "aten::"
+GRADIENT_STORE = "AccumulateGrad"  # the node that adds a gradient to that of a weight
+HOST_OPS = frozenset(packaged("torch_names.toml")["traced"]["host"])
+DELEGATED_SHARE = 0.7  # of an op's time in the ops that it calls, from which on these stand for it
+WAITS = ("Synchronize", "cudaMemcpy")  # in names of calls in which the host waits for the device
+FIRST_STEPS = 1  # slowed by the profiler itself, left out where more steps follow
+DISTURBED_RATIO = 1.3  # of the median over the shortest time, from which on other work disturbed
+MIN_STEPS = 3  # from which on the first is left out
+
+
+class OpKey(NamedTuple):
+    """An op without its time: equal ones are one.
+
+    Attributes:
+        name: the op: `aten::addmm`.
+        pass_: the pass of the step.
+        inputs: what it reads.
+        is_of_weights: whether it stores the gradient of a weight.
+    """
+
+    name: str
+    pass_: Part
+    inputs: tuple[TracedInput, ...]
+    is_of_weights: bool = False
+
+
+class TracedOp(NamedTuple):
+    """All equal ops of a step.
+
+    Attributes:
+        key: the op.
+        seconds: seconds of all of them in a step.
+        calls: how often it runs in a step.
+    """
+
+    key: OpKey
+    seconds: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A step as a trace shows it.
+
+    Attributes:
+        step_s: seconds of a step as the trace has it, the median of the steps.
+        ops: ops with shapes.
+        unshaped_s: seconds of what has no shapes, by name: compiled regions, ops of extensions.
+        is_on_device: whether times are those of kernels on a device.
+        gap_s: seconds of a step in which no op runs: Python, views, the profiler.
+        issue_s: seconds in which the host thread runs ops and launches kernels.
+        step_count: number of steps.
+        is_marked: whether the trace marks its steps.
+    """
+
+    step_s: float
+    ops: tuple[TracedOp, ...]
+    unshaped_s: Mapping[str, float]
+    is_on_device: bool
+    gap_s: float
+    issue_s: float
+    step_count: int
+    is_marked: bool
+
+    @property
+    def ops_s(self) -> float:
+        """Seconds of all work: ops with shapes, and what has none."""
+        return sum(op.seconds for op in self.ops) + sum(self.unshaped_s.values())
+
+    @property
+    def undisturbed_s(self) -> float:
+        """Seconds of a step without what other work on the machine added."""
+        return self.ops_s + self.gap_s
+
+
+@dataclass
+class _Node:
+    """An event of a host thread with the events inside it."""
+
+    event: Slice
+    pass_: Part
+    is_of_weights: bool = False
+    children: list["_Node"] = field(default_factory=list)
+    busy_us: float = 0.0
+    """Its own time, or that of the kernels launched inside it."""
+    calls_recognised: bool = False
+    """Whether an op of known work is inside it."""
+
+
+@dataclass
+class _Totals:
+    """The times of equal ops, and seconds without shapes by name [us]."""
+
+    times_us_by_op: dict[OpKey, list[float]] = field(default_factory=lambda: defaultdict(list))
+    counted_events: list[Slice] = field(default_factory=list)
+    unshaped_us: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def read_traced_step(
+    events: Sequence[Slice], is_recognised: Callable[[str], bool], steps: int | None = None
+) -> TracedStep:
+    """Return the mean step of a trace.
+
+    Args:
+        events: the events of the trace.
+        is_recognised: whether the work of an op follows from what it reads, by its name.
+        steps: the number of steps in a trace that does not mark them; None takes as many as its
+            optimizer made, 1 without one.
+
+    Raises:
+        InputError: for a trace without ops of PyTorch, one without shapes, and one that marks
+            another number of steps.
+    """
+    profile = build_profile(events)
+    if steps is not None and profile.is_marked and steps != len(profile.step_s):
+        marks = counted(len(profile.step_s), "step")
+        raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
+    step_events, omitted_steps = _omit_first_step(events)
+    if not any(event.inputs for event in step_events):
+        raise InputError(NO_SHAPES)
+    steps_s = profile.step_s[omitted_steps:] or profile.step_s
+    if profile.is_marked:
+        step_count = len(steps_s)
+        step_s = median(steps_s)
+    else:
+        step_count = steps or _count_optimizer_steps(step_events)
+        step_s = steps_s[0] / step_count
+
+    kernel_us_by_launch = _sum_kernels(events) if profile.is_on_device else None
+    roots = _grow_trees(step_events)
+    totals = _Totals()
+    for root in roots:
+        _set_busy_time(root, kernel_us_by_launch)
+        _mark_recognised(root, is_recognised)
+        _collect_ops(root, is_recognised, totals)
+    if profile.is_on_device:
+        _collect_lone_kernels(step_events, totals)
+    ops = _list_ops(totals, step_count)
+    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
+    ops_s = sum(op.seconds for op in ops)
+    gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
+    # On a CPU gaps can be seen, and those that other work lengthened count with their usual time.
+    if not profile.is_on_device:
+        gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
+    return TracedStep(
+        step_s=step_s,
+        ops=ops,
+        unshaped_s=unshaped_s,
+        is_on_device=profile.is_on_device,
+        gap_s=gap_s,
+        issue_s=sum(map(_issue_us, roots)) / step_count * US,
+        step_count=step_count,
+        is_marked=profile.is_marked,
+    )
+
+
+def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
+    """Return the events of the marked steps, and the number of steps that are left out."""
+    marks = sorted((event.start, event.end) for event in events if event.is_step_mark)
+    if not marks:
+        return [*events], 0
+    omitted_steps = FIRST_STEPS if len(marks) > MIN_STEPS else 0  # few steps are all needed
+    begin_us, _ = marks[omitted_steps]
+    _, end_us = marks[-1]
+    step_events = [event for event in events if begin_us <= event.start <= end_us]
+    return step_events, omitted_steps
+
+
+def _sum_kernels(events: Sequence[Slice]) -> dict[int, float]:
+    """Return the time of the kernels of each launch, by its correlation number [us]."""
+    kernel_us: dict[int, float] = defaultdict(float)
+    for event in events:
+        if event.category in KERNEL_CATEGORIES and event.correlation is not None:
+            kernel_us[event.correlation] += event.length
+    return kernel_us
+
+
+def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
+    """Return the ops of a step."""
+    ops = []
+    for key, times_us in totals.times_us_by_op.items():
+        calls = len(times_us) / step_count
+        seconds = _usual_us(times_us) * len(times_us) / step_count * US
+        ops.append(TracedOp(key, seconds=seconds, calls=calls))
+    return tuple(ops)
+
+
+def _usual_us(times_us: Sequence[float]) -> float:
+    """Return the median, or the shortest time where the median is much longer: disturbed."""
+    median_us = median(times_us)
+    shortest_us = min(times_us)
+    is_disturbed = median_us > DISTURBED_RATIO * shortest_us
+    return shortest_us if is_disturbed else median_us
+
+
+def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
+    """Return the time of all steps between one piece of work and the next on its thread [us].
+
+    The time before the first piece of a step and after the last one is a gap, too.
+    """
+    marks = [event for event in events if event.is_step_mark]
+    # Gaps between the same two ops should be equal: their usual time leaves out disturbed ones.
+    end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
+    for mark in marks:
+        end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
+    stretches = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    stretches += [(mark.end, mark.end, STEP, mark.track) for mark in marks]  # close the last gap
+    gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
+    for start_us, end_us, name, track in sorted(stretches):
+        previous = end_of_track.get(track)
+        if previous is None:  # the first piece of a thread that has no marks
+            end_of_track[track] = _TrackEnd(end_us, name)
+            continue
+        gaps_us[previous.name, name].append(max(0.0, start_us - previous.end_us))
+        end_of_track[track] = _TrackEnd(max(end_us, previous.end_us), name)
+    return sum(_usual_us(times_us) * len(times_us) for times_us in gaps_us.values())
+
+
+class _TrackEnd(NamedTuple):
+    """The end of the work of a thread up to some time, and the name of its last piece."""
+
+    end_us: float
+    name: str
+
+
+def _count_optimizer_steps(events: Sequence[Slice]) -> int:
+    """Return the number of steps of the optimizer in a trace without marks, 1 without any."""
+    steps = [event for event in events if _is_optimizer_step(event.name)]
+    return len(steps) or 1
+
+
+def _is_optimizer_step(name: str) -> bool:
+    return name.startswith(OPTIMIZER) and ".step" in name
+
+
+def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
+    """Return the outermost events of each host thread with those inside them."""
+    threads: dict[tuple[str, str], list[Slice]] = {}
+    for event in events:
+        if event.category in HOST_CATEGORIES and not event.is_step_mark:
+            threads.setdefault(event.track, []).append(event)
+    roots: list[_Node] = []
+    for thread_events in threads.values():
+        open_nodes: list[_Node] = []  # the events around the present one, outermost first
+        for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
+            while open_nodes and open_nodes[-1].event.end <= event.start:
+                open_nodes.pop()
+            outer = open_nodes[-1] if open_nodes else None
+            node = _make_node(event, outer)
+            siblings = roots if outer is None else outer.children
+            siblings.append(node)
+            open_nodes.append(node)
+    return roots
+
+
+def _make_node(event: Slice, outer: _Node | None) -> _Node:
+    pass_: Part = "forward" if outer is None else outer.pass_
+    if event.name.startswith(NODE):
+        pass_ = "backward"
+    elif event.name.startswith(OPTIMIZER):
+        pass_ = "update"
+    # Pass and gradient store hold for all events inside, too.
+    is_of_weights = GRADIENT_STORE in event.name or (outer is not None and outer.is_of_weights)
+    return _Node(event, pass_, is_of_weights)
+
+
+def _set_busy_time(node: _Node, kernel_us_by_launch: Mapping[int, float] | None) -> None:
+    """Set the busy time of a node and of all nodes inside it.
+
+    Args:
+        node: the root of a tree of events.
+        kernel_us_by_launch: time of kernels by correlation number [us]; None times the host.
+    """
+    for child in node.children:
+        _set_busy_time(child, kernel_us_by_launch)
+    if kernel_us_by_launch is None:
+        node.busy_us = node.event.length
+        return
+    event = node.event
+    launched_us = 0.0
+    if event.category in LAUNCH_CATEGORIES and event.correlation is not None:
+        launched_us = kernel_us_by_launch.get(event.correlation, 0.0)
+    node.busy_us = launched_us + sum(child.busy_us for child in node.children)
+
+
+def _mark_recognised(node: _Node, is_recognised: Callable[[str], bool]) -> bool:
+    """Set whether ops of known work are inside a node; return whether it or one inside is known."""
+    child_marks = [_mark_recognised(child, is_recognised) for child in node.children]
+    node.calls_recognised = any(child_marks)
+    return node.calls_recognised or is_recognised(node.event.name.removeprefix(ATEN))
+
+
+def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
+    """Add the ops of a tree to the totals."""
+    event = node.event
+    name = event.name.removeprefix(ATEN)
+    is_aten = event.name.startswith(ATEN)
+    has_tensors = any(item.shape for item in event.inputs)
+    inner_ops = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
+    inner_us = sum(child.busy_us for child in inner_ops)
+    # An op that only calls others stands for nothing itself: its inner ops are counted below.
+    is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
+    computes_by_itself = name not in HOST_OPS and not is_delegated
+    stands_for_its_tree = is_recognised(name) or computes_by_itself
+    if is_aten and has_tensors and stands_for_its_tree:
+        key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
+        totals.times_us_by_op[key].append(node.busy_us)
+        totals.counted_events.append(event)
+        return
+    for child in node.children:
+        _collect_ops(child, is_recognised, totals)
+    if _is_unshaped(event) and not is_aten:
+        # Its own work: kernels that it launches itself, or host time outside of inner ops.
+        launched_us = sum(_launched_us(child) for child in node.children)
+        self_us = launched_us or node.busy_us - inner_us
+        totals.unshaped_us[event.name] += max(0.0, self_us)
+
+
+def _launched_us(node: _Node) -> float:
+    """Return the kernel time of a launch; 0 of other events."""
+    return node.busy_us if node.event.category in LAUNCH_CATEGORIES else 0.0
+
+
+def _is_unshaped(event: Slice) -> bool:
+    """Whether an event computes by itself: a compiled region, or an op of an extension."""
+    if event.category != "cpu_op" or event.name.startswith((NODE, "torch::autograd")):
+        return False
+    is_compiled = "CompiledFxGraph" in event.name or "Compiled Region" in event.name
+    return is_compiled or "::" in event.name
+
+
+def _collect_lone_kernels(events: Sequence[Slice], totals: _Totals) -> None:
+    """Add kernels whose launch the trace lacks to what has no shapes."""
+    launches = {
+        event.correlation
+        for event in events
+        if event.category in LAUNCH_CATEGORIES and event.correlation is not None
+    }
+    for event in events:
+        if event.category in KERNEL_CATEGORIES and event.correlation not in launches:
+            totals.unshaped_us[event.name] += event.length
+
+
+def _issue_us(node: _Node) -> float:
+    """Return the time of an event without the calls in which the host waits for the device."""
+    return node.event.length - sum(_waited_us(child) for child in _walk(node))
+
+
+def _walk(node: _Node) -> Iterator[_Node]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _waited_us(node: _Node) -> float:
+    event = node.event
+    is_wait = event.category in LAUNCH_CATEGORIES and any(word in event.name for word in WAITS)
+    return event.length if is_wait else 0.0
