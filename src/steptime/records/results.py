@@ -66,8 +66,8 @@ NO_RECORD = -1
 RECORD_PLACES = ("tried", "predicted_at")  # places of the records of a row
 ALL_COLUMNS = ("name", *RESULT_COLUMNS, "label", *RECORD_PLACES)
 MAKERS = (  # modules on which the frame hangs
-    *("results", "result_attempts", "record_groups", "group_columns", "group_members", "pair_keys"),
-    *("setting_columns", "short_names", "row", "statistics"),
+    *("results", "result_attempts", "pair_keys", "setting_columns", "short_names", "row"),
+    *("statistics", "groups/record_groups", "groups/group_columns", "groups/group_members"),
 )
 LABEL_COLUMNS = ("platform", "method", "predicted_by", "stack")  # that names do not tell
 

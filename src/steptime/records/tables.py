@@ -107,7 +107,7 @@ class Tables:
             return FrameFacts()
 
         # The code that makes results is part of the name: other code makes them anew.
-        maker_paths = [Path(__file__).with_name(f"{name}.py") for name in makers]
+        maker_paths = [Path(__file__).parent / f"{name}.py" for name in makers]
         code_hash = hashlib.sha256(b"".join(path.read_bytes() for path in maker_paths)).hexdigest()
         name_hash = hash_text(self._folder_rows[0].name + code_hash)[:8]
         cache_name = f"results-{name_hash}-{rows_cache.stem.removeprefix('rows-')}"
