@@ -137,7 +137,8 @@ def lower_training(
     parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
     update_bytes = numbers["update_bytes"]
     is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
-    # A stack without `update_bytes` has an update kernel for each weight.
+    # `update_bytes` are those of a stack's fused Adam. Stacks without it, and other optimizers,
+    # have an update kernel for each weight.
     has_fused_update = update_bytes > 0 and is_adam
     if has_fused_update:
         kernels.append(fused_update(update_bytes * parameters, parameters))

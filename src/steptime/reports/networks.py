@@ -83,6 +83,7 @@ def select_networks(data: Data, limit: int) -> Sequence[Row]:
     """
     if data.count_results() <= limit:
         return data.results
+    # The place of a row's first record in its folder, which breaks ties.
     first_place = pl.coalesce(pl.col("tried").list.first(), "predicted_at")
     urgency = [  # in ascending order: what failed (false), what is farthest off, what is slowest
         pl.col("status").fill_null("ok") == "ok",

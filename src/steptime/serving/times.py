@@ -234,7 +234,7 @@ def predict_energy(
         decode: a step that makes a token of each sequence.
     """
     energy_j = duration_s = 0.0
-    # The prefill makes the first token.
+    # Each of these steps runs all sequences of a replica. The prefill makes their first tokens.
     for step, count in ((prefill, 1), (decode, service.output - 1)):
         step_s = (step.seconds,) * 3  # without an interval
         running_j = running_w(phases.device) * (step.seconds - step.host_s)

@@ -382,6 +382,7 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     b = rng.standard_normal((DRAWS, runs_b)) + true_change
     no_clipping = np.full(DRAWS, true_change)
     change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
+    # `evidence` is the change less what noise leaves open, in units of the noise.
     evidence = _weigh_evidence(a, b, change)
     return float(true_change - np.quantile(evidence, 1 - PAIR_POWER))
 

@@ -145,6 +145,7 @@ def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) ->
         return None
     columns = record_columns(data)
     names = dict.fromkeys(["batch", *data.hyperparameters, *NETWORK_FEATURES, *RUN_OPTIONS])
+    # The sides of a pair may have types of their own (`--any-dtype`): the type is no feature of it.
     cells = {name: columns[name] for name in names if name not in (by, "dtype")}
     features = groups.facts_frame(np.arange(len(groups)), cells).drop("id")
     ratio = pairing.columns.ratio

@@ -129,6 +129,7 @@ def _tie_weights(program: Program, ties: Mapping[str, str]) -> None:
         specs = {program.specs[name] for name in tied_names}
         if len(specs) > 1:
             raise ValueError(f"tied weights of unlike shapes, {shorten(first_path)}")
+        # Only weights that an op reads get into the graph, so the common path is one of theirs.
         names_read = [name for name in tied_names if name in tensors_read]
         first_name = names_read[0] if names_read else tied_names[0]
         common_path = program.weight_paths[first_name]

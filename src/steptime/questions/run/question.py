@@ -161,7 +161,9 @@ def run(
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
         check_choice("--strategy", strategy, STRATEGIES)
-    cell_parts = options.over_replicas(workload, worker, replica_count, strategy, no_overlap)
+    replicated_workload, replica_options = options.over_replicas(
+        workload, worker, replica_count, strategy, no_overlap
+    )
     means = Means(
         budget_s=BUDGET_S if budget_s is None else budget_s,
         time_limit_s=limit_s,
@@ -171,7 +173,9 @@ def run(
     )
     trace_file = None if trace is None else Path(trace)
     is_profiled = profile or trace_file is not None
-    return _measure(*cell_parts, backend, means, is_profiled, trace_file, folder)
+    return _measure(
+        replicated_workload, replica_options, backend, means, is_profiled, trace_file, folder
+    )
 
 
 def _count(value: float | str | None, option: str, **bounds: int) -> int | None:
