@@ -260,8 +260,8 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
         positions = ranks / len(log_sizes)
         if kind_cases[0].is_single_op:
             log_range = max(np.ptp(log_sizes), MIN_RANGE)
-            # Ops are spread over the mean of rank and log of the size. Steps go by rank alone: few are
-            # far larger or smaller than the others, with residuals of their own.
+            # Ops are spread over the mean of rank and log of the size. Steps go by rank alone:
+            # few are far larger or smaller than the others, with residuals of their own.
             positions += (log_sizes - log_sizes.min()) / log_range
         indices = draw_evenly(positions.tolist(), kind_point_count, draw)
         choice += [kind_cases[i] for i in indices]
