@@ -75,8 +75,8 @@ def test_modules_of_one_class_are_exported_by_two_processes_at_once(folder, monk
     export = registry.load(place)
     files_of_other_process: list[str] = []
 
-    def export_while_another_process_does(*arguments):
-        fixed_batch_reason = export(*arguments)
+    def export_while_another_process_does(*arguments, **settings):
+        fixed_batch_reason = export(*arguments, **settings)
         if not files_of_other_process:
             files_of_other_process.append("")  # the export below is not interrupted again
             module = torch.nn.Linear(8, 6)

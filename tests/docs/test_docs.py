@@ -988,7 +988,7 @@ def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_pa
     for name, text in made.items():
         tags = re.findall(r"<(?:script|img|iframe|link)[^>]*>", text)
         assert not [tag for tag in tags if "//" in tag], name
-    options = made[Path("commands.html")]
+    options = made[Path("commands/steptime-predict.html")]
     assert "--host" in options
     assert "\u2013host" not in options  # a dash, which no command takes
     index = (tmp_path / "searchindex.js").read_text("utf-8")
