@@ -264,7 +264,8 @@ def history_lines(draws: int) -> Iterator[str]:
 
 INTRODUCTION = """# Error rates of the gates
 
-How often does a gate stop a pull request without a reason, and which slowdowns does it find?
+How often does `compare --fail-on slower`, the gate of a CI, stop a pull request without a
+reason? Which slowdowns does it find?
 
 ```console
 $ steptime compare main branch --fail-on slower --margin 3%
@@ -279,15 +280,16 @@ cnn residual, filters 32, batch 4: 53.4 % slower (49.9 % to 57.6 %)
 Both gates promise at most 5 % of false alarms. Each answer says the smallest slowdown that it finds
 in 90 % of cases ([how they judge](measuring.md#did-a-folder-become-slower)).
 
-Every number of this page comes from simulated noise of known kinds, {draws:,} draws a cell, with
-networks from a pool of {pool:,}, seed {seed} and a margin of 3 %. Repeat it with
+Every number of this page comes from simulated times. A row is a kind of noise, a number the
+share of {draws:,} draws, with networks from a pool of {pool:,}, seed {seed} and a margin
+of 3 %. Repeat it with
 `python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`.
 
 """
 SUMMARY = """* **False alarms.** `compare` raises one in at most {compare} % of comparisons of equal
   folders, and `history` in at most {history} % of series without a change.
-* **Slowdowns that are found.** One network of 24 is 10 % slower, and its times vary by 3 % from run
-  to run: 2 runs a side find it in {two} % of cases, 5 runs in {five} %, 10 runs in {ten} %."""
+* **Slowdowns that are found.** If one network of 24 is 10 % slower, and times vary by 3 % from run
+  to run, 2 runs a branch find it in {two} % of cases, 5 runs in {five} %, 10 runs in {ten} %."""
 FALSE_ALARMS = """## False alarms of `compare`
 
 Share of comparisons of a folder with itself [%] in which a network is called slower or faster.
