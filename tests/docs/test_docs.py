@@ -71,12 +71,12 @@ TASKS = [page for page in PAGES if page.parent.name == "tasks"]
 COMMAND_PAGES = [page for page in PAGES if page.parent.name == "commands"]
 EXACT = (
     "count", "predict", "fit", "choose", "split", "scale", "energy", "list", "why",
-    "whatif", "systolic", "report",
+    "whatif", "systolic", "report", "plan", "serve",
 )  # fmt: skip
 SLOW = ("run", "sweep", "calibrate", "data")
 COMMANDS = command_lines()
 QUICK = (
-    *EXACT, "compare", "query", "doctor", "import", "evaluate", "plan", "serve",
+    *EXACT, "compare", "query", "doctor", "import", "evaluate",
     *(name for name in COMMANDS if name.startswith("analyse ")),
 )  # fmt: skip
 
