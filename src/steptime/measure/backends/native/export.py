@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def export(
     axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
     if axis >= len(next(iter(shapes_of(inputs).values()))):
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
-    fixed_batch_reason, program, is_unrolled, assumptions = _export_somehow(
+    fixed_batch_reason, program, is_unrolled, assumptions = _export_with_assumptions(
         module, network, inputs, axis
     )
     decompose_unknown(program)
@@ -103,35 +103,44 @@ def export(
     return fixed_batch_reason
 
 
-def _export_somehow(
+def _export_with_assumptions(
     module: nn.Module, network: nn.Module, inputs: Mapping[str, Spec], axis: int
 ) -> tuple[str, Any, bool, list[str]]:
     """Return the results of `_export_with_open_batch` and what they assume.
 
-    Where the plain export needs them, small integer tensors keep their values.
+    Where the plain export fails, or leaves sizes to values, small integer tensors keep theirs.
 
     Args:
         module: the module as it was made.
         network: its copy on the CPU, whose large tensors have no values.
         inputs: shape and type by name.
         axis: that of the batch.
+
+    Raises:
+        Exception: that of the plain export, if neither export works.
     """
     buffers = list_value_buffers(module)
-    plain: tuple[str, Any, bool] | None = None
-    fault: Exception | None = None
     try:
         plain = _export_with_open_batch(network, inputs, axis)
-        if not (buffers and _has_value_sizes(plain[1])):
-            return (*plain, [])
-    except Exception as error:  # noqa: BLE001  # values may be all that it lacks
-        fault = error
-    with keep_small_values(network, buffers) as assumptions:
-        try:
-            return (*_export_with_open_batch(network, inputs, axis), assumptions)
-        except Exception:  # noqa: BLE001  # then it is as it was without them
-            if plain is None:
-                raise fault from None  # type: ignore[misc]  # without a result there was a fault
+    except Exception:
+        exported = _export_with_values(network, buffers, inputs, axis)
+        if exported is None:
+            raise
+        return exported
+    if buffers and _has_value_sizes(plain[1]):
+        exported = _export_with_values(network, buffers, inputs, axis)
+        if exported is not None:
+            return exported
     return (*plain, [])
+
+
+def _export_with_values(
+    network: nn.Module, buffers: Collection[str], inputs: Mapping[str, Spec], axis: int
+) -> tuple[str, Any, bool, list[str]] | None:
+    """Export while small integer tensors keep their values; None if that fails, for any reason."""
+    with keep_small_values(network, buffers) as assumptions, contextlib.suppress(Exception):
+        return (*_export_with_open_batch(network, inputs, axis), assumptions)
+    return None
 
 
 def _has_value_sizes(program: Any) -> bool:
