@@ -1,6 +1,6 @@
 """The cost of a network: FLOP and bytes of each op, and the memory at its worst moment."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -111,15 +111,29 @@ def live_bytes(
     permanent_bytes = sum(
         stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
     )
-    live_bytes_of_moments = [permanent_bytes]
-    current_bytes = permanent_bytes
-    for op, (allocated, freed) in zip(
-        graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True
-    ):
+    bytes_of_ops = zip(graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True)
+    moments = [
+        (allocated, [op_scratch_bytes.get(op.name, 0)], freed)
+        for op, (allocated, freed) in bytes_of_ops
+    ]
+    return sum_living_bytes([([permanent_bytes], [], []), *moments])
+
+
+def sum_living_bytes(
+    moments: Iterable[tuple[Sequence[int], Sequence[int], Sequence[int]]],
+) -> list[int]:
+    """Return the bytes that live at each moment of a step.
+
+    Args:
+        moments: sizes that a moment allocates, that are its scratch, and that it frees at its end.
+    """
+    living_bytes: list[int] = []
+    current_bytes = 0
+    for allocated, scratch, freed in moments:
         current_bytes += sum(allocated)
-        live_bytes_of_moments.append(current_bytes + op_scratch_bytes.get(op.name, 0))
+        living_bytes.append(current_bytes + sum(scratch))
         current_bytes -= sum(freed)
-    return live_bytes_of_moments
+    return living_bytes
 
 
 def permanent_tensors(graph: Graph) -> set[str]:

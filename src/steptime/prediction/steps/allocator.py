@@ -28,17 +28,6 @@ def blocks_bytes(
     return peak_segment_bytes(list_allocations(graph, stack, sizes)) - peak_bytes
 
 
-def sum_living_bytes(allocations: Sequence[Allocation]) -> list[int]:
-    """Return the bytes that live at each moment of a step; as `live_bytes`, of its allocations."""
-    living_bytes: list[int] = []
-    current_bytes = 0
-    for allocation in allocations:
-        current_bytes += sum(allocation.allocated)
-        living_bytes.append(current_bytes + sum(allocation.scratch))
-        current_bytes -= sum(allocation.freed)
-    return living_bytes
-
-
 def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
     """Return the most bytes that PyTorch's allocator holds during a step (`blocks_bytes`)."""
     allocated = _sum_pools([allocation.allocated for allocation in allocations])

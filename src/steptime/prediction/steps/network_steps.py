@@ -12,7 +12,7 @@ from steptime.core.dtypes import precision
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
-from steptime.network.count import live_bytes, op_work
+from steptime.network.count import live_bytes, op_work, sum_living_bytes
 from steptime.prediction.low_products import lower_products
 from steptime.prediction.lower import Lowered
 from steptime.prediction.memory import (
@@ -22,7 +22,7 @@ from steptime.prediction.memory import (
     stack_sizes,
     worst_moment,
 )
-from steptime.prediction.steps.allocator import blocks_bytes, peak_segment_bytes, sum_living_bytes
+from steptime.prediction.steps.allocator import blocks_bytes, peak_segment_bytes
 from steptime.prediction.steps.states import merge_updates, sizes_on_host
 from steptime.prediction.steps.step_graphs import build_steps
 from steptime.prediction.steps.step_setup import StepSetup
