@@ -146,7 +146,7 @@ def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path):
         question.reply("calibrated")
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the next test holds a part of the rows, by bytes and more narrowly
 def test_published_fine_tunings_are_predicted_as_far_as_they_can_be():
     """Both ways: no source is nearer or farther than the page of predictions says.
 
