@@ -391,8 +391,8 @@ ANALYSIS = Analysis(
     section="Where the time goes",
     chart="steptime.reports.charts.breakdown:chart",
     settings=(
-        Setting("by", f"Rows: {', '.join(GROUP_NAMES)}.", "kind"),
-        Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("by_network", "Rows of each network, not of their mean.", default=False, kind=bool),
+        Setting("by", f"What a row is: {', '.join(GROUP_NAMES)}.", "kind"),
+        Setting("model", "Only networks with TEXT in their name.", metavar="TEXT"),
+        Setting("by_network", "Show each network, not the mean of all.", default=False, kind=bool),
     ),
 )

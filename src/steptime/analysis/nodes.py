@@ -387,8 +387,8 @@ ANALYSIS = Analysis(
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(
-        Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", metavar="Z"),
+        Setting("margin", "Name only nodes that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
+        Setting("threshold", "Name only nodes of larger robust z.", f"{THRESHOLD:g}", metavar="Z"),
     ),
     folders=1000,
     fails={

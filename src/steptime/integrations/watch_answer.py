@@ -43,7 +43,7 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         examples_per_s: throughput of one process; None where unknown.
         predicted_s: predicted seconds of a step without waiting; None without a prediction.
         predicted_low_s: lower end of the interval of the prediction; None where unknown.
-        predicted_high_s: upper end of the same.
+        predicted_high_s: upper end of the 80 % interval of `predicted_s`.
         predicted_from: what the prediction was made from: export of the network, or trace of one
             step where it cannot be exported; None without a prediction.
         ratio: measured over predicted seconds; None without a prediction.

@@ -31,7 +31,7 @@ class ImportedFormat(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         format: name of the reader that took the files.
-        files: their number.
+        files: number of files.
     """
 
     format: str
@@ -115,9 +115,11 @@ def import_(
     Args:
         paths: Files, folders, .tar or .tar.gz archives.
         out: Folder of records.
-        mapping: What columns mean: a file, or a mapping of the house, such as hyperfine.
+        mapping: What the columns mean: a mapping file, or the name of a shipped mapping, such as
+            hyperfine.
         steps: Number of steps in a trace that does not mark them.
-        model: The network, where the file does not say it; a column in braces: {name}.
+        model: The network, where the file does not say it; {name} stands for the cell of that
+            column.
         batch: Examples of one replica in a step, where the file does not say them.
         device: The device, where the file does not say it.
         dtype: Data type, where the file does not say it.

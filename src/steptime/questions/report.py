@@ -156,9 +156,10 @@ def report(
     Args:
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
-        mapping: For a table in place of a folder: what its columns mean.
-        expected: References: a table of networks and quantities, or records of a reference
-            machine. A step without a reference is held against its prediction; predicted: all.
+        mapping: A file that says what columns mean; a table may then replace the folder.
+        expected: Check against references: a table of networks and quantities, records of a
+            reference machine, or predicted. A step without a reference is compared with its
+            prediction.
         limit: With --expected: the share of the expected speed that passes. Default: 95% of a
             reference, the slow end of the 80 % interval of a prediction.
 

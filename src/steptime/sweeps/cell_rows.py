@@ -68,7 +68,7 @@ class StatusCount(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         status: ok, oom, timeout, unsupported or failed.
-        cells: their number.
+        cells: number of cells.
     """
 
     status: str
@@ -79,8 +79,8 @@ class CauseCount(AnswerRow, frozen=True, kw_only=True):
     """The number of cells without a number for one cause.
 
     Attributes:
-        cause: a word of the table of causes.
-        cells: their number.
+        cause: the cause: a word of the table of causes in docs/sweeps.md.
+        cells: number of cells.
     """
 
     cause: str

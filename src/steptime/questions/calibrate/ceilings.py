@@ -82,7 +82,7 @@ class AllReduceTime(AnswerRow, frozen=True, kw_only=True):
     """The all-reduces of one size.
 
     Attributes:
-        bytes: what each process holds.
+        bytes: bytes that each process holds.
         all_reduce_s: their median seconds.
         fit_error: predicted / measured - 1, by the ring formula with the link that was fitted.
     """

@@ -78,12 +78,13 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         stack: the software.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         weights: the type of the weights, or `all`.
         context_tokens: tokens that the cache has room for.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
-        assumed: settings that decide the answer, by the option that changes them.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         rows: the devices; those that it does not fit are last.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.

@@ -90,19 +90,19 @@ class PairRow(PairStep, frozen=True, kw_only=True):
         a: the side that b is compared with.
         b: the other side.
         quantity: the quantity that is compared.
-        level: with --by, the level of b.
-        against: with --by, the level of a.
+        level: with --by, the value of the column on side b.
+        against: with --by, the value of the column on side a.
         ratio: b / a.
         ratio_low: low end of the ratio's 95 % interval.
         ratio_high: high end of the ratio's 95 % interval.
-        verdict: verdict on b: faster, slower, same or unsure; None where a side is no sample.
+        verdict: verdict on b: faster, slower, same or unsure; None where a side has no samples.
         p_value: probability of such a ratio without a difference.
         smallest_slowdown: of two folders: the smallest slowdown of this step that would have been
             found with 90 % power, 0.1 for 10 %; None where a side has a single run.
         interval: between-runs, or within-run where a side has a single run.
         steady: whether both sides reached a steady state; None if unknown.
         differing_options: options of the method that differ.
-        differ: all differences beside the compared one, such as "threads 1 | 2".
+        differ: all differences apart from the compared one, such as "threads 1 | 2".
         flop_per_s: speed of a measured step, by its predicted FLOP.
         peak_fraction: this speed over the device's peak.
         roof_fraction: this speed over the roofline's bound.

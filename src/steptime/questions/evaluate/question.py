@@ -52,7 +52,7 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
         rows: errors of the method, of other methods and of published predictions.
         groups: errors of the method in each group.
         worst: the cases that the method misses by most.
-        unasked: rows for which no prediction can be asked, by cause.
+        unasked: rows for which no prediction is possible, by cause.
         compared_cases: cases that all methods predict, on which they are compared.
         headline: where a picture was drawn.
         notes: remarks that change how the answer is read.
@@ -95,7 +95,7 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
         rows: errors of each quantity of each set.
         groups: errors of their groups.
         calibrated: errors of rows that did not calibrate their device, with `--calibrate-with`.
-        unasked: rows for which no prediction can be asked, by reason.
+        unasked: rows for which no prediction is possible, by reason.
         worst: the rows that the method misses by most.
         cases: all rows that were scored.
         headline: where a picture was drawn.
@@ -173,15 +173,16 @@ def evaluate(
     Args:
         paths: A folder of records, or a .csv, .tsv, .jsonl or .json (.gz) of cases; or tables of
             steps of trainings.
-        method: A method, or FILE.py:NAME, a price (kernel, device) -> seconds.
-        calibrate_with: Calibrate each device with N of its cases; score the rest.
-        by: Groups: kind, device, family, condition, regime; of trainings model, device, block,
-            stack, dtype, devices.
+        method: A method (steptime list methods), or FILE.py:NAME, a function (kernel, device) ->
+            seconds.
+        calibrate_with: Calibrate each device with N of its cases, and score the others.
+        by: Columns of the groups: kind, device, family, condition, regime; for trainings model,
+            device, block, stack, dtype, devices.
         mapping: What the columns of a table mean.
-        draws: With --calibrate-with: draws of the N cases.
-        max_rows: With --map: score N rows of each kind on each device.
+        draws: With --calibrate-with: how often N cases are drawn.
+        max_rows: With --map: score only N rows of each kind of op on each device.
         worst: Show the K cases with the largest errors; JSON has 5 of them without it.
-        strict: Refuse the table at the first row that cannot be asked.
+        strict: Stop at the first row for which no prediction is possible.
         out: A picture: .png, .svg, .pdf or .html.
 
     Raises:

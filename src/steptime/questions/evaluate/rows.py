@@ -10,7 +10,7 @@ class MethodErrors(ErrorFigures, frozen=True, kw_only=True):
     """Errors of a method on all cases, or on those of a group.
 
     Attributes:
-        method: the method, and on which cases.
+        method: the method, and the cases on which it is scored.
         spread: the smallest and the largest `mape` of the draws, None without draws.
         constants: number of constants that the method has, or that a calibration moved.
         points: cases of each device that calibrated it.
@@ -99,7 +99,7 @@ class UnaskedRows(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         cause: why not.
-        rows: their number.
+        rows: number of rows.
         example: the place of one of them.
     """
 
@@ -114,7 +114,8 @@ class TrainingErrors(ErrorFigures, frozen=True, kw_only=True):
     Attributes:
         set: the set of rows.
         quantity: the quantity.
-        fits: share of rows of which it is rightly said whether they fit, None if none says it.
+        fits: share of rows for which the prediction says rightly whether they fit, None if no row
+            says it.
     """
 
     set: str
@@ -126,7 +127,7 @@ class SetErrors(TrainingErrors, frozen=True, kw_only=True):
     """Errors of a quantity in a whole set.
 
     Attributes:
-        row_count: rows of the set, those that cannot be asked among them.
+        row_count: rows of the set, also those without a prediction.
     """
 
     row_count: int
@@ -138,7 +139,8 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         device: the device.
-        block: what of the rows the constants of their stack were not fitted on.
+        block: what is new to the constants of their stack: unseen model, unseen device, larger
+            scale; or seen.
         stack: the software that ran the steps.
         dtype: data type.
         device_count: number of devices.
@@ -181,14 +183,15 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         dtype: data type.
         stack: the software that ran the step, None if it is not said.
         device_count: number of devices.
-        block: what of the row the constants of its stack were not fitted on.
+        block: what is new to the constants of its stack: unseen model, unseen device, larger scale;
+            or seen.
         quantity: the quantity.
         measured: measured value.
         predicted: predicted value.
         low: lower end of the interval of the prediction, None without one.
         high: upper end of the same.
         ratio: predicted / measured.
-        fits: whether it is rightly said that the plan fits, None if nothing is said.
+        fits: whether the prediction says rightly that the plan fits, None if the row does not say.
         parts: predicted seconds of the parts of a step.
     """
 
@@ -215,7 +218,7 @@ class UnaskedTrainings(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         set: the set.
-        rows: their number.
+        rows: number of rows.
         reason: why not.
         first: the place of the first of them.
     """

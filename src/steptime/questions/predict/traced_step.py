@@ -27,8 +27,8 @@ class TracedKind(AnswerRow, frozen=True, kw_only=True):
         pass_: forward, backward or update.
         calls: how often such ops run in a step.
         measured_s: their seconds in the trace.
-        predicted_s: the same as predicted on the device of the trace.
-        measured_over_predicted: the ratio of both, which is carried over op by op.
+        predicted_s: their predicted seconds on the device of the trace.
+        measured_over_predicted: `measured_s` over `predicted_s`, by which `step_s` is corrected.
         step_s: their seconds on the device that is asked for.
     """
 
@@ -58,15 +58,16 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         forward_s: seconds of the ops of the forward pass.
         backward_s: seconds of the ops of the backward pass.
         update_s: seconds of the ops of the optimizer.
-        unshaped_s: seconds of what has no shapes, scaled by the bandwidth of memory.
+        unshaped_s: seconds of ops without shapes, scaled by the bandwidth of memory.
         host_s: seconds of a step in which no op runs.
-        unshaped_share: share of the traced step that has no shapes.
+        unshaped_share: share of the traced step in ops without shapes.
         examples_per_s: throughput; null where the batch is unknown.
-        is_carried: whether measured over predicted is carried over; not between a CPU and a GPU.
-        predicted_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
+        is_carried: whether the ratio of measured to predicted time is applied to the new
+            prediction; not between a CPU and a GPU.
+        predicted_s: seconds of a step by the shapes of its ops alone, without this ratio.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
-        predicted_high_s: upper end of the same.
-        assumed: settings that decide the time, by the option that changes them.
+        predicted_high_s: upper end of the 80 % interval of `predicted_s`.
+        assumed: settings that were not given and decide the time, by the option that changes them.
         notes: remarks that change how the answer is read.
         rows: the ops by name and pass, the longest first.
     """

@@ -28,7 +28,7 @@ class LikelyCause(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         cause: the cause, in a word.
-        description: what would be the case.
+        description: what the cause means.
         check: the test.
         weight: share of the weight of all causes that are listed; it orders them.
         low_s: shortest step that the cause explains.

@@ -54,7 +54,8 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
         folder: the folder.
         bounds: number of steps by what binds them, the largest first.
         refusals: number of steps without a diagnosis by the reason.
-        assumed: settings that decide all predictions alike, by the option that changes them.
+        assumed: settings that were not given and decide all predictions alike, by the option that
+            changes them.
         rows: the diagnosis of each step, without what would help.
         headline: number of steps by what binds them, in a line.
         notes: remarks that change how the answer is read.
