@@ -235,7 +235,7 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
         yield _make_keyword_parameter(
-            "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
+            "fail_on", annotation, None, f"What makes it exit with 3: {', '.join(analysis.fails)}."
         )
     yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 

@@ -30,7 +30,7 @@ class ConvertAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         file: the file that was written.
-        batch: examples that the file is made for.
+        batch: number of examples for which the file is made.
         phase: train or infer.
         dtype: data type of weights and activations.
         parameters: parameters of the network.

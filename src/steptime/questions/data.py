@@ -17,7 +17,7 @@ class DataFile(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         file: its name in the folder.
-        sha256: its checksum, that of the published file.
+        sha256: its checksum, equal to that of the published file.
     """
 
     file: str

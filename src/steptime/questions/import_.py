@@ -57,7 +57,7 @@ class DuplicateFile(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         file: its path in the folder or in the archive.
-        duplicate_of: the file that is taken for the original.
+        duplicate_of: the path of the other file.
     """
 
     file: str
@@ -71,7 +71,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
         out: the folder of records.
         files: files at the paths.
         records: records that were written.
-        skipped_records: records that the folder held before, not written again.
+        skipped_records: records that the folder had before, not written again.
         rows: the files by format.
         unread: files and entries that were not read, with the reasons.
         duplicates: files with the content of another file.

@@ -33,7 +33,7 @@ class BestNetwork(AnswerRow, frozen=True, kw_only=True):
     """The measured network with the largest share of its device's peak.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
         peak_fraction: its speed over the device's peak.
@@ -66,7 +66,7 @@ class FarPredictions(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         number: number of such predictions.
-        disturbed: those whose measurement other work disturbed; None if unknown.
+        disturbed: number of these whose measurement other work disturbed; None if unknown.
     """
 
     number: int

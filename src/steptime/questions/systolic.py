@@ -37,11 +37,12 @@ class SystolicRow(AnswerRow, frozen=True, kw_only=True):
     """A network on a systolic array of one size.
 
     Attributes:
-        rows: rows of PEs.
-        columns: columns of PEs.
+        rows: rows of the array.
+        columns: columns of the array.
         cycles: cycles of the arithmetic, one op after another.
         time_s: seconds: the longer of arithmetic and DRAM, op by op.
-        utilisation: multiply-adds as a share of all cycles of all PEs; null without cycles.
+        utilisation: multiply-adds as a share of all cycles of all cells of the array; null without
+            cycles.
         dram_bytes: bytes between memory and buffer.
     """
 
@@ -59,10 +60,10 @@ class SystolicAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         batch: examples of the inference.
-        array: the array whose rows and columns of PEs vary.
-        dataflow: the operand that stays in the PEs: weight, input or output.
+        array: the array whose number of rows and columns varies.
+        dataflow: the operand that stays in the cells of the array: weight, input or output.
         rows: the arrays.
-        not_covered: ops that no array runs; they count as nothing.
+        not_covered: ops that no array runs; they count as no work.
         notes: remarks.
     """
 

@@ -138,7 +138,8 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         has_bytes: memory of that GPU or node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
-        predicted_on: the device that predicts the times, None where the budget alone counts.
+        predicted_on: the device for which the times are predicted, None if only the time budget of
+            a cell counts.
         script: the batch script.
     """
 

@@ -69,7 +69,8 @@ class MovedStep:
         unshaped_s: seconds of what has no shapes.
         host_s: seconds of a step in which no op runs.
         is_carried: whether what predictions are off by is carried over.
-        priced_s: seconds of a step by the shapes of its ops alone, without this ratio.
+        priced_s: seconds of a step by the shapes of its ops, without the ratio of measured to
+            predicted.
     """
 
     ops: tuple[MovedOp, ...]

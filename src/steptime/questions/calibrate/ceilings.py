@@ -83,7 +83,7 @@ class AllReduceTime(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         bytes: bytes that each process holds.
-        all_reduce_s: their median seconds.
+        all_reduce_s: median seconds of these all-reduces.
         fit_error: predicted / measured - 1, by the ring formula with the link that was fitted.
     """
 

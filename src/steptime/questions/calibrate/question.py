@@ -99,7 +99,7 @@ class CalibrateAnswer(Answer, frozen=True, kw_only=True):
         threads: CPU threads of the points, None if nothing was measured here.
         driver: the driver of the GPU, None for another device.
         measured_points: points that were measured here, None if none were.
-        check_points: points that were kept back to check the fit, None if nothing was measured
+        check_points: points that were left out of the fit to check it, None if nothing was measured
             here.
         check_mape: mean of |predicted / measured - 1| of the check points, None without any.
         drift: relative change of the first point when it was measured again at the end, None if it

@@ -50,7 +50,7 @@ class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
         request_error: predicted / measured - 1 of the request, with the calibration.
         request_left_out: predicted / measured - 1 of the request, calibrated on the other runs;
             None of a single run.
-        measured_ttft_s: mean TTFT in seconds, None where nobody measured them.
+        measured_ttft_s: mean TTFT in seconds, None if it was not measured.
         ttft_s: mean TTFT in seconds, as predicted with the calibration.
         ttft_before: predicted / measured - 1 of the TTFT, without calibration.
         ttft_error: predicted / measured - 1 of the TTFT, with the calibration.
@@ -95,7 +95,7 @@ class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         model: the network, as the runs name it.
         device: the device.
-        factor: seconds of the device over those that are predicted.
+        factor: measured seconds of the device over predicted seconds.
     """
 
     model: str
@@ -115,7 +115,8 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         networks: the factors of the networks that ran.
         median_request_error: median of |predicted / measured - 1| of a request, each run predicted
             without its own data; None of a single run.
-        median_ttft_error: the same median, of the TTFT.
+        median_ttft_error: median of |predicted / measured - 1| of the TTFT, each run predicted
+            without its own data; None of a single run.
         headline: how far left-out runs are off, and how to use the file.
         notes: remarks on what was left out.
     """

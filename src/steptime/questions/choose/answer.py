@@ -77,7 +77,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         examples_per_s: throughput.
         tokens_per_s: throughput in tokens, without padding; null for a network that reads no
             tokens.
-        best_batch: the smallest power of two with 90 % of the best speed among those that fit.
+        best_batch: the smallest batch, a power of two, with 90 % of the best speed of all that fit.
         best_examples_per_s: throughput at the best batch.
         train_s: seconds of the whole training.
         cost_total: cost of the whole training; null without a price.
@@ -195,9 +195,10 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
         path: the page.
         row_count: number of its rows.
         model: the networks to choose from.
-        dtype: the data types; empty text for that of the network on each device.
+        dtype: the data types to choose from; empty text for the usual type of the network on each
+            device.
         device: the devices.
-        batch: the batches of a replica, and `best`, that of each device.
+        batch: the batches of a replica to choose from; `best` is the best batch of each device.
         link: the links between replicas.
         replicas: the numbers of replicas.
         headline: the number of rows and the page.

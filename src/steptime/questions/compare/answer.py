@@ -51,13 +51,13 @@ class PairStep(AnswerRow, frozen=True, kw_only=True):
     """The step of a pair, or of what has no partner.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         family: family of the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel replicas.
         strategy: how replicas reduce gradients.
-        overlap: whether communication runs beside the backward pass.
+        overlap: whether communication overlaps the backward pass.
         dtype: data type of the step; None where the sides have different types.
         phase: train or infer.
         optimizer: the optimizer.
@@ -155,7 +155,7 @@ class LevelRow(AnswerRow, frozen=True, kw_only=True):
         faster_count: number of pairs with a faster b.
         slower_count: number of pairs with a slower b.
         equal_count: number of pairs that are certainly equal.
-        unsure_count: number of pairs that cannot be told apart.
+        unsure_count: number of pairs for which noise hides the answer.
     """
 
     level: str

@@ -7,7 +7,7 @@ class PairRatio(AnswerRow, frozen=True, kw_only=True):
     """The ratio of one pair.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
         ratio: b / a, for a prediction measured / predicted.

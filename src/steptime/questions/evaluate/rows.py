@@ -7,7 +7,7 @@ from steptime.core.answer import AnswerRow
 
 
 class MethodErrors(ErrorFigures, frozen=True, kw_only=True):
-    """Errors of a method on all cases, or on those of a group.
+    """Errors of a method on all cases, or on the cases of a group.
 
     Attributes:
         method: the method, and the cases on which it is scored.
@@ -47,10 +47,10 @@ class MissedOp(AnswerRow, frozen=True, kw_only=True):
         kind: the kind of op.
         pass_: forward or backward.
         sizes: sizes of its matrix products, or its bytes.
-        count: how often it stands in the case.
-        step_s: seconds of all of them.
-        compute_s: seconds of their arithmetic.
-        memory_s: seconds of their memory traffic.
+        count: how often the op runs in the case.
+        step_s: seconds of the op in the whole case.
+        compute_s: seconds of its arithmetic.
+        memory_s: seconds of its memory traffic.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class CaseErrors(AnswerRow, frozen=True, kw_only=True):
         measured_s: measured seconds.
         predicted_s: predicted seconds.
         low_s: lower end of the interval of the prediction, None without one.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         ratio: predicted / measured.
         ops: its slowest ops.
     """
@@ -100,7 +100,7 @@ class UnaskedRows(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         cause: why not.
         rows: number of rows.
-        example: the place of one of them.
+        example: the place (file and line) of one such row.
     """
 
     cause: str
@@ -181,7 +181,7 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         dtype: data type.
-        stack: the software that ran the step, None if it is not said.
+        stack: the software that ran the step, None if the row does not say.
         device_count: number of devices.
         block: what is new to the constants of its stack: unseen model, unseen device, larger scale;
             or seen.
@@ -189,7 +189,7 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         measured: measured value.
         predicted: predicted value.
         low: lower end of the interval of the prediction, None without one.
-        high: upper end of the same.
+        high: upper end of the interval of the prediction, None without one.
         ratio: predicted / measured.
         fits: whether the prediction says rightly that the plan fits, None if the row does not say.
         parts: predicted seconds of the parts of a step.
@@ -220,7 +220,7 @@ class UnaskedTrainings(AnswerRow, frozen=True, kw_only=True):
         set: the set.
         rows: number of rows.
         reason: why not.
-        first: the place of the first of them.
+        first: the place (file and line) of the first such row.
     """
 
     set: str

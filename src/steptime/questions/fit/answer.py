@@ -78,7 +78,7 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         dtype: data type of weights and activations.
         optimizer: the optimizer.
         tuning: the part of the network that is trained; null if all of it is.
-        batch: examples of the step that was asked for.
+        batch: examples of the step.
         assumed: settings that were not given and decide the answer, by the option that changes
             them.
         fits: whether the step is predicted to fit; null where the memory of the device is unknown.
@@ -108,7 +108,7 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         blocks_bytes: memory that the allocator holds beyond tensors; null where unknown.
         workspace_bytes: memory of the library of matrix products; null where unknown.
         context_bytes: memory of driver and kernels; null where unknown.
-        rows: the step at batches of powers of two up to the largest, and at the one asked for.
+        rows: the step at powers of two up to the largest batch, and at the given batch.
         would_fit: for a step that does not fit: commands of changed steps that fit, the cheapest
             first.
         training: time and cost of a training on `--tokens`; null without it.

@@ -51,7 +51,7 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
         peak_w: power limit.
         multiprocessors: multiprocessors; compute units of AMD.
         arrays: systolic arrays.
-        array_side: rows of PEs of a systolic array.
+        array_side: rows of a systolic array.
         cores: cores of a CPU.
         l2_bytes: size of its L2 cache.
         process_nm: process of its chip.

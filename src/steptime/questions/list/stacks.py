@@ -71,7 +71,7 @@ class StackRow(AnswerRow, frozen=True, kw_only=True):
         source: what it is, and the source of its description.
         backend: the backend that measures it; "" for none.
         is_compiled: whether the backend compiles.
-        trains: whether it trains; else it runs inference alone.
+        trains: whether it trains; else it only runs inference.
         since: the month of its state; "" for none.
         base: the stack that it equals in all that its file does not say; "" for none.
         fuses: units whose kernels also run the elementwise ops that follow: vector, matrix.

@@ -316,7 +316,7 @@ class AcceleratorRow(AnswerRow, frozen=True, kw_only=True):
         area_mm2: its area.
         power_w: its power.
         networks: the networks that were measured layer by layer.
-        published: numbers that stand alone.
+        published: numbers of the whole chip.
         source: the paper.
     """
 

@@ -46,7 +46,7 @@ class SplitFields(AnswerRow, frozen=True, kw_only=True):
         virtual: virtual pipeline stages of a device.
         shard: replicas among which ZeRO divides; 0 means all.
         recompute_layers: layers of each stage that are recomputed; 0 means all.
-        stages: layers of each stage; empty where they are shared out evenly.
+        stages: layers of each stage; empty where they are divided evenly.
         context_method: how context-parallel devices exchange keys and values.
         expert_tensor: 1 if each tensor-parallel device has whole experts, else 0.
         imbalance: tokens of the busiest expert-parallel device over the mean.

@@ -84,7 +84,7 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
 
 
 class RefusedPlans(AnswerRow, frozen=True, kw_only=True):
-    """The plans that one limit refuses.
+    """The number of plans that one limit refuses.
 
     Attributes:
         name: memory, budget_per_hour, days or watts.

@@ -35,7 +35,7 @@ class StepOfStack(StepTime, frozen=True, kw_only=True):
     """How long a step takes under one of several stacks.
 
     Attributes:
-        stack: the name of the stack that was asked for.
+        stack: the name of the stack.
     """
 
     stack: str
@@ -120,7 +120,7 @@ def predict(
         from_device: With --trace: the device that was traced. Default: as the trace says, else
             local.
         from_batch: With --trace: the traced batch. Default: as the shapes of its first layers show.
-        threads: With --trace of a CPU: predict the same CPU with N threads.
+        threads: With --trace of a CPU: predict the same CPU with K threads.
         sources: Show where the device's numbers come from.
         all_cells: Predict every combination of what MODEL, --device, --batch and --replicas list.
         replicas: With --grid: numbers of data-parallel replicas; each keeps the batch.

@@ -126,7 +126,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
         energy_high_j: upper end of the 80 % interval of `energy_j`.
         energy_max_j: energy of a step at the highest power of the device.
         energy_note: figures of the device that are missing for the energy, or not verified.
-        run: the energy of a run; null where no steps are asked for.
+        run: the energy of a run; null without `--steps`.
         training: time and cost of a training on `--tokens`; null without it.
         status: ok, or oom where the step does not fit.
         unmodelled: names of layers of unknown type, which count as no work.

@@ -29,7 +29,7 @@ class TracedKind(AnswerRow, frozen=True, kw_only=True):
         measured_s: their seconds in the trace.
         predicted_s: their predicted seconds on the device of the trace.
         measured_over_predicted: `measured_s` over `predicted_s`, by which `step_s` is corrected.
-        step_s: their seconds on the device that is asked for.
+        step_s: their predicted seconds on the device of the prediction.
     """
 
     kind: str
@@ -46,12 +46,12 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
 
     Attributes:
         trace: the file of the trace.
-        device: the device that is asked for.
+        device: the device of the prediction.
         from_device: the device on which the trace was taken.
         method: the cost model.
         batch: examples of a step; null where neither the trace nor an option says it.
         from_batch: examples of a step of the trace; null where unknown.
-        dtype: data type in place of that of the trace; null for that of the trace.
+        dtype: the data type of `--dtype`; null for the data type of the trace.
         traced_steps: number of steps in the trace.
         measured_s: seconds of a step in the trace.
         step_s: seconds of a step.
@@ -64,7 +64,8 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         examples_per_s: throughput; null where the batch is unknown.
         is_carried: whether the ratio of measured to predicted time is applied to the new
             prediction; not between a CPU and a GPU.
-        predicted_s: seconds of a step by the shapes of its ops alone, without this ratio.
+        predicted_s: seconds of a step by the shapes of its ops, without the ratio of measured to
+            predicted.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
         predicted_high_s: upper end of the 80 % interval of `predicted_s`.
         assumed: settings that were not given and decide the time, by the option that changes them.

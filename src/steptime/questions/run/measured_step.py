@@ -25,7 +25,7 @@ class StepStatistics(AnswerRow, frozen=True, kw_only=True):
         median: the median.
         mean: the mean.
         low_s: lower end of the 95 % interval of the median, None if unknown.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         min: the minimum.
         p5: the 5th percentile.
         p95: the 95th percentile.

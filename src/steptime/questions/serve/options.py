@@ -150,9 +150,9 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         max_context: Begin with the longest context that fits, at --running-sequences.
         max_users: Begin with the number of users that fit, each with --input and --output tokens.
         prefill_replicas: Further replicas that only read prompts; --replicas then only decode.
-        prefill_tensor: --tensor of the replicas that read prompts. Default: the same.
-        prefill_data: --data of the replicas that read prompts. Default: the same.
-        prefill_expert: --expert of the replicas that read prompts. Default: the same.
+        prefill_tensor: Tensor parallelism of the replicas that read prompts. Default: --tensor.
+        prefill_data: Data ranks of the replicas that read prompts. Default: --data.
+        prefill_expert: Expert ranks of the replicas that read prompts. Default: --expert.
         draft: Speculative decoding: what drafts tokens: a network, mtp, eagle, eagle3, ngram.
         speculate: Tokens drafted for each step. Default: 3, with mtp 1.
         accept: Chance that a drafted token is right, such as 0.7. Default: published, by --draft.

@@ -82,11 +82,12 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         data: ranks that divide the sequences (and experts).
         expert: data ranks that divide the experts (expert parallelism).
         replicas: independent copies of the server.
-        prefill_tensor: `tensor` of the replicas that read prompts; null if none do that alone.
-        prefill_pipeline: `pipeline` of the same; null if none do that alone.
-        prefill_data: `data` of the same; null if none do that alone.
-        prefill_expert: `expert` of the same; null if none do that alone.
-        prefill_replicas: replicas that only read prompts; null if none do.
+        prefill_tensor: `tensor` of the replicas that only read prompts; null without such replicas.
+        prefill_pipeline: `pipeline` of the replicas that only read prompts; null without such
+            replicas.
+        prefill_data: `data` of the replicas that only read prompts; null without such replicas.
+        prefill_expert: `expert` of the replicas that only read prompts; null without such replicas.
+        prefill_replicas: number of replicas that only read prompts; null without such replicas.
         ttft_low_s: lower end of the 80 % interval of `ttft_mean_s`; null where there is none.
         ttft_high_s: upper end of the 80 % interval of `ttft_mean_s`; null where there is none.
         tpot_low_s: lower end of the 80 % interval of `tpot_mean_s`; null where there is none.
@@ -125,7 +126,7 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         nearest_stack: the newest of `other_stacks`; null without any.
         other_stacks: mean times under the other candidate stacks, which the `any_stack` intervals
             cover.
-        command: the command line of the same server alone.
+        command: the command line that predicts this server by itself.
     """
 
     device: str

@@ -109,8 +109,8 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         offer: the offer that the price is from; null without a price.
         price_date: the date of the price; null without a price.
         load: the server under load; null where all sequences come at once.
-        headline: facts that a reader needs first: the memory that lacks, the bound of decoding,
-            the targets.
+        headline: facts that a reader needs first: missing memory, what limits decoding, the
+            targets.
         notes: remarks that change how the answer is read.
     """
 

@@ -58,7 +58,7 @@ NETWORK_CSV_COLUMNS = _network_columns("")
 
 
 class BoundCount(AnswerRow, frozen=True, kw_only=True):
-    """The number of networks that one thing binds.
+    """The number of networks with one bottleneck.
 
     Attributes:
         bound: compute, memory, host or communication.
@@ -75,16 +75,16 @@ class Summary(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         network_count: number of networks.
         speedup: geometric mean of the speed-ups at the same batch.
-        min_speedup: the smallest of them.
-        median_speedup: the median of them.
-        max_speedup: the largest of them.
+        min_speedup: the smallest of these speed-ups.
+        median_speedup: the median of these speed-ups.
+        max_speedup: the largest of these speed-ups.
         bounds: number of networks by what most of their step waits for before the change.
         newly_fitting_count: number of networks that fit only after the change.
         no_longer_fitting_count: number of networks that fit only before the change.
         larger_batch_count: number of networks whose largest batch changes.
-        batch_growth: geometric mean of the growth of their batch.
-        larger_batch_speedup: geometric mean of their speed-up in examples a second.
-        max_larger_batch_speedup: the largest of these speed-ups.
+        batch_growth: geometric mean of the factors by which their batches grow.
+        larger_batch_speedup: geometric mean of their speed-ups in examples a second.
+        max_larger_batch_speedup: the largest of these speed-ups with a larger batch.
         compute_bound_speedup: speed-up of compute-bound ops at the same batch.
         memory_bound_speedup: speed-up of memory-bound ops at the same batch.
         host_bound_speedup: speed-up of host-bound ops at the same batch.
@@ -111,7 +111,7 @@ class Summary(AnswerRow, frozen=True, kw_only=True):
 
 
 class OpClass(AnswerRow, frozen=True, kw_only=True):
-    """The ops that one thing binds before the change.
+    """The ops with one bottleneck before the change.
 
     Attributes:
         batch: whether the batch after the change is the `same` or `larger`.
@@ -136,7 +136,7 @@ class OpClass(AnswerRow, frozen=True, kw_only=True):
 
 
 class OpKindClass(AnswerRow, frozen=True, kw_only=True):
-    """The ops of a kind that one thing binds before the change, at the same batch.
+    """The ops of a kind with one bottleneck before the change, at the same batch.
 
     Attributes:
         kind: the kind of op (`steptime list ops`).
@@ -247,8 +247,8 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
     Attributes:
         changes: the changes of the device.
         summary: the speed-ups of all networks together.
-        classes: the ops by what binds them.
-        ops: the ops by kind, unit and what binds them, at the same batch.
+        classes: the ops, grouped by their bottleneck.
+        ops: the ops, grouped by kind, unit and bottleneck, at the same batch.
         rows: the networks, each at each batch.
         headline: the answer in a few sentences.
     """

@@ -36,7 +36,7 @@ class Shares(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         compute: arithmetic.
         memory: memory traffic.
-        host: calls and launches of the host.
+        host: calls and kernel launches of the host.
         input: waiting for input.
         communication: exposed communication.
         unexplained: time beyond the upper end of the predicted interval; null for a prediction.
