@@ -97,7 +97,7 @@ class PairRow(PairStep, frozen=True, kw_only=True):
         ratio_high: high end of the ratio's 95 % interval.
         verdict: verdict on b: faster, slower, same or unsure; None where a side has no samples.
         p_value: probability of such a ratio without a difference.
-        smallest_slowdown: of two folders: the smallest slowdown of this step that would have been
+        smallest_slowdown: for two folders: the smallest slowdown of this step that would have been
             found with 90 % power, 0.1 for 10 %; None where a side has a single run.
         interval: between-runs, or within-run where a side has a single run.
         steady: whether both sides reached a steady state; None if unknown.
@@ -196,10 +196,10 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         unpaired: steps without a partner.
         levels: with --by, the pairs of each level but the first.
         errors: errors of a as a prediction of b.
-        changes: of two folders, what became slower or faster.
-        is_judged: of two folders: whether some step that became twice as slow would have been
+        changes: for two folders: what became slower or faster.
+        is_judged: for two folders: whether some step that became twice as slow would have been
             found. False where no side has several runs, and where the hardware differs.
-        smallest_slowdown: of two folders: the smallest slowdown of one step that would have been
+        smallest_slowdown: for two folders: the smallest slowdown of one step that would have been
             found with 90 % power, 0.1 for 10 %: the median of the rows; None if unknown.
         nodes: with --by host, the nodes that are slow.
         headline: the ratios in the mean, and what changed.
