@@ -90,7 +90,7 @@ class ServingConstant(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
-    """What a network's steps take on the device.
+    """The factor of a network's time on a device.
 
     Attributes:
         model: the network, as the runs name it.
@@ -104,7 +104,7 @@ class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
-    """Constants of servers, as runs of clients tell them.
+    """Constants of servers, fitted to benchmarks of them.
 
     Attributes:
         path: the file of the calibration; None if none was written.

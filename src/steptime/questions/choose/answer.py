@@ -132,9 +132,9 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         dtype: data type of weights and activations; null where devices have several.
         optimizer: the optimizer.
         tuning: the part of the network that is trained; null if all of it is.
-        examples: examples of an epoch; null of a training in tokens.
-        epochs: epochs of the training; null of a training in tokens.
-        tokens: tokens of the training; null of a training in examples.
+        examples: examples of an epoch; null for a training in tokens.
+        epochs: epochs of the training; null for a training in tokens.
+        tokens: tokens of the training; null for a training in examples.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
         rows: the training on each device; devices that it does not fit are last.

@@ -40,7 +40,7 @@ RIVAL_COLUMNS = (
 
 
 class CostSums(AnswerRow, frozen=True, kw_only=True):
-    """Latency and energy of one example; ends are null where a layer was measured itself.
+    """Latency and energy of one example; low and high ends are null for a measured layer.
 
     Attributes:
         latency_s: seconds.
@@ -108,7 +108,7 @@ class OpEnergyRow(AnswerRow, frozen=True, kw_only=True):
 
 
 class EstimatedEnergy(AnswerRow, frozen=True, kw_only=True):
-    """The energy of the ops that no accelerator runs, estimated from operations; in no sum.
+    """The estimated energy of the ops that no accelerator runs; no sum includes it.
 
     Attributes:
         dtype: data type of the arithmetic.
@@ -128,7 +128,7 @@ class EstimatedEnergy(AnswerRow, frozen=True, kw_only=True):
 
 
 class DramEnergy(AnswerRow, frozen=True, kw_only=True):
-    """The energy of DRAM for the layers whose bytes are known; in no sum.
+    """The energy of DRAM for the layers whose bytes are known; no sum includes it.
 
     Attributes:
         dram_bytes: bytes of DRAM.

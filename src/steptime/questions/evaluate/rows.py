@@ -95,7 +95,7 @@ class CaseErrors(AnswerRow, frozen=True, kw_only=True):
 
 
 class UnaskedRows(AnswerRow, frozen=True, kw_only=True):
-    """Rows for which no prediction can be asked.
+    """Rows for which no prediction is possible.
 
     Attributes:
         cause: why not.
@@ -155,7 +155,7 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
 
 
 class CalibratedErrors(TrainingErrors, frozen=True, kw_only=True):
-    """Errors of the rows of a device and stack that did not calibrate it.
+    """Errors of the rows of a device and stack that were not used to calibrate it.
 
     Attributes:
         device: the device.
@@ -214,7 +214,7 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
 
 
 class UnaskedTrainings(AnswerRow, frozen=True, kw_only=True):
-    """Rows of a set for which no prediction can be asked.
+    """Rows of a set for which no prediction is possible.
 
     Attributes:
         set: the set.

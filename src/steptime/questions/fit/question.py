@@ -53,7 +53,7 @@ def fit(
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         tokens: Tokens of a whole training of a language model: shows its time and cost.
         prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
-        from_: A training command or recipe of another tool, if it names no model.
+        from_: A training command or recipe of another tool that names no model; MODEL names it.
         emit: Print the step as a command or recipe of a tool: axolotl, trl, deepspeed, accelerate,
             megatron.
         max_context: Begin with the longest context that fits (for GGUF --weights, or --stack vllm

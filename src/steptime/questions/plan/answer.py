@@ -211,7 +211,7 @@ class PeakShare(AnswerRow, frozen=True, kw_only=True):
 
 
 class StackTime(AnswerRow, frozen=True, kw_only=True):
-    """The step of a plan under another stack that could be meant.
+    """The step of a plan under another candidate stack.
 
     Attributes:
         stack: the stack.

@@ -98,7 +98,7 @@ def plan(
         out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
         page: Write an .html page to choose plans in: MODEL, --device, --device-count, --length,
             --global-batch and --dtype take lists.
-        from_: A training command or recipe of another tool, if it names no model.
+        from_: A training command or recipe of another tool that names no model; MODEL names it.
         emit: Print the plan, or the best of a search, as a command or recipe of a tool: axolotl,
             trl, deepspeed, accelerate, megatron.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.

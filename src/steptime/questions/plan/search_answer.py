@@ -96,7 +96,7 @@ class RefusedPlans(AnswerRow, frozen=True, kw_only=True):
 
 
 class BestPlan(AnswerRow, frozen=True, kw_only=True):
-    """The plan that needs least of one amount.
+    """The plan with the least of one quantity.
 
     Attributes:
         name: step_s, cost_per_step, energy_j, needed_bytes or device_count.
@@ -108,7 +108,7 @@ class BestPlan(AnswerRow, frozen=True, kw_only=True):
 
 
 class PlanSearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
-    """The best plan of a search, and the plans that none beats.
+    """The best plan of a search, and its Pareto front.
 
     Attributes:
         headline: the best plan's devices, step, cost and bottleneck, and how full it is.

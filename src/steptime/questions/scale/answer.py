@@ -241,13 +241,14 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         compression: how many times smaller the gradients are.
         parameters: number of parameters.
         gradient_bytes: size of the gradients.
-        examples: examples of an epoch; null without a training, and of one in tokens.
-        epochs: epochs of the training; null without a training, and of one in tokens.
-        tokens: tokens of the training; null without a training, and of one in examples.
+        examples: examples of an epoch; null without a training, and for a training in tokens.
+        epochs: epochs of the training; null without a training, and for a training in tokens.
+        tokens: tokens of the training; null without a training, and for a training in examples.
         cost_per_hour: price of a device for an hour; null without one.
         currency: currency of costs; null where the price names none.
         billing: the smallest time that is paid, `second` or `hour`; null without a training.
-        stops_paying: the first number of replicas that is not worth its devices; null if all are.
+        stops_paying: the first number of replicas at which throughput grows less than half as much
+            as the number; null if there is none.
         rows: the step of each number of replicas.
         ops: layers of a network whose file splits layers; empty where all is data parallel.
         unmodelled: names of layers of unknown type, which count as no work.

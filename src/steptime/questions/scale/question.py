@@ -110,8 +110,9 @@ def scale(
         scaling: weak: each replica keeps its batch. strong: the replicas divide the global batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model
             parallel, the others data parallel).
-        collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing,
-            ring, halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.
+        collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring,
+            halving-doubling, hierarchical or parameter-server. Default: ring; with --method paleo
+            tree.
         overlap: All-reduce gradients in buckets during the backward pass (not with --method paleo).
         compression: Factor by which gradients are compressed.
         latency_us: Latency of a message over the link (not with --method paleo).

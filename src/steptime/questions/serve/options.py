@@ -133,7 +133,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         links_per_node: Links from a node to other nodes. Default: one per device.
         concurrency: Under load: N users, who each ask again when the answer is complete.
         rate: Under load: mean requests a second, at random times (Poisson).
-        requests: Under load: a trace of requests, CSV or JSONL.
+        requests: Under load: a trace with arrival_s, input_tokens and output_tokens (.csv, .jsonl).
         count: Requests to simulate. Default: 10 a user, 1000 with --rate, or all of a trace.
         seed: Seed of the random times of requests. Default: 0.
         lengths: Under load: lengths of prompts and answers: constant (default), sharegpt (varied as

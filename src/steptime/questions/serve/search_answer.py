@@ -43,7 +43,7 @@ NO_SPLIT = "1 device"
 
 
 class FrontPoint(AnswerRow, frozen=True, kw_only=True):
-    """A server with a number of users, which no other one of its device beats.
+    """A server at a number of users that no other server on its device beats.
 
     Attributes:
         device: the device.
@@ -71,7 +71,7 @@ class FrontPoint(AnswerRow, frozen=True, kw_only=True):
 
 
 class SearchRow(RequestSpreads, frozen=True, kw_only=True):
-    """The fewest replicas of a split that hold the targets.
+    """The fewest replicas of a split that meet the targets.
 
     Attributes:
         device: the device.
@@ -181,7 +181,7 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
 
 
 class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
-    """A limit of a search, changed so far that a server holds the others.
+    """A limit of a search, and its change with which a server meets the others.
 
     Attributes:
         option: the option to change.
@@ -205,7 +205,7 @@ class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
 
 
 class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
-    """Servers that hold targets for 90 % of requests, the cheapest first.
+    """Servers that meet targets for 90 % of requests, the cheapest first.
 
     Attributes:
         model: the network.

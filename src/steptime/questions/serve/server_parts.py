@@ -4,7 +4,7 @@ from steptime.core.answer import AnswerRow
 
 
 class PhaseTimes(AnswerRow, frozen=True, kw_only=True):
-    """Seconds of a phase by what takes them.
+    """Seconds of a phase, by kind of work.
 
     Attributes:
         products_s: seconds of matrix products.

@@ -105,8 +105,8 @@ class Evidence(AnswerRow, frozen=True, kw_only=True):
             null where the method has none.
         input_share: share of the step that waits for input; null where unknown.
         communication_s: seconds of communication; null where unknown.
-        sample_count: number of samples; null of a published number.
-        disturbed_sample_count: number of samples that other work disturbed; null of a published
+        sample_count: number of samples; null for a published number.
+        disturbed_sample_count: number of samples that other work disturbed; null for a published
             number.
         low_s: lower end of the interval of the measured step; null where unknown.
         high_s: upper end of the interval of the measured step; null where unknown.
@@ -151,7 +151,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         shares: shares of the step by what it waits for.
         ops: the most expensive ops.
         helps: changes that would help, the best first.
-        evidence: numbers of the measurement; null of a prediction.
+        evidence: numbers of the measurement; null for a prediction.
         causes: what may make the measured step slow, the first to check first; only with
             `--measured`.
         headline: the diagnosis in a few sentences.

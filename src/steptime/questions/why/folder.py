@@ -53,7 +53,7 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         folder: the folder.
         bounds: number of steps by bottleneck, the largest first.
-        refusals: number of steps without a diagnosis by the reason.
+        refusals: number of steps without a diagnosis, by reason.
         assumed: settings that were not given and decide all predictions alike, by the option that
             changes them.
         rows: the diagnosis of each step, without what would help.
