@@ -47,7 +47,7 @@ class SplitFields(AnswerRow, frozen=True, kw_only=True):
         shard: replicas among which ZeRO divides; 0 means all.
         recompute_layers: layers of each stage that are recomputed; 0 means all.
         stages: layers of each stage; empty where they are divided evenly.
-        context_method: how context-parallel devices exchange keys and values.
+        context_method: how context-parallel devices get the keys and values of all.
         expert_tensor: 1 if each tensor-parallel device has whole experts, else 0.
         imbalance: tokens of the busiest expert-parallel device over the mean.
         expert_overlap: whether tokens are sent to experts while another microbatch computes.

@@ -130,8 +130,9 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
         virtual: Virtual pipeline stages of a device (interleaved schedule). Default: 1.
         data: Data parallelism: number of replicas. Default: 1.
         context: Context parallelism: devices that split each sequence. Default: 1.
-        context_method: How context-parallel devices exchange keys and values: gather (default),
-            ring (overlapped with attention) or all-to-all (each gets all tokens of some heads).
+        context_method: How context-parallel devices get the keys and values of all: gather
+            (default), ring (overlapped with attention) or all-to-all (each gets all tokens of some
+            heads).
         expert: Expert parallelism: devices that divide the experts. Default: 1.
         expert_tensor: 1: each tensor-parallel device has whole experts. Default: experts are split,
             too.

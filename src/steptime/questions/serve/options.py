@@ -138,8 +138,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         seed: Seed of the random times of requests. Default: 0.
         lengths: Under load: lengths of prompts and answers: constant (default), sharegpt (varied as
             in chats), or a table with input_tokens and output_tokens.
-        ttft: Target of the time to the first token: 0.5 (seconds) or 500ms.
-        tpot: Target of the time per output token: 0.02 (seconds) or 20ms.
+        ttft: TTFT target: 0.5 (seconds) or 500ms.
+        tpot: TPOT target: 0.02 (seconds) or 20ms.
         max_running_sequences: Most sequences of a replica at once. Default: its users, else the
             software's.
         gpu_memory_utilization: Share of the memory that the server may use. Default: the
