@@ -109,7 +109,7 @@ def run(
         replicas: Train data-parallel in N processes, one per device; each has a batch of --batch.
             Default: what torchrun or srun started, else 1.
         strategy: How replicas reduce gradients: allreduce (default), independent (not at all),
-            sharded or parameter-server.
+            sharded (FSDP) or parameter-server.
         no_overlap: Communicate after the backward pass, not during it.
         budget: Time for the steps of a run: 3 (seconds, the default), 500ms.
         limit: Time after which a run is ended: 600 (seconds), 10min.
