@@ -54,7 +54,7 @@ class BreakdownRow(AnswerRow, frozen=True, kw_only=True):
         bytes_share: its share of the traffic.
         intensity_flop_per_byte: FLOP per byte of traffic.
         peak_fraction: share of the peak that it reaches in its measured time.
-        predicted_peak_fraction: the same in its predicted time.
+        predicted_peak_fraction: share of the peak that it reaches in its predicted time.
     """
 
     network: str | None
@@ -78,14 +78,14 @@ class BreakdownSummary(AnswerRow, frozen=True, kw_only=True):
     """Numbers of all rows together.
 
     Attributes:
-        by: kind of the groups.
+        by: what a row is: kind, layer or op.
         networks: number of networks that are compared.
-        measured_networks: number of those with measured ops.
+        measured_networks: number of compared networks with measured ops.
         measured_no_op_share: share of the measured step that no op accounts for.
         predicted_networks: number of networks with predicted ops.
         predicted_no_op_share: share of the predicted step that no op accounts for.
         profiling_overhead_share: how much longer a step takes under the profiler.
-        of_profiled_step: number of networks whose shares are of the step under the profiler.
+        of_profiled_step: number of networks whose shares refer to the step under the profiler.
         omitted_networks: number of networks with ops on one side only, which are left out.
     """
 
@@ -120,7 +120,7 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
 
     Args:
         cells: networks on platforms, with their ops by `by`.
-        by: kind of the groups.
+        by: what a row is: kind, layer or op.
         by_network: whether each network has rows of its own.
     """
     rows: list[BreakdownRow] = []
@@ -391,8 +391,8 @@ ANALYSIS = Analysis(
     section="Where the time goes",
     chart="steptime.reports.charts.breakdown:chart",
     settings=(
-        Setting("by", f"Rows: {', '.join(GROUP_NAMES)}.", "kind"),
-        Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("by_network", "Rows of each network, not of their mean.", default=False, kind=bool),
+        Setting("by", f"What a row is: {', '.join(GROUP_NAMES)}.", "kind"),
+        Setting("model", "Only networks with TEXT in their name.", metavar="TEXT"),
+        Setting("by_network", "Show each network, not the mean of all.", default=False, kind=bool),
     ),
 )

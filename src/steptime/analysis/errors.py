@@ -27,7 +27,7 @@ class FamilyErrors(AnswerRow, frozen=True, kw_only=True):
         geometric_mean_ratio: geometric mean of measured / predicted.
         within_factor_2_share: share of the pairs that lie within a factor of 2.
         farthest: name of the network whose ratio is farthest from 1.
-        farthest_ratio: its ratio.
+        farthest_ratio: measured / predicted of that network.
     """
 
     predicted_by: str

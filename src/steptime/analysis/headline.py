@@ -76,8 +76,9 @@ class LargeErrors(AnswerRow, frozen=True, kw_only=True):
     """Predictions that are off by more than `LARGE_ERROR`.
 
     Attributes:
-        number: their number.
-        disturbed: number of those whose measurement was disturbed by other work; None if unknown.
+        number: number of such predictions.
+        disturbed: number of such predictions whose measurement was disturbed by other work; None if
+            unknown.
     """
 
     number: int
@@ -91,9 +92,9 @@ class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         published: number of published results without a prediction.
-        published_platforms: number of their platforms.
-        published_fastest_s: their shortest step.
-        published_slowest_s: their longest step.
+        published_platforms: number of platforms of these results.
+        published_fastest_s: the shortest step of these results.
+        published_slowest_s: the longest step of these results.
         best: the result nearest to the peak of its device.
         networks: number of networks with a measurement or a prediction.
         measured: number of measured networks.
@@ -103,9 +104,10 @@ class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
         fastest_s: the shortest measured step.
         slowest_s: the longest measured step.
         above_peak: number of results above the peak of their device.
-        published_above_peak: number of published results above it.
+        published_above_peak: number of published results above the peak of their device.
         median_peak_fraction: median share of the peak.
-        median_roof_fraction: median share of the roof of results with a share of the peak.
+        median_roof_fraction: median share of the roofline's bound (the lower of peak and intensity
+            times bandwidth).
         unsuccessful: number of results by status, the most frequent status first.
         prediction: the errors of predictions.
         far: the predictions that are far off.

@@ -155,10 +155,15 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(
-        Setting("x", "Across: any column. Default: what varies most."),
-        Setting("y", "Up: any column. Default: what varies most."),
-        Setting("value", "What is drawn: speed, memory, any column.", default="speed"),
-        Setting("over", "A panel for each of its values: any column."),
-        Setting("only", "Rows of this value; repeatable.", metavar="NAME=VALUE", several=True),
+        Setting("x", "Column of the horizontal axis. Default: the one that varies most."),
+        Setting("y", "Column of the vertical axis. Default: the one that varies most."),
+        Setting("value", "The drawn quantity: speed, memory, any column.", default="speed"),
+        Setting("over", "Draw a panel for each value of this column."),
+        Setting(
+            "only",
+            "Only rows with this value, such as layers=32; may be repeated.",
+            metavar="NAME=VALUE",
+            several=True,
+        ),
     ),
 )

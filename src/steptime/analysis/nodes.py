@@ -31,18 +31,18 @@ VISIT = (*CELL, "round")  # visits are judged one by one, so that a bad one is c
 
 
 class NodeRow(AnswerRow, frozen=True, kw_only=True):
-    """A node held against the others that measured the same cells.
+    """A node compared with the others that measured the same cells.
 
     Attributes:
         host: name of the node.
-        slower_fraction: how much slower it is than the others over all cells.
-        low_fraction: low end of the 95 % interval of the noise around it.
-        high_fraction: high end.
+        slower_fraction: how much slower it is than the others over all cells, 0.2 for 20 %.
+        low_fraction: low end of the 95 % interval of `slower_fraction`.
+        high_fraction: high end of the 95 % interval of `slower_fraction`.
         verdict: slow, fast, like the others, or not measured.
         slow_in: kinds of work for which it is slow, "all" for all; None if it is not slow.
-        compute_fraction: how much slower it is in cells that compute bounds.
-        memory_fraction: the same for memory.
-        link_fraction: the same for the links between replicas.
+        compute_fraction: how much slower it is in compute-bound cells.
+        memory_fraction: how much slower it is in memory-bound cells.
+        link_fraction: how much slower it is in cells that the links between replicas bound.
         gpu: its GPU.
         cells: number of cells that it measured.
         cause: cause of the failure of a node without a measurement.
@@ -67,8 +67,8 @@ class NodesSummary(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         nodes: number of measured nodes.
-        cells: number of cells that they share.
-        noise_fraction: one sigma of the noise of a node; None without nodes.
+        cells: number of cells that the nodes share.
+        noise_fraction: standard deviation of a node's noise; None without nodes.
         margin_fraction: smallest difference that is reported.
         slow: names of the slow nodes.
         fast: names of the fast nodes.
@@ -378,7 +378,7 @@ def _describe_slow_node(row: Mapping[str, Any]) -> str:
 ANALYSIS = Analysis(
     """Print which nodes are slow beyond noise.
 
-    By how much, and in what. Every node is held against the others that
+    By how much, and in what. Every node is compared with the others that
     measured the same cells. What a cell is bound by is told by its replicas, or
     by its predicted side of the roofline.
     """,
@@ -387,8 +387,8 @@ ANALYSIS = Analysis(
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(
-        Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", metavar="Z"),
+        Setting("margin", "Name only nodes that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
+        Setting("threshold", "Name only nodes of larger robust z.", f"{THRESHOLD:g}", metavar="Z"),
     ),
     folders=1000,
     fails={

@@ -56,9 +56,9 @@ class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         cases: number of cases.
         mape: mean of |predicted / measured - 1|.
-        median: median of the same.
-        p90: 90th percentile of the same.
-        max: maximum of the same.
+        median: median of |predicted / measured - 1|.
+        p90: 90th percentile of |predicted / measured - 1|.
+        max: maximum of |predicted / measured - 1|.
         bias: mean of ln(predicted / measured).
         factor: exp of the mean of |ln(predicted / measured)|.
         balanced: mean of the `mape` of each kind on each device.

@@ -92,10 +92,11 @@ class RunFit:
         request_s: the predicted seconds of a request with the calibration.
         ttft_s: the same to the first token; None where it was not measured.
         request_before: error of a request with the constants of the stack.
-        request_error: the same with the calibration.
-        request_left_out: the same with the calibration of the other runs; None of a single run.
+        request_error: predicted / measured - 1 of the request, with the calibration.
+        request_left_out: predicted / measured - 1 of the request, calibrated on the other runs;
+            None of a single run.
         ttft_before: error of the time to the first token with the constants of the stack.
-        ttft_error: the same with the calibration.
+        ttft_error: predicted / measured - 1 of the TTFT, with the calibration.
         ttft_left_out: the same with the calibration of the other runs.
     """
 

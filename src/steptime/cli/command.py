@@ -56,11 +56,11 @@ class Output:
     """How an answer is printed.
 
     Args:
-        sort: Rows by a column; -COLUMN: largest first.
-        top: The first N rows alone.
-        form: text, csv, json, markdown or html; csv has plain numbers.
+        sort: Sort the rows by this column; -COLUMN puts the largest first.
+        top: Show only the first N rows.
+        form: text, csv, json, markdown or html; numbers in csv have no units.
         json: Print one JSON document on stdout.
-        details: Show further tables.
+        details: Show all tables of the answer, not only the main ones.
     """
 
 

@@ -93,7 +93,7 @@ class Stack:
         compile: whether the backend compiles.
         master_weights: whether mixed precision computes with weights in 16 bit beside the
             optimizer's own, and not by autocast.
-        trains: whether it trains; else it runs inference alone.
+        trains: whether it trains; else it only runs inference.
         since: the month ("2024-09") of which it is the state; "" without a date.
         like: the stack that has all values that its file leaves out.
         fitted_on: the rows that its constants of training were fitted on (`models`, `devices`,

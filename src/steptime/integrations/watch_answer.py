@@ -38,12 +38,12 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         step_count: number of timed steps, the first one left out.
         step_s: seconds of a step, its wait for input included; None without steps.
         low_s: lower end of the 95 % interval of `step_s`; None where unknown.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         input_share: share of the steps' time that waits for input; None without steps.
         examples_per_s: throughput of one process; None where unknown.
         predicted_s: predicted seconds of a step without waiting; None without a prediction.
         predicted_low_s: lower end of the interval of the prediction; None where unknown.
-        predicted_high_s: upper end of the same.
+        predicted_high_s: upper end of the 80 % interval of `predicted_s`.
         predicted_from: what the prediction was made from: export of the network, or trace of one
             step where it cannot be exported; None without a prediction.
         ratio: measured over predicted seconds; None without a prediction.
@@ -131,7 +131,7 @@ def judge_step(low_s: float | None, high_s: float | None, predicted: WatchPredic
 
     Args:
         low_s: lower end of the interval of the measured median.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         predicted: the prediction; one without an interval is a lower bound.
     """
     if low_s is None or high_s is None:

@@ -46,8 +46,8 @@ class AcceptanceAnswer(Answer, frozen=True, kw_only=True):
         path: the page that was written.
         verdict: fail where a step fails or an expected one is not measured, pass where all judged
             steps pass, not judged where nothing can be judged.
-        rows: the steps, those that fail first.
-        nodes: the nodes, those that fail first.
+        rows: the steps; the failing ones first.
+        nodes: the nodes; the failing ones first.
         passed_count: steps that pass.
         failed_count: steps that fail, or were expected and not measured.
         unjudged_count: measured steps without a reference and without a prediction.

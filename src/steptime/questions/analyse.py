@@ -31,7 +31,7 @@ from steptime.questions.record_sources import load_records
 MAX_PRINTED_ROWS = 1000
 FOLDER_TEXT = "Folder of records, .jsonl file of records, or a file that import reads."
 FOLDERS_TEXT = "Folders of records, .jsonl files of records, or files that import reads."
-MAPPING_TEXT = "For tables in place of folders: what their columns mean."
+MAPPING_TEXT = "A file that says what columns mean; tables may then replace folders."
 MAX_NOTEBOOK_ROWS = 10
 _DescribedParameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
@@ -40,8 +40,8 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     """The answer of an analysis of records.
 
     Attributes:
-        summary: numbers that hold for all rows together; empty if there are none.
-        rows: the rows as structs; each analysis has its own.
+        summary: numbers of all rows together; empty if there are none.
+        rows: the rows of the table.
         path: the picture that was drawn; None without one.
         headline: the answer in sentences.
         notes: remarks on records that failed.
@@ -131,9 +131,9 @@ def analyse(
     Args:
         kind: An analysis or a picture, such as results.
         *folders: Folders of records, .jsonl files of records, or files that import reads.
-        out: Draw it, too: .png, .svg, .pdf or .html.
+        out: Also draw it, into this file: .png, .svg, .pdf or .html.
         fail_on: The exit code is 3 on this, for analyses that know it.
-        mapping: For tables in place of folders: what their columns mean.
+        mapping: A file that says what columns mean; tables may then replace folders.
         **settings: Options of the kind's command.
 
     Raises:
@@ -230,12 +230,12 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
         annotation = _annotate_setting(setting)
         yield _make_keyword_parameter(setting.name, annotation, setting.default, setting.meaning)
     if analysis.chart:
-        text = "Draw it, too: .png, .svg, .pdf or .html."
+        text = "Also draw it, into this file: .png, .svg, .pdf or .html."
         yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
         yield _make_keyword_parameter(
-            "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
+            "fail_on", annotation, None, f"What makes it exit with 3: {', '.join(analysis.fails)}."
         )
     yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 

@@ -31,7 +31,7 @@ class ImportedFormat(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         format: name of the reader that took the files.
-        files: their number.
+        files: number of files.
     """
 
     format: str
@@ -57,7 +57,7 @@ class DuplicateFile(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         file: its path in the folder or in the archive.
-        duplicate_of: the file that is taken for the original.
+        duplicate_of: the path of the other file.
     """
 
     file: str
@@ -71,7 +71,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
         out: the folder of records.
         files: files at the paths.
         records: records that were written.
-        skipped_records: records that the folder held before, not written again.
+        skipped_records: records that the folder had before, not written again.
         rows: the files by format.
         unread: files and entries that were not read, with the reasons.
         duplicates: files with the content of another file.
@@ -115,9 +115,11 @@ def import_(
     Args:
         paths: Files, folders, .tar or .tar.gz archives.
         out: Folder of records.
-        mapping: What columns mean: a file, or a mapping of the house, such as hyperfine.
+        mapping: What the columns mean: a mapping file, or the name of a shipped mapping, such as
+            hyperfine.
         steps: Number of steps in a trace that does not mark them.
-        model: The network, where the file does not say it; a column in braces: {name}.
+        model: The network, where the file does not say it; {name} stands for the cell of that
+            column.
         batch: Examples of one replica in a step, where the file does not say them.
         device: The device, where the file does not say it.
         dtype: Data type, where the file does not say it.

@@ -62,10 +62,10 @@ def query(
     Args:
         in_: Folder of records.
         sql: A statement over the table 'records', as DuckDB reads it; --out takes all.
-        out: Write it as a .csv, .parquet or .jsonl file.
+        out: Write the rows into this .csv, .parquet or .jsonl file.
         memory: Memory that the statement may take.
         seconds: Time that the statement may take.
-        rows: Rows that the answer may have; 100,000 where they are shown, any number with --out.
+        rows: Most rows of the answer. Default: 100,000 if they are shown, no limit with --out.
 
     Raises:
         InputError: if there is no folder of records, for a statement that DuckDB refuses or that

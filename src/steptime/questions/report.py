@@ -33,7 +33,7 @@ class BestNetwork(AnswerRow, frozen=True, kw_only=True):
     """The measured network with the largest share of its device's peak.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
         peak_fraction: its speed over the device's peak.
@@ -66,7 +66,7 @@ class FarPredictions(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         number: number of such predictions.
-        disturbed: those whose measurement other work disturbed; None if unknown.
+        disturbed: number of these whose measurement other work disturbed; None if unknown.
     """
 
     number: int
@@ -156,9 +156,10 @@ def report(
     Args:
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
-        mapping: For a table in place of a folder: what its columns mean.
-        expected: References: a table of networks and quantities, or records of a reference
-            machine. A step without a reference is held against its prediction; predicted: all.
+        mapping: A file that says what columns mean; a table may then replace the folder.
+        expected: Check against references: a table of networks and quantities, records of a
+            reference machine, or predicted. A step without a reference is compared with its
+            prediction.
         limit: With --expected: the share of the expected speed that passes. Default: 95% of a
             reference, the slow end of the 80 % interval of a prediction.
 

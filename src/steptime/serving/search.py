@@ -121,8 +121,8 @@ class ServerSearch:
         max_device_count: devices of a candidate at most.
         refusal_counts: how often a device was refused, by its name and the reason.
         isolated_times_s: the lowest TTFT and TPOT of a request alone, by device.
-        candidate_count: services that the search is over.
-        run_count: runs of the event loop.
+        candidate_count: servers that the search considers.
+        run_count: servers that were simulated.
     """
 
     service: Service

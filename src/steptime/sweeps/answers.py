@@ -40,8 +40,8 @@ class FailedCell(AnswerRow, frozen=True, kw_only=True):
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
         status: oom, timeout, unsupported or failed.
-        cause: a word of the table of causes.
-        note: the same in a sentence.
+        cause: the cause: a word of the table of causes in docs/sweeps.md.
+        note: the cause in a sentence.
     """
 
     model: str
@@ -58,12 +58,12 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that had a final record before.
-        measured: those that were tried now.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that had a final record before.
+        measured: cells that were tried now.
         cells_by_status: number of cells tried now of each status.
         unsuccessful: the cells tried now that have no number.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 
@@ -89,16 +89,16 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that had a final record before.
-        in_flight: those that wait or run.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that had a final record before.
+        in_flight: cells that wait or run.
         collected: lost cells whose records were written now.
-        submitted: those that Slurm took now.
-        unsent: those that a limit of the site kept back.
+        submitted: cells that Slurm took now.
+        unsent: cells that a limit of the site kept back.
         tasks: tasks that measure the submitted cells.
         jobs: Slurm's numbers of their jobs.
         folder: the folder of the submission, None where nothing was to submit.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 
@@ -138,7 +138,8 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         has_bytes: memory of that GPU or node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
-        predicted_on: the device that predicts the times, None where the budget alone counts.
+        predicted_on: the device for which the times are predicted, None if only the time budget of
+            a cell counts.
         script: the batch script.
     """
 
@@ -178,14 +179,14 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that have a final record.
-        in_flight: those that wait or run.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that have a final record.
+        in_flight: cells that wait or run.
         rows: the cells that would be submitted.
         jobs: the jobs that would be submitted.
         node_hours: predicted node-hours of all jobs.
         not_fitting: cells that need more memory than there is.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 

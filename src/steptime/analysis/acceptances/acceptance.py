@@ -34,10 +34,10 @@ STEP_S = "step_s"
 
 
 class AcceptedStep(AnswerRow, frozen=True, kw_only=True):
-    """A step of a network on a node, held against what it should reach.
+    """A step of a network on a node, compared with its expected value.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         host: the node; None where unknown.
         model: the network.
         batch: examples of one replica in a step.
@@ -48,11 +48,11 @@ class AcceptedStep(AnswerRow, frozen=True, kw_only=True):
             and neither a reference nor a prediction is known).
         measured: the measured quantity, a median for a time; None where the step failed.
         measured_low: low end of its 95 % interval.
-        measured_high: high end.
+        measured_high: high end of the 95 % interval of `measured`.
         expected: the reference, or the prediction.
         expected_from: reference or predicted.
         expected_low: low end of the interval of `expected`.
-        expected_high: high end.
+        expected_high: high end of the interval of `expected`.
         limit: the worst number that passes.
         limit_share: this limit as a share of the expected speed.
         speed_share: measured over expected speed, 0.9 for a step that takes 1 / 0.9 of the time.

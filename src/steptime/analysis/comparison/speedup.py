@@ -364,19 +364,29 @@ ANALYSIS = Analysis(
     settings=(
         Setting(
             "by",
-            "platform, gpu, threads, dtype, method, folder, an option, ...",
+            "Compare the values (levels) of a column: platform, gpu, threads, dtype, folder, ...",
             "platform",
             metavar="COLUMN",
         ),
         Setting(
-            "against", "The level that the others face; by default the slowest.", metavar="VALUE"
+            "against",
+            "The level with which the others are compared; by default the slowest.",
+            metavar="VALUE",
         ),
-        Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
-        Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
+        Setting(
+            "quantity",
+            "The quantity to compare: step_s, published_examples_per_s, peak_bytes, ...",
+            "step_s",
+        ),
+        Setting(
+            "x",
+            "Show the median speed-up for each value of this hyperparameter.",
+            metavar="HYPERPARAMETER",
+        ),
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
         Setting(
             "any_dtype",
-            "Pair types with other types, even if some are equal.",
+            "Also pair steps of different data types, even if both levels share some.",
             default=False,
             kind=bool,
         ),

@@ -39,7 +39,7 @@ class StepChange(AnswerRow, frozen=True, kw_only=True):
     """A step or an op that changed from the first folder to the second.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         scope: the op; "" for a whole step.
         family: family of the network.
         op_kind: kind of the op.
@@ -117,7 +117,7 @@ class FolderChanges(AnswerRow, frozen=True, kw_only=True):
         vanished: steps that only the first folder has.
         verdicts: number of steps and ops by verdict.
         groups: changes by family for steps, by kind for ops.
-        unlike: differences of the two folders beside time, such as the host.
+        unlike: differences of the two folders apart from time, such as the host.
     """
 
     margin: float

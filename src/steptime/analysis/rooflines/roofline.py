@@ -333,7 +333,7 @@ def _make_device_table(devices: Sequence[Device]) -> Table:
 
 SETTINGS = (
     Setting("device", "Draw these devices (names or FILE.toml, with commas).", metavar="DEVICE"),
-    Setting("ops", "Single ops instead of whole networks.", default=False, kind=bool),
+    Setting("ops", "Show single ops instead of whole networks.", default=False, kind=bool),
     Setting("color", "Colour by a column: a hyperparameter, batch, family, dtype."),
     Setting("line", "Join the networks that differ in this hyperparameter alone."),
 )

@@ -49,7 +49,7 @@ class MovedOp(NamedTuple):
         key: the op as the trace has it.
         calls: how often it runs in a step.
         measured_s: its seconds in the trace, of all calls.
-        predicted_s: the same as predicted on the device of the trace.
+        predicted_s: their predicted seconds on the device of the trace.
         moved_s: its seconds on the other device.
     """
 
@@ -69,7 +69,8 @@ class MovedStep:
         unshaped_s: seconds of what has no shapes.
         host_s: seconds of a step in which no op runs.
         is_carried: whether what predictions are off by is carried over.
-        priced_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
+        priced_s: seconds of a step by the shapes of its ops, without the ratio of measured to
+            predicted.
     """
 
     ops: tuple[MovedOp, ...]

@@ -82,8 +82,8 @@ class AllReduceTime(AnswerRow, frozen=True, kw_only=True):
     """The all-reduces of one size.
 
     Attributes:
-        bytes: what each process holds.
-        all_reduce_s: their median seconds.
+        bytes: bytes that each process holds.
+        all_reduce_s: median seconds of these all-reduces.
         fit_error: predicted / measured - 1, by the ring formula with the link that was fitted.
     """
 

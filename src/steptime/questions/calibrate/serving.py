@@ -45,15 +45,17 @@ class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
         requests: requests that succeeded.
         failed: requests that failed, which are left out.
         measured_request_s: mean seconds of a request, as the client measured.
-        request_s: the same as predicted with the calibration.
-        request_before: predicted / measured - 1 of it with the constants of the stack.
-        request_error: the same with the calibration.
-        request_left_out: the same with the calibration of the other runs; None of a single run.
-        measured_ttft_s: mean TTFT in seconds, None where nobody measured them.
-        ttft_s: the same as predicted with the calibration.
-        ttft_before: predicted / measured - 1 of it with the constants of the stack.
-        ttft_error: the same with the calibration.
-        ttft_left_out: the same with the calibration of the other runs; None of a single run.
+        request_s: mean seconds of a request, as predicted with the calibration.
+        request_before: predicted / measured - 1 of the request, without calibration.
+        request_error: predicted / measured - 1 of the request, with the calibration.
+        request_left_out: predicted / measured - 1 of the request, calibrated on the other runs;
+            None of a single run.
+        measured_ttft_s: mean TTFT in seconds, None if it was not measured.
+        ttft_s: mean TTFT in seconds, as predicted with the calibration.
+        ttft_before: predicted / measured - 1 of the TTFT, without calibration.
+        ttft_error: predicted / measured - 1 of the TTFT, with the calibration.
+        ttft_left_out: predicted / measured - 1 of the TTFT, calibrated on the other runs; None of a
+            single run.
     """
 
     place: str
@@ -78,8 +80,8 @@ class ServingConstant(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         constant: its name.
-        stack_s: seconds of the stack.
-        constant_s: seconds of the calibration.
+        stack_s: seconds without calibration.
+        constant_s: seconds with the calibration.
     """
 
     constant: str
@@ -88,12 +90,12 @@ class ServingConstant(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
-    """What a network's steps take on the device.
+    """The factor of a network's time on a device.
 
     Attributes:
         model: the network, as the runs name it.
         device: the device.
-        factor: seconds of the device over those that are predicted.
+        factor: measured seconds of the device over predicted seconds.
     """
 
     model: str
@@ -102,7 +104,7 @@ class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
-    """Constants of servers, as runs of clients tell them.
+    """Constants of servers, fitted to benchmarks of them.
 
     Attributes:
         path: the file of the calibration; None if none was written.
@@ -111,9 +113,10 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         rows: the runs, each with its errors.
         constants: the constants before and after.
         networks: the factors of the networks that ran.
-        median_request_error: median of |predicted / measured - 1| of a request, of runs that were
-            left out of the fit; None of a single run.
-        median_ttft_error: the same of the TTFT.
+        median_request_error: median of |predicted / measured - 1| of a request, each run predicted
+            without its own data; None of a single run.
+        median_ttft_error: median of |predicted / measured - 1| of the TTFT, each run predicted
+            without its own data; None of a single run.
         headline: how far left-out runs are off, and how to use the file.
         notes: remarks on what was left out.
     """

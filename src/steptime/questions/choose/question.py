@@ -101,20 +101,20 @@ def choose(
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --page several.
         device: Devices with commas, a kind (cpu, gpu, tpu, asic), or all.
-        batch: Batch size, on every device. Default: the network's.
+        batch: Examples in a step, the same on every device. Default: that of the network.
         examples: Examples of an epoch. Default: 1000000.
         epochs: Epochs. Default: 1.
         tokens: Tokens of the training of a language model, in place of examples and epochs.
-        prices: Prices of devices. Default: the shipped ones, of their dates.
-        max_price: Price of a device for an hour at most; devices without a known price are left
+        prices: A file of prices. Default: the shipped prices, each with its date.
+        max_price: Highest price of a device for an hour; devices without a known price are left
             out.
-        page: A page to choose in, an .html file: MODEL, --batch and --dtype take lists there, and
-            devices are shown in each number, over each link.
-        link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
+        page: Write an .html page to choose devices in: MODEL, --batch and --dtype take lists, and
+            each device is shown with each number of replicas, over each link.
+        link: With --page: links between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
-        sort: Devices by time, cost, energy or another column; -COLUMN: largest first.
-        top: Devices that are shown, best first.
+        sort: Sort by time, cost, energy or another column; -COLUMN puts the largest first.
+        top: Show at most N devices, best first.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Returns:

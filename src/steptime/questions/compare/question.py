@@ -108,15 +108,17 @@ def compare(
     Args:
         folders: One: predicted beside measured. Two: the second against the first. Folders of
             records, .jsonl files of records, or files that import reads.
-        platforms: Platform B against A, in one folder.
-        by: Each level of a column against the first: host, threads, ...
-        against: With --by: the level the others face.
-        any_dtype: With --platforms or --by: pair types with other types.
-        any_content: Of two folders: pair a network of a file or of code with its other versions.
-        quantity: step_s, peak_bytes, ...
-        fail_on: Of two folders: exit with 3 on slower, faster, changed or vanished.
+        platforms: Compare platform B with platform A, in one folder.
+        by: Compare each value (level) of this column with the first: host, threads, ...
+        against: With --by: the value with which the others are compared.
+        any_dtype: With --platforms or --by: also pair steps of different data types.
+        any_content: For two folders: compare a network of a file or of code with its other
+            versions.
+        quantity: The quantity to compare: step_s, peak_bytes, ...
+        fail_on: For two folders: exit with 3 if a step is slower, faster, changed (either) or
+            vanished (not in the second); slower and changed include vanished.
         margin: Smaller changes count as none. Default: 5%.
-        mapping: For tables in place of folders: what their columns mean.
+        mapping: A file that says what columns mean; tables may then replace folders.
 
     Raises:
         InputError: for folders without records, options that do not go together, and unknown

@@ -85,7 +85,7 @@ class Tool(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         name: what it is.
-        path: where it lies; null where it is not installed.
+        path: its path; null where it is not installed.
     """
 
     name: str

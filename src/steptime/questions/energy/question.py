@@ -101,13 +101,16 @@ def energy(
     Args:
         network: A configuration of FODLAM (.json with net or netfile), or a network as for count.
             Default: a configuration from standard input.
-        accelerator: The chips, each for its kind of layer.
-        method: accelerator, or fodlam: as published.
-        process: The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.
-        scaling: dennard (default), constant-voltage, stillmaker-baas or none.
-        nets: Where a netfile is looked for, before its own folder.
-        dram: Show the energy of DRAM too, on a line of its own.
-        diagnose: Show cost a multiply-add, and each network from the others.
+        accelerator: The chips, each for its kind of layer: eyeriss for convolutions, eie for fully
+            connected layers.
+        method: accelerator (corrected), or fodlam (the model FODLAM as published).
+        process: Manufacturing process to which the chips are scaled: 65nm (default), 45nm-lp,
+            65nm@1.1V.
+        scaling: Rule of this scaling: dennard (default), constant-voltage, stillmaker-baas or none.
+        nets: Folder in which a netfile is searched first.
+        dram: Also show the energy of the external memory (DRAM).
+        diagnose: Show the cost of a multiply-add in each measured layer, and how well each network
+            follows from the others.
         by_op: Show every op.
 
     Raises:

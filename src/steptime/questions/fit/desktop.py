@@ -60,19 +60,19 @@ class DesktopFitRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         weights: the type.
-        bits_per_weight: bits of a weight in the mean.
+        bits_per_weight: mean bits of a weight.
         file_bytes: size of the file of the weights.
         needed_bytes: memory that the device needs.
         fits: whether it fits; null where the memory of the device is unknown.
-        verdict: the same in a word: yes, no, or unknown.
+        verdict: yes, no, or unknown.
         longest_context: tokens of the longest context that fits, 0 if none does; null where the
             memory is unknown.
-        tokens_per_s_per_user: tokens that are made a second.
-        tokens_per_s_low: lower end of the 80 % interval of the same.
-        tokens_per_s_high: upper end of the same.
-        prefill_tokens_per_s: tokens of a prompt that are read a second.
-        prefill_low_tokens_per_s: lower end of the 80 % interval of the same.
-        prefill_high_tokens_per_s: upper end of the same.
+        tokens_per_s_per_user: output tokens a second.
+        tokens_per_s_low: lower end of the 80 % interval of `tokens_per_s_per_user`.
+        tokens_per_s_high: upper end of the 80 % interval of `tokens_per_s_per_user`.
+        prefill_tokens_per_s: prompt tokens that are read a second.
+        prefill_low_tokens_per_s: lower end of the 80 % interval of `prefill_tokens_per_s`.
+        prefill_high_tokens_per_s: upper end of the 80 % interval of `prefill_tokens_per_s`.
     """
 
     weights: str
@@ -97,15 +97,16 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         stack: the software.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         context_tokens: tokens that the cache has room for.
-        assumed: settings that decide the answer, by the option that changes them.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         usable_bytes: memory that a process may use of the device; null where unknown.
-        fits: whether the weights that were asked for fit, of several whether one does; null where
-            the memory is unknown.
-        best_weights: the type of most bits that fits; null if none does, or where the memory is
+        fits: whether the weights fit (of several types: whether one does); null where the memory is
             unknown.
-        rows: the types, that of most bits first.
+        best_weights: the type with the most bits that fits; null if none does, or where the memory
+            is unknown.
+        rows: the types, the one with the most bits first.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.
     """

@@ -49,14 +49,15 @@ def fit(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); a training command or recipe of another tool.
-        device: A device (steptime list devices), FILE.toml or local.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
-        tokens: Tokens of a training of a language model: shows time and cost.
-        prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
-        from_: A training command or recipe of another tool, which names no model.
-        emit: Print the step as a command or recipe: axolotl, trl, deepspeed, accelerate, megatron.
-        max_context: Say first the longest context that fits (with --weights of GGUF, or --stack
-            vllm, sglang).
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
+        tokens: Tokens of a whole training of a language model: shows its time and cost.
+        prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
+        from_: A training command or recipe of another tool that names no model; MODEL names it.
+        emit: Print the step as a command or recipe of a tool: axolotl, trl, deepspeed, accelerate,
+            megatron.
+        max_context: Begin with the longest context that fits (for GGUF --weights, or --stack vllm
+            or sglang).
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:

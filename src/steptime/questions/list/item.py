@@ -51,16 +51,16 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
         peak_w: power limit.
         multiprocessors: multiprocessors; compute units of AMD.
         arrays: systolic arrays.
-        array_side: rows of PEs of a systolic array.
+        array_side: rows of a systolic array.
         cores: cores of a CPU.
         l2_bytes: size of its L2 cache.
         process_nm: process of its chip.
         maker: its maker.
         architecture: its architecture.
         memory_type: its kind of memory.
-        only_by_name: true for figures of a paper, which no other word stands for.
+        only_by_name: true for a device of a paper's figures, which only its full name selects.
         products: names that a driver reports.
-        details: what else its file says, units in the names.
+        details: what else its file says; units are in the names.
         measured: values that a calibration measured.
         calibration: what calibrate wrote.
         constants: constants of the model of calibrated times.

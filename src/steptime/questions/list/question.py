@@ -77,7 +77,7 @@ def list_(
             questions; or the name of one device, link or model, or a device's FILE.toml, to see
             each of its numbers and their source.
         only: Only what has this in its name, or in a short name.
-        sources: Show where the numbers come from, too.
+        sources: Also show where the numbers come from.
 
     Raises:
         InputError: for an unknown topic or name, and where no name has the text.

@@ -97,8 +97,8 @@ class DeviceRow(AnswerRow, frozen=True, kw_only=True):
         clock_hz: clock of its cores, boosted.
         idle_w: power at idle.
         peak_w: power limit.
-        only_by_name: true for figures of a paper, which no other word stands for.
-        details: what else its file says, units in the names.
+        only_by_name: true for a device of a paper's figures, which only its full name selects.
+        details: what else its file says; units are in the names.
         aliases: its short names.
         source: where its figures come from.
     """
@@ -316,7 +316,7 @@ class AcceleratorRow(AnswerRow, frozen=True, kw_only=True):
         area_mm2: its area.
         power_w: its power.
         networks: the networks that were measured layer by layer.
-        published: numbers that stand alone.
+        published: numbers of the whole chip.
         source: the paper.
     """
 

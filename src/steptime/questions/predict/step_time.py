@@ -92,22 +92,23 @@ class StepTime(Answer, frozen=True, kw_only=True):
         method: the cost model.
         options: options of the method that decide the answer.
         batch: examples of one replica in a step.
-        tokens: tokens of a step that are text; null of a network that reads none.
+        tokens: tokens of a step, without padding; null for a network that reads no tokens.
         phase: train or infer.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
-        tuning: what of the network is trained; null where all is.
+        tuning: the part of the network that is trained; null if all of it is.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         examples_per_s: throughput.
-        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
+        tokens_per_s: throughput in tokens, without padding; null for a network that reads no
+            tokens.
         forward_s: seconds of the forward pass.
         backward_s: seconds of the backward pass.
         update_s: seconds of the optimizer.
         host_s: seconds that the host needs to issue the kernels; null where the method has none.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
-        assumed: settings that decide the time, by the option that changes them.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
+        assumed: settings that were not given and decide the time, by the option that changes them.
         parameters: number of parameters.
         flop: work of a step; a multiply-add is 2.
         executed_flop: work of the kernels as executed.
@@ -124,11 +125,11 @@ class StepTime(Answer, frozen=True, kw_only=True):
         energy_low_j: lower end of the 80 % interval of `energy_j`.
         energy_high_j: upper end of the 80 % interval of `energy_j`.
         energy_max_j: energy of a step at the highest power of the device.
-        energy_note: numbers of the device that the energy lacks, or that are not verified.
-        run: the energy of a run; null where no steps are asked for.
-        training: the time and the cost of so many tokens; null without `--tokens`.
+        energy_note: figures of the device that are missing for the energy, or not verified.
+        run: the energy of a run; null without `--steps`.
+        training: time and cost of a training on `--tokens`; null without it.
         status: ok, or oom where the step does not fit.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         notes: remarks that change how the answer is read.
         ops: every op, in the order of execution.
     """

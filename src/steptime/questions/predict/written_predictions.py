@@ -17,7 +17,7 @@ class RefusedSteps(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         reason: why they were not predicted.
-        steps: their number.
+        steps: number of steps.
     """
 
     reason: str
@@ -33,7 +33,7 @@ class WrittenPredictions(Answer, frozen=True, kw_only=True):
         added: predictions that were written now.
         present: predictions that were in the folder before.
         refused: steps that were not predicted, by reason.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: the reasons in words.
     """
 

@@ -25,7 +25,7 @@ class StepStatistics(AnswerRow, frozen=True, kw_only=True):
         median: the median.
         mean: the mean.
         low_s: lower end of the 95 % interval of the median, None if unknown.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         min: the minimum.
         p5: the 5th percentile.
         p95: the 95th percentile.
@@ -105,8 +105,8 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         status: ok, oom, timeout, unsupported or failed.
-        cause: why nothing was measured, a word of the table of causes.
-        note: the same in a sentence.
+        cause: why nothing was measured: a word of the table of causes in docs/sweeps.md.
+        note: the cause in a sentence.
         model: the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
@@ -115,7 +115,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type.
         optimizer: the optimizer.
-        assumed: data type and optimizer where they were not given, by the option that changes them.
+        assumed: data type and optimizer if they were not given, by the option that changes them.
         platform: the device that ran the steps.
         method: the software that ran the steps.
         step_s: seconds of a step, None if nothing was measured.
@@ -123,7 +123,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         parts: seconds of the parts of a step, None if nothing was measured.
         communication_s: seconds of communication of a step, None if unknown.
         input_s: seconds of a step that waited for input, None where input is resident.
-        infeed: their share.
+        infeed: share of a step that waited for input.
         accuracy: test accuracy after `--train-steps`, None without.
         loss: loss of the last step of `--train-steps`, None without.
         first_step_s: seconds of the first step.
@@ -133,7 +133,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         power_w: mean power, None without a meter.
         flop: work of a step of all replicas.
         flop_per_s: achieved rate of all replicas.
-        fraction_of_peak: the same of one replica, over the peaks of the device.
+        fraction_of_peak: achieved rate of one replica, over the peaks of the device.
         disturbed: samples that other work disturbed, None if nothing was measured.
         env: what the record says of the machine and of the run.
         breakdown: the profiled ops by kind, empty without `--profile`.

@@ -16,44 +16,45 @@ class DesktopAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         device_count: number of devices.
-        tensor: devices that share each product.
-        pipeline: devices that share out layers.
+        tensor: devices that split each matrix product (tensor parallelism).
+        pipeline: devices among which the layers are divided.
         stack: the software.
         weights: type of the weights.
-        bits_per_weight: bits of a weight in the mean.
+        bits_per_weight: mean bits of a weight.
         file_bytes: size of the file of the weights.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         context_tokens: tokens that the cache of a sequence has room for.
         running_sequences: sequences at once.
         input_tokens: tokens of a prompt.
-        output_tokens: tokens that are made of each.
-        gpu_layers: layers on devices, the head counted as one.
-        layer_count: layers of the network, the head counted as one.
-        host: the CPU beside the devices; null where all lies on devices.
-        assumed: settings that decide the answer, by the option that changes them.
+        output_tokens: tokens of an answer.
+        gpu_layers: layers on devices, the output layer counted as one.
+        layer_count: layers of the network, the output layer counted as one.
+        host: the CPU that runs the other layers; null where all run on devices.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         ttft_s: seconds to the first token.
         ttft_low_s: lower end of the 80 % interval of `ttft_s`.
-        ttft_high_s: upper end of the same.
+        ttft_high_s: upper end of the 80 % interval of `ttft_s`.
         tpot_s: seconds per further token.
         tpot_low_s: lower end of the 80 % interval of `tpot_s`.
-        tpot_high_s: upper end of the same.
+        tpot_high_s: upper end of the 80 % interval of `tpot_s`.
         request_s: seconds of a whole request.
-        tokens_per_s_per_user: tokens of a sequence a second.
-        output_tokens_per_s: tokens of all sequences a second.
-        prefill_tokens_per_s: tokens of prompts that are read a second.
+        tokens_per_s_per_user: output tokens of a sequence a second.
+        output_tokens_per_s: output tokens of all sequences a second.
+        prefill_tokens_per_s: prompt tokens that are read a second.
         fits: whether it fits the memory of the device; null where that is unknown.
         usable_bytes: memory that a process may use of a device; null where unknown.
         needed_bytes: memory that the fullest device needs.
-        over_bytes: the memory that lacks; null where the memory is unknown.
+        over_bytes: memory that is missing; null where the device's memory is unknown.
         weights_bytes: size of the weights on the fullest device.
-        cache_bytes: size of keys and values on it.
+        cache_bytes: size of the cached keys and values on the fullest device.
         buffers_bytes: size of the compute buffer.
-        context_bytes: size of the memory of the driver.
+        context_bytes: memory of the driver and libraries.
         host_bytes: memory of weights and cache on the host.
         cache_bytes_per_token: size of keys and values of a token in all layers.
         longest_context: tokens of the longest context that fits; null where the memory is unknown.
-        fitting_change: the change of least cost with which it fits; null where it fits, and where
-            none does.
+        fitting_change: the cheapest change with which the model fits; null if it fits, or if no
+            change helps.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.
     """

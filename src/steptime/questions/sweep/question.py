@@ -52,14 +52,14 @@ def sweep(
     Args:
         file: The experiment file.
         out: Folder for the records.
-        rounds: Visit all cells so often, interleaved.
-        runs: Fresh processes for each cell.
-        retry: Try cells of these statuses again, too.
+        rounds: Measure all cells N times, interleaved. Default: as the experiment says.
+        runs: Number of runs of each cell, each in a fresh process.
+        retry: Also try cells of these statuses again, with commas.
         force: Measure all cells again.
-        try_all: Try what is predicted not to fit in memory.
+        try_all: Also measure cells that are predicted not to fit in memory.
         launcher: local or slurm.
-        dry_run: Show what Slurm would get, and what it would take.
-        shard: Only the I-th of N parts, for N hosts.
+        dry_run: Show the jobs that Slurm would get, with their predicted time; submit nothing.
+        shard: Measure only the I-th of N parts of the cells, to divide them among N hosts.
 
     Raises:
         InputError: for a wrong experiment file, and for a folder that is no store or in use.

@@ -40,7 +40,7 @@ class ComparedOp:
         kind: its kind.
         unit: the unit of the device that computes it.
         bound: what binds it before the change.
-        batch: same or larger: the batch after the change.
+        batch: whether the batch after the change is the `same` or `larger`.
         traffic: what a memory-bound op at a larger batch moves; None of others.
         before_s: seconds before the change.
         after_s: seconds after the change, for as many examples.

@@ -36,10 +36,10 @@ class Shares(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         compute: arithmetic.
         memory: memory traffic.
-        host: calls and launches of the host.
+        host: calls and kernel launches of the host.
         input: waiting for input.
         communication: exposed communication.
-        unexplained: time above the interval of the model; null of a prediction.
+        unexplained: time beyond the upper end of the predicted interval; null for a prediction.
     """
 
     compute: float
@@ -59,8 +59,8 @@ class ExpensiveOp(AnswerRow, frozen=True, kw_only=True):
         step_s: its seconds in a step.
         time_share: its share of the device's time.
         bound: what most of its time waits for: compute, memory or host.
-        ceiling_share: the time at the peaks of the device over its time; null of an op without
-            time.
+        ceiling_share: the shortest time that the device's peaks allow, over the op's time; null for
+            an op without time.
         equal_count: number of further ops of its kind that take as long.
     """
 
@@ -84,8 +84,8 @@ class Improvement(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         change: the change.
         step_s: seconds of the changed step.
-        speedup: the factor of the examples a second of all replicas.
-        per_device_speedup: the factor of the examples a second of one replica.
+        speedup: the factor by which examples a second of all replicas grow.
+        per_device_speedup: the factor by which examples a second of one replica grow.
     """
 
     change: str
@@ -105,8 +105,8 @@ class Evidence(AnswerRow, frozen=True, kw_only=True):
             null where the method has none.
         input_share: share of the step that waits for input; null where unknown.
         communication_s: seconds of communication; null where unknown.
-        sample_count: number of samples; null of a published number.
-        disturbed_sample_count: number of samples that other work disturbed; null of a published
+        sample_count: number of samples; null for a published number.
+        disturbed_sample_count: number of samples that other work disturbed; null for a published
             number.
         low_s: lower end of the interval of the measured step; null where unknown.
         high_s: upper end of the interval of the measured step; null where unknown.
@@ -136,21 +136,22 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         replicas: number of data-parallel replicas.
         dtype: data type of weights and activations.
         method: the cost model.
-        assumed: settings that decide the prediction, by the option that changes them.
+        assumed: settings that were not given and decide the prediction, by the option that changes
+            them.
         origin: predicted, measured or published: where `step_s` is from.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of the prediction; null where the method has none.
         high_s: upper end of the 80 % interval of the prediction; null where the method has none.
         examples_per_s: throughput of all replicas; null where the step takes no time.
-        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
-            reads none.
+        tokens_per_s: throughput of all replicas in tokens, without padding; null for a network that
+            reads no tokens.
         peak_bytes: predicted size of all tensors at the worst moment.
         needed_bytes: memory that the process needs, by the prediction.
         bound: the largest of the shares that the model explains.
         shares: shares of the step by what it waits for.
         ops: the most expensive ops.
         helps: changes that would help, the best first.
-        evidence: numbers of the measurement; null of a prediction.
+        evidence: numbers of the measurement; null for a prediction.
         causes: what may make the measured step slow, the first to check first; only with
             `--measured`.
         headline: the diagnosis in a few sentences.

@@ -90,16 +90,17 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
         dtype: data type of weights and activations.
         optimizer: the optimizer.
         options: options of the method that were set.
-        assumed: settings that decide the calibrated step, by the option that changes them.
+        assumed: settings that were not given and decide the calibrated step, by the option that
+            changes them.
         paleo_s: seconds of a step by Paleo as published.
         analytic_s: seconds of a step by the analytic method.
         calibrated_s: seconds of a step by the calibrated method.
         low_s: lower end of the 80 % interval of `calibrated_s`.
         high_s: upper end of the 80 % interval of `calibrated_s`.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
         rows: the step after each correction, from Paleo's to the analytic one.
         ops: every op.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         headline: the three numbers in a line.
         notes: remarks that change how the answer is read.
     """

@@ -24,7 +24,7 @@ SHARES = (*BOUNDS, UNEXPLAINED)
 
 
 class BottleneckCount(AnswerRow, frozen=True, kw_only=True):
-    """The number of steps that one thing binds.
+    """The number of steps with one bottleneck.
 
     Attributes:
         bound: compute, memory, host, input or communication.
@@ -52,11 +52,12 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         folder: the folder.
-        bounds: number of steps by what binds them, the largest first.
-        refusals: number of steps without a diagnosis by the reason.
-        assumed: settings that decide all predictions alike, by the option that changes them.
+        bounds: number of steps by bottleneck, the largest first.
+        refusals: number of steps without a diagnosis, by reason.
+        assumed: settings that were not given and decide all predictions alike, by the option that
+            changes them.
         rows: the diagnosis of each step, without what would help.
-        headline: number of steps by what binds them, in a line.
+        headline: number of steps by bottleneck, in a line.
         notes: remarks that change how the answer is read.
     """
 

@@ -71,7 +71,7 @@ class _NetworkPart:
         device: the device, or the CPU.
         backend: how the stack runs on it.
         bytes_per_s: the bandwidth of its memory.
-        shared_by: devices that share each product.
+        shared_by: devices that split each matrix product (tensor parallelism).
     """
 
     tensors: Sequence[WeightTensor]
