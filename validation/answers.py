@@ -148,7 +148,7 @@ def tune(question: Question, method: str | Method) -> Reply:
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
     if question.measured.get("memory_bytes", inf) < least:
         raise InputError(
-            "less than weights, gradients and states of one device: how they are shared is unsaid"
+            "less than weights, gradients and states: the table does not say how they are sharded"
         )
     needs = needs._replace(peak_bytes=held)
     values = {"memory_bytes": Interval(float(held))}
