@@ -47,8 +47,8 @@ when the command opens its n-th one. Sizes and `n` are drawn.
 
 A run is right if it ends with exit code 0, 1, 2 or 3, explains a failure in one line, leaves all
 earlier records unchanged, and leaves no process and no temporary file. `wrong` counts all other
-runs. `36 x 1` means that 36 runs ended with exit code 1, which stands for errors such as a full disk
-([exit codes](commands.md)).""",
+runs. `36 x 1` means that 36 runs ended with exit code 1, which stands for errors such as a full
+disk ([exit codes](commands.md)).""",
     "writers": """\
 Many processes append 25 records each to one folder at the same time. `failed` counts processes,
 `lost` and `doubled` count records.""",
