@@ -37,9 +37,10 @@ checked.
 * `orphans`: processes that stay. `left in TMPDIR`: temporary files that stay;
 * `tracebacks`: Python tracebacks on the screen. `wrong`: any other fault, such as half a page.
 
-A Slurm suite is a sweep on a cluster. It runs on a simulated Slurm that answers every third
-submission with a timeout although it accepts the job. There `doubled` counts cells that two jobs
-would measure. The tests in `tests/slurm` kill tasks, workers and nodes of a real Slurm.""",
+The `writer of records` only appends records to a folder. A Slurm suite is a sweep on a cluster. It
+runs on a simulated Slurm that answers every third submission with a timeout although it accepts
+the job. There `doubled` counts cells that two jobs would measure. The tests in `tests/slurm` kill
+tasks, workers and nodes of a real Slurm.""",
     "disks": """\
 Thirteen commands write to disks that are full, are read-only, or lose their files meanwhile. A
 disk `full to 10 B to 100 kB` has that much space left. `emptied at the n-th file` removes all files
