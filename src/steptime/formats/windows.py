@@ -55,7 +55,7 @@ def cut_windows(
         elements = el.slice_(b, x, axis, start=0, stop=shape[axis], name=f"{name}/some", step=step)
     else:  # elements of several windows, or of none
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
-        return el.op(b, "gather", x, indices, name=name, axis=axis)
+        return el.append_op(b, "gather", x, indices, name=name, axis=axis)
     windows_shape = (*shape[:axis], count, size, *shape[axis + 1 :])
     return el.reshape(b, elements, windows_shape, name)
 

@@ -181,7 +181,7 @@ def _repeat_by_channel(walk: OnnxWalk, x: Value, vector: Value, groups: int | No
 
 def _lower_local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     return walk.lower(
-        elements.op,
+        elements.append_op,
         "local_response_norm",
         x,
         size=walk.attr("size", 1),

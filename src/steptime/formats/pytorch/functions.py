@@ -188,7 +188,7 @@ def _lower_log_softmax(call: Call) -> Result:
 
 def _lower_cumulative_sum(call: Call) -> Result:
     x = call.tensor_in_output_type()
-    return call.lower(elements.op, "cumsum", x, axis=call.axis(call["dim"]))
+    return call.lower(elements.append_op, "cumsum", x, axis=call.axis(call["dim"]))
 
 
 FUNCTIONS: Mapping[str, Handler] = {
@@ -209,7 +209,9 @@ FUNCTIONS: Mapping[str, Handler] = {
     ),
     "elu": partial(_lower_unary, "elu", parameter_name="alpha", default=1.0),
     "gelu": _lower_gelu,
-    "prelu": lambda call: call.lower(elements.op, "prelu", call.tensor(), call.tensor("weight")),
+    "prelu": lambda call: call.lower(
+        elements.append_op, "prelu", call.tensor(), call.tensor("weight")
+    ),
     "lerp": _lower_interpolate,
     "threshold": _lower_threshold,
     "glu": _lower_gated_linear_unit,
