@@ -10,7 +10,7 @@ from steptime.calibration.evaluation import WORST
 from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
 from steptime.cli.command import show
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import Printout
 from steptime.prediction import DEFAULT
 from validation import sets
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         show(answer(given), "json" if given.json else "text")
     except (InputError, OutsideError) as error:
-        note(f"validation: {error}")
+        print_note(f"validation: {error}")
         return 2 if isinstance(error, InputError) else 1
     return 0
 

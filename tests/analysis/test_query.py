@@ -16,7 +16,7 @@ from every import every
 from steptime.analysis.query import export, query
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
-from steptime.core.progress import listening, watched
+from steptime.core.progress import report_progress_to, track_progress
 from steptime.core.workload import Plan, Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
@@ -118,10 +118,10 @@ def test_names_tell_the_networks_apart_and_no_more():
 
 def test_who_listens_hears_how_far_rows_are():
     heard: list[tuple[str, int, int]] = []
-    with listening(lambda *said: heard.append(said)):
-        list(watched([FIRST] * 401, "rows"))
+    with report_progress_to(lambda *said: heard.append(said)):
+        list(track_progress([FIRST] * 401, "rows"))
     assert heard == [("rows", 200, 401), ("rows", 400, 401)]
-    list(watched([FIRST] * 201, "rows"))
+    list(track_progress([FIRST] * 201, "rows"))
     assert len(heard) == 2  # nobody listens
 
 

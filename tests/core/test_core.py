@@ -16,7 +16,7 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.spelling import find_similar_names
-from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
+from steptime.core.units import QUANTITIES, duration, format_count, percent, seconds, si, size
 from steptime.core.values import (
     MAX_COUNT,
     is_range,
@@ -26,7 +26,7 @@ from steptime.core.values import (
     parse_range,
     parse_share,
 )
-from steptime.core.windows import positions, reach, tensorflow_padding
+from steptime.core.windows import count_positions, covered_size, tensorflow_padding
 from steptime.core.workload import Plan, Workload
 from steptime.records.reading import MAX_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
@@ -131,7 +131,7 @@ def test_times_and_sizes():
 
 
 def test_things_are_counted_in_words():
-    assert [counted(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
+    assert [format_count(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
 
 
 @given(st.floats(1e-9, 1e17), st.sampled_from(["s", "B", "FLOP"]))
@@ -351,16 +351,16 @@ def test_a_whole_part_of_a_name_is_nearer_than_like_letters():
 
 
 def test_windows():
-    assert positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
-    assert positions(6, 3, 2) == 2
-    assert positions(6, 3, 2, ceil=True) == 3  # the last hangs over
-    assert positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
-    assert positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
-    assert positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
-    assert positions(2, 3, 1) < 1
-    assert reach(4, 3, 2) == 9
+    assert count_positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
+    assert count_positions(6, 3, 2) == 2
+    assert count_positions(6, 3, 2, ceil=True) == 3  # the last hangs over
+    assert count_positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
+    assert count_positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
+    assert count_positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
+    assert count_positions(2, 3, 1) < 1
+    assert covered_size(4, 3, 2) == 9
     assert tensorflow_padding(224, 7, 2) == (2, 3)
-    assert positions(224, 7, 2, tensorflow_padding(224, 7, 2)) == 112
+    assert count_positions(224, 7, 2, tensorflow_padding(224, 7, 2)) == 112
 
 
 def test_a_share_is_a_part_of_one_or_says_its_percent():

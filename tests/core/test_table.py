@@ -16,11 +16,11 @@ from steptime.core.tables.printers import (
     PRINTERS,
     comma_separated,
     csv_parts,
-    finite,
-    harmless,
     html,
     json_text,
     markdown,
+    neutralise_csv_cell,
+    replace_non_finite,
 )
 from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.tables.text_table import text, wrap
@@ -173,7 +173,7 @@ def test_every_printer_prints_any_rows(rows, width):
     ],
 )
 def test_a_document_reads_as_the_standard_library_indents_it(document):
-    assert json_text(document) == json.dumps(finite(document), indent=2) + "\n"
+    assert json_text(document) == json.dumps(replace_non_finite(document), indent=2) + "\n"
 
 
 def test_an_interval_is_one_text_in_the_unit_of_its_value():
@@ -277,7 +277,8 @@ CSV_CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text('a
 @given(st.lists(st.lists(CSV_CELLS, min_size=1, max_size=4), max_size=4))
 def test_lines_of_csv_are_those_of_pythons_writer(rows):
     harmless_rows = [
-        [harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+        [neutralise_csv_cell(cell) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
     ]
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["a", "b"], *harmless_rows])

@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Level, Link
 from steptime.hardware.topology import KINDS, effective_link, sides
@@ -102,7 +102,7 @@ def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(links, gigabi
 
 
 def test_every_topology_has_a_source_a_kind_and_a_link():
-    rows = packaged("topologies.toml")
+    rows = read_packaged_toml("topologies.toml")
     links = {catalog.link(name).topology for name in catalog.link_names()} - {""}
     assert links == set(rows)
     assert all(row["source"] and row["kind"] in KINDS for row in rows.values())

@@ -123,4 +123,4 @@ def analysis(name: str) -> Analysis:
 
 def names() -> list[str]:
     """Return the names of all analyses, those of other packages last."""
-    return registry.names(ANALYSES, "analyses")
+    return registry.list_names(ANALYSES, "analyses")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from steptime.core.answer import AnswerRow
-from steptime.core.units import counted, percent, seconds, si
+from steptime.core.units import format_count, percent, seconds, si
 from steptime.records.ratios import accuracy, farthest, relative_errors
 
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
@@ -250,10 +250,10 @@ def _describe_peak(summary: ResultsSummary) -> list[str]:
     published = summary.published_above_peak
     local = summary.above_peak - published
     if local:
-        networks = counted(local, "network")
+        networks = format_count(local, "network")
         lines.append(f"{networks} above 100 %: the device's figures are too low; calibrate again.")
     if published:
-        results = counted(published, "published result")
+        results = format_count(published, "published result")
         lines.append(f"{results} above 100 %: the type, batch or device is not what ran.")
     return lines
 
@@ -273,7 +273,7 @@ def _describe_predictions(summary: ResultsSummary) -> list[str]:
     far = summary.far
     if far.number and far.disturbed is not None:
         lines.append(
-            f"{counted(far.number, 'prediction')} off by more than {percent(LARGE_ERROR)}; "
+            f"{format_count(far.number, 'prediction')} off by more than {percent(LARGE_ERROR)}; "
             f"of these {far.disturbed or 'none'} measured while other work disturbed most "
             "samples."
         )
@@ -282,7 +282,7 @@ def _describe_predictions(summary: ResultsSummary) -> list[str]:
 
 def _describe_measured(summary: ResultsSummary) -> list[str]:
     """Return the number of measured networks, with their sources and times."""
-    networks = counted(summary.networks, "network")
+    networks = format_count(summary.networks, "network")
     if not summary.measured:
         # A folder of published results alone has a sentence of its own.
         if summary.published and not summary.networks:
@@ -306,7 +306,7 @@ def _describe_published(summary: ResultsSummary) -> list[str]:
         return []
     platforms = _describe_platforms(summary.published_platforms)
     times = _describe_times(summary.published_fastest_s, summary.published_slowest_s)
-    return [f"{counted(published, 'result')} published by others{platforms}{times}."]
+    return [f"{format_count(published, 'result')} published by others{platforms}{times}."]
 
 
 def _describe_times(fastest_s: float | None, slowest_s: float | None) -> str:

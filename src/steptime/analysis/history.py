@@ -21,7 +21,7 @@ from steptime.analysis.change_points import (
 )
 from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
 from steptime.core.tables.table import Column, Table, describe_hidden_rows
-from steptime.core.units import counted, first_of, percent
+from steptime.core.units import first_of, format_count, percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
 from steptime.records.groups.group_members import ANY_METHOD, Grouping
@@ -333,8 +333,8 @@ def describe_history(table: Table) -> list[str]:
     if summary["vanished"]:
         vanished = first_of(summary["vanished"], 4, "; ")
         lines.append(f"not in the newest folder, {folders[-1]}: {vanished}")
-    networks = counted(summary["networks"], "network")
-    extent = f"{networks} over {counted(len(folders), 'folder')} by date"
+    networks = format_count(summary["networks"], "network")
+    extent = f"{networks} over {format_count(len(folders), 'folder')} by date"
     if len(folders) < 2:
         return [f"nothing to say of changes: {extent}, and a history takes two or more"]
     power = _describe_power(summary)
@@ -348,7 +348,7 @@ def _describe_event(event: Mapping[str, Any]) -> str:
     """Return a common change: "3 of 4 networks became 12 % slower between a and b: torch 2 | 3"."""
     causes = f": {', '.join(event['differ'])}" if event["differ"] else ""
     return (
-        f"{event['changed']} of {counted(event['networks'], 'network')} became "
+        f"{event['changed']} of {format_count(event['networks'], 'network')} became "
         f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
         f"between {event['before']} and {event['after']}{causes}"
     )
@@ -360,8 +360,8 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
     smallest = summary["smallest_slowdown"]
     if smallest is None:
         return (
-            f"nothing can be judged: {counted(count, 'folder')} of single runs cannot show 10 %; "
-            f"rounds = 5, or {MIN_VALUES} folders"
+            f"nothing can be judged: {format_count(count, 'folder')} of single runs cannot show "
+            f"10 %; rounds = 5, or {MIN_VALUES} folders"
         )
     line = f"found with 90 % power: a step that is {percent(smallest)} slower in the newest folders"
     if count < MIN_VALUES:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.data import Data
 from steptime.records.record import LARGEST_DISTURBED_SHARE, Record, method_to_json
 from steptime.records.record_columns import DERIVED_COLUMNS
@@ -115,7 +115,7 @@ def _list_remarks(record: Record, row: Row) -> list[str]:
         remarks.append(f"the module itself ran, as its graph holds {kinds}")
     if breaks := record.env.get("graph_breaks"):
         why = max(breaks, key=breaks.get)
-        remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")
+        remarks.append(f"{format_count(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
     # None where it is unknown.

@@ -14,7 +14,7 @@ from steptime.analysis.comparison.verdict import MARGIN
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
 from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, IS_STEP, pooled_step_s
@@ -319,7 +319,7 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     ends = f"{percent(fractions[-1], '+')} to {percent(fractions[0], '+')}"
     return replace(
         table,
-        title=f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
+        title=f"{format_count(len(fractions), 'node')} {REGULAR}: {ends}",
         max_rows=max(1, len(answer.rows) - len(fractions)),
     )
 
@@ -347,7 +347,7 @@ def describe_nodes(table: Table) -> list[str]:
             f"no {MIN_NODES} nodes measured the same cells: of two, nobody can say which is slow"
         ]
     rows = {row["host"]: row for row in table.rows}
-    nodes = counted(summary["nodes"], "node")
+    nodes = format_count(summary["nodes"], "node")
     lines = [_describe_slow_node(rows[host]) for host in summary["slow"]]
     if not lines:
         lines.append(f"none of {nodes} is slow beyond noise")
@@ -356,7 +356,7 @@ def describe_nodes(table: Table) -> list[str]:
     noise = percent(summary["noise_fraction"])
     margin = percent(summary["margin_fraction"])
     lines.append(
-        f"{nodes} measured {counted(summary['cells'], 'cell')} alike; noise moves a node by "
+        f"{nodes} measured {format_count(summary['cells'], 'cell')} alike; noise moves a node by "
         f"{noise} (one sigma), and less than {margin} is not named"
     )
     failures = [f"{host} ({rows[host]['cause']})" for host in summary["not_measured"]]

@@ -21,8 +21,8 @@ from typing import Self
 import msgspec
 
 from steptime.core.errors import InputError
-from steptime.core.files import check_ending, replacing
-from steptime.core.scratch import temporary
+from steptime.core.files import check_ending, replace_on_success
+from steptime.core.scratch import make_temporary_folder
 from steptime.core.units import size
 from steptime.records.data import Data
 from steptime.records.query import COPY_OPTIONS, QueryEnd, QueryRequest
@@ -91,7 +91,7 @@ def export(
     ending = check_ending(path, COPY_OPTIONS, "export format")
     limits = limits or QueryLimits(max_rows=None)
     try:
-        with replacing(path) as temporary_path, QueryProcess(limits, path) as process:
+        with replace_on_success(path) as temporary_path, QueryProcess(limits, path) as process:
             _, row_count = process.ask(data, sql, temporary_path, ending)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
@@ -146,7 +146,7 @@ class QueryProcess:
             StoreError: if the disk does not take the file.
         """
         limits = self._limits
-        folder = temporary()
+        folder = make_temporary_folder()
         tables = data.tables()  # may hold files that the other process reads
         try:
             request = QueryRequest(

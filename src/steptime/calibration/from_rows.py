@@ -11,9 +11,9 @@ from steptime.calibration.cases import Case
 from steptime.calibration.here import POINTS
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.toml_files import read_toml
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.records.row import grouped
@@ -107,7 +107,9 @@ def _read_rows(
     if not predicted_steps:
         # Rows of a script that cannot be predicted raise at once; of files they are noted.
         row_refusals = None if path is None else refusals
-        cases = _pool_cases(read_cases(rows, mapping, device, warn=note, refusals=row_refusals))
+        cases = _pool_cases(
+            read_cases(rows, mapping, device, warn=print_note, refusals=row_refusals)
+        )
     return _RowSet(predicted_steps, cases, refusals)
 
 
@@ -118,9 +120,12 @@ def _pool_cases(cases: Sequence[Case]) -> list[Case]:
         seconds = median(case.seconds for case in repeats)
         pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
     if len(pooled) < len(cases):
-        row_count, case_count = counted(len(cases), "row"), counted(len(pooled), "measurement")
+        row_count, case_count = (
+            format_count(len(cases), "row"),
+            format_count(len(pooled), "measurement"),
+        )
         reason = "repeats, equal but for their seconds, count as their median"
-        note(f"{row_count} are {case_count}: {reason}")
+        print_note(f"{row_count} are {case_count}: {reason}")
     return pooled
 
 
@@ -153,7 +158,7 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
         raise InputError(f"{prefix}no measured step of a device that is known{cause}")
     for cause, refused_rows in grouped(refusals, itemgetter(1)).items():
         first_place, _ = refused_rows[0]
-        note(f"{counted(len(refused_rows), 'row')} left out: {cause} ({first_place})")
+        print_note(f"{format_count(len(refused_rows), 'row')} left out: {cause} ({first_place})")
     if device is None and len(names) > 1:
         raise InputError(f"{prefix}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
@@ -187,7 +192,7 @@ def _fit_cases(
     ignored_stacks = sorted(stacks - {table.get("stack")})
     if ignored_stacks:
         names = ", ".join(ignored_stacks)
-        note(f"steps of stack {table['stack']} alone are taken, none of {names}")
+        print_note(f"steps of stack {table['stack']} alone are taken, none of {names}")
     return table
 
 
@@ -204,7 +209,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
         # The file of a shipped device is never changed: the user gets a device of another name.
         table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
-        note(f"{table['name']} was calibrated before: that is replaced")
+        print_note(f"{table['name']} was calibrated before: that is replaced")
     file_table = table | {"calibration": calibration}
     # The rows may be of another machine: the name `local` stays with the device of this one.
     return catalog.write_user_device(file_table, table["name"], local=False)

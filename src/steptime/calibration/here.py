@@ -14,8 +14,8 @@ from steptime.calibration import log
 from steptime.calibration.log import Answers
 from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
-from steptime.core.progress import note
-from steptime.core.units import counted, duration, seconds
+from steptime.core.progress import print_note
+from steptime.core.units import duration, format_count, seconds
 from steptime.hardware import catalog, item_files
 from steptime.hardware.device_file import device_from_table
 from steptime.measure import ranks, registry
@@ -115,7 +115,7 @@ def calibrate_machine(
         def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
             times = [f"{name} {seconds(part_s)}" for name, part_s in measured_point.seconds.items()]
             progress = format_progress(len(session.measured_points), max_points, left_s)
-            note(
+            print_note(
                 f"{progress} {measured_point.point.name}: {measured_point.note or ', '.join(times)}"
             )
 
@@ -148,7 +148,7 @@ def calibrate_machine(
     path = catalog.write_user_device(table, table["name"])  # from now on the device `local`
     start.log_path.unlink()
     if session.interrupted:
-        raise InterruptError(f"{counted(points, 'point')} kept in {path}")
+        raise InterruptError(f"{format_count(points, 'point')} kept in {path}")
     return table, path
 
 
@@ -179,11 +179,11 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
     }
     table, earlier_answers = log.resume(log_path, software)
     if table is not None:
-        points = counted(sum(map(len, earlier_answers.values())), "point")
-        note(f"going on after {points} of a calibration that was killed ...")
+        points = format_count(sum(map(len, earlier_answers.values())), "point")
+        print_note(f"going on after {points} of a calibration that was killed ...")
         return _CalibrationStart(log_path, table, earlier_answers)
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
-    note(f"measuring ceilings ({duration(probing_s)}), then points ...")
+    print_note(f"measuring ceilings ({duration(probing_s)}), then points ...")
     table = probe_ceilings(backend, options, probing_s)
     log.begin(log_path, software, table)
     return _CalibrationStart(log_path, table, earlier_answers)

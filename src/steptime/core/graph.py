@@ -15,7 +15,7 @@ PASSES: tuple[Part, ...] = ("forward", "backward", "update")  # of a step, in or
 PASS_INDEX = {name: i for i, name in enumerate(PASSES)}
 
 
-def frozen(attrs: Mapping[str, Attr]) -> Attrs:
+def freeze_attrs(attrs: Mapping[str, Attr]) -> Attrs:
     """Return attributes in a form that can be a key: identical ops are evaluated once."""
     return tuple(sorted(attrs.items())) if attrs else ()
 
@@ -61,7 +61,7 @@ class Op:
     @property
     def settings(self) -> Attrs:
         """The attributes in a form that can be a key."""
-        return frozen(self.attrs)
+        return freeze_attrs(self.attrs)
 
 
 class OpCase(NamedTuple):

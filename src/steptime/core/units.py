@@ -5,9 +5,11 @@ from functools import lru_cache
 from math import log10
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
-QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
+QUANTITIES: Mapping[str, list[str]] = read_packaged_toml(
+    "quantities.toml"
+)  # a unit and what is meant
 
 HOURS_OF_DAY = 24
 HOURS_BELOW = 2 * HOURS_OF_DAY  # from here on a time is written in days
@@ -160,6 +162,6 @@ def first_of(names: Iterable[str], limit: int, between: str = ", ") -> str:
     return between.join(all_names[:limit]) + suffix
 
 
-def counted(number: float, noun: str) -> str:
+def format_count(number: float, noun: str) -> str:
     """Return a number with its noun: `1 row`, `1,998 rows`, `0.5 epochs`."""
     return f"{number:{',' if isinstance(number, int) else 'g'}} {noun}{'s' * (number != 1)}"

@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 from steptime.core.adapters import ADAPTERS, FEW_BITS
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 Value = int | float | str | bool
 
 Phase = Literal["train", "infer"]
-_OPTIMIZER_ROWS = packaged("optimizers.toml")
+_OPTIMIZER_ROWS = read_packaged_toml("optimizers.toml")
 Optimizer = Literal[*_OPTIMIZER_ROWS]  # type: ignore[valid-type]  # names of a table
 Staging = Literal["shared", "local"]  # files are read where they are, or copied here first
 Strategy = Literal["allreduce", "independent", "sharded", "parameter-server"]  # docs/devices.md

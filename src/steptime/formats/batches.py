@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from steptime.core.errors import shorten
-from steptime.core.units import counted, first_of
+from steptime.core.units import first_of, format_count
 from steptime.formats import elements
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -183,7 +183,7 @@ class Batches:
                 constant_products.append(op.name)
         if not constant_products:
             return []
-        count = counted(len(constant_products), "product")
+        count = format_count(len(constant_products), "product")
         products = f"{count} of constants alone ({first_of(constant_products, 2)})"
         return [f"exported for batch 1: {products}, counted once a step, not for each example"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Literal
 
 from steptime.core.graph import Attr
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.formats import elements
 from steptime.formats.tensors import axis_of, find_unflattened, free_name, is_weight_or_buffer
 from steptime.formats.windows import resolve_padding
@@ -173,7 +173,7 @@ def _compute_transposed_sizes(
         strict=True,
     )
     return [
-        reach(inner_size, kernel_size, axis_stride, axis_dilation) + extra_size
+        covered_size(inner_size, kernel_size, axis_stride, axis_dilation) + extra_size
         for inner_size, kernel_size, axis_stride, axis_dilation, extra_size in axes
     ]
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.signatures.typed import Text, Texts, struct, typed_values
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 
 class Constant(NamedTuple):
@@ -51,13 +51,13 @@ _CONSTANT_TABLE = struct("Constant", _FIELD_TYPES, ["value"])
 @cache
 def kinds_of_use(use: str) -> Mapping[str, str]:
     """Return the kind of each constant that a stack may have for a use, by full name."""
-    names_by_kind = packaged("constants.toml")[use]
+    names_by_kind = read_packaged_toml("constants.toml")[use]
     return {f"{use}.{name}": kind for kind, names in names_by_kind.items() for name in names}
 
 
 def uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
-    return tuple(use for use in packaged("constants.toml") if use != "neutral")
+    return tuple(use for use in read_packaged_toml("constants.toml") if use != "neutral")
 
 
 def split_flags(

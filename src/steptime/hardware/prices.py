@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.signatures.typed import Figure, Text, Texts, typed
+from steptime.core.signatures.typed import Figure, Text, Texts, convert_table
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 from steptime.hardware.file_cache import read_cached
@@ -88,7 +88,7 @@ def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
 
     Raises `InputError` for an unknown key, a missing one, and an unknown device.
     """
-    file = typed(table, _PriceFile, source_name)
+    file = convert_table(table, _PriceFile, source_name)
     device_offers = []
     for number, row in enumerate(file.offers, start=1):
         place = f"{source_name}: offer {number}"

@@ -6,7 +6,7 @@ from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from steptime.core.errors import check_choice
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 
@@ -35,7 +35,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     """
     if not link.topology or group < 2:
         return link
-    rows = packaged("topologies.toml")
+    rows = read_packaged_toml("topologies.toml")
     row = rows[check_choice("topology", link.topology, rows, link.name)]
     share = KINDS[row["kind"]](row, link, size, min(group, size))
     return link.faster(share.rate, share.hops).scale_bus(share.bus)

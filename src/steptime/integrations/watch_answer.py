@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.answer import Answer
-from steptime.core.units import counted, percent, seconds, size
+from steptime.core.units import format_count, percent, seconds, size
 from steptime.integrations.watch_clock import StepSample
 from steptime.integrations.watch_prediction import WatchPrediction
 
@@ -166,7 +166,7 @@ def describe_verdict(
 def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:
     """Return `12.3 ms a step, 5,203 examples/s, over 200 steps`."""
     rate = "" if batch is None else f", {batch / step_s:,.4g} examples/s"
-    return f"{seconds(step_s)} a step{rate}, over {counted(step_count, 'step')}"
+    return f"{seconds(step_s)} a step{rate}, over {format_count(step_count, 'step')}"
 
 
 def describe_utilisation(step_s: float, predicted: WatchPrediction | None) -> str:

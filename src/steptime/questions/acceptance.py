@@ -25,10 +25,18 @@ from steptime.analysis.acceptances.acceptance import (
 from steptime.analysis.acceptances.expectations import PREDICTED, read_expectations
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, Column, Row, Table
 from steptime.core.tables.table_files import is_table_name
-from steptime.core.units import QUANTITIES, counted, first_of, format_value, percent, seconds, si
+from steptime.core.units import (
+    QUANTITIES,
+    first_of,
+    format_count,
+    format_value,
+    percent,
+    seconds,
+    si,
+)
 from steptime.questions.record_sources import begins_with_record, load_records
 from steptime.records.data import Data
 from steptime.records.record_files import is_record_file
@@ -171,7 +179,7 @@ def accept_records(
         expectations = read_expectations(expected)
         return accept_by_expectations(data, expectations, str(expected), limit_share)
     reference_mapping = None if has_records else mapping
-    reference = load_records([expected], reference_mapping, note)
+    reference = load_records([expected], reference_mapping, print_note)
     return accept_by_records(data, reference, str(expected), limit_share)
 
 
@@ -220,7 +228,7 @@ def describe_failures(rows: Sequence[AcceptedStep]) -> list[str]:
     failures = [row for row in rows if row.verdict in FAILURES]
     lines = [_describe_failure(row) for row in failures[:MAX_FAILURE_LINES]]
     if len(failures) > len(lines):
-        lines.append(f"and {counted(len(failures) - len(lines), 'further failure')}")
+        lines.append(f"and {format_count(len(failures) - len(lines), 'further failure')}")
     return lines
 
 
@@ -242,10 +250,12 @@ def _describe_counts(
     """Return "fail: 11 of 12 steps pass; 3 of 4 nodes pass: page.html"."""
     judged = [row for row in rows if row.verdict != NOT_JUDGED]
     passed_count = sum(row.verdict == PASS for row in judged)
-    text = f"{_summarise_verdicts(rows)}: {passed_count} of {counted(len(judged), 'step')} pass"
+    text = (
+        f"{_summarise_verdicts(rows)}: {passed_count} of {format_count(len(judged), 'step')} pass"
+    )
     if len(nodes) > 1:
         passing_node_count = sum(node.verdict == PASS for node in nodes)
-        text += f"; {passing_node_count} of {counted(len(nodes), 'node')} pass"
+        text += f"; {passing_node_count} of {format_count(len(nodes), 'node')} pass"
     return f"{text}: {path}"
 
 
@@ -272,8 +282,8 @@ def _list_notes(rows: Sequence[AcceptedStep]) -> list[str]:
     predicted_count = sum(row.expected_from == PREDICTION for row in judged)
     if predicted_count:
         notes.append(
-            f"{counted(predicted_count, 'step')} held against a prediction, which can be wrong "
-            "itself: 1 of 10 sound steps is slower than its 80 % interval"
+            f"{format_count(predicted_count, 'step')} held against a prediction, which can be "
+            "wrong itself: 1 of 10 sound steps is slower than its 80 % interval"
         )
     return notes + _describe_missing_hosts(rows)
 

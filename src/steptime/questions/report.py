@@ -9,10 +9,10 @@ import msgspec
 from steptime.analysis.acceptances.expectations import parse_limit
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, percent, seconds
 from steptime.questions import kinds
 from steptime.questions.acceptance import (
     AcceptanceAnswer,
@@ -181,7 +181,7 @@ def report(
     if expected is None:
         refuse({"--limit": limit}, "{} goes with --expected FILE")
     limit_share = None if limit is None else parse_limit(text_of(limit), "--limit")
-    data = load_records([source], map_file, note)
+    data = load_records([source], map_file, print_note)
     option_words = words_of({"map": map_file, "expected": expected, "limit": limit})
     command = shlex.join(["steptime", "report", str(source), *option_words, "-o", str(path)])
     name = source.resolve().name
@@ -215,9 +215,9 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
 def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
     """Return the answer of a page from its headline numbers."""
     count_by_status = numbers.pop("unsuccessful")
-    headline = counted(numbers["networks"], "network")
+    headline = format_count(numbers["networks"], "network")
     if numbers["published"]:
-        headline += f", {counted(numbers['published'], 'published result')}"
+        headline += f", {format_count(numbers['published'], 'published result')}"
     fields = numbers | {
         "unsuccessful": [
             {"status": status, "count": count} for status, count in count_by_status.items()

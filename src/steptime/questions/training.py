@@ -7,7 +7,7 @@ from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import File, text_of
-from steptime.core.units import counted, format_money, format_value, hours, rate
+from steptime.core.units import format_count, format_money, format_value, hours, rate
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware.prices import (
@@ -90,7 +90,7 @@ def describe_training(examples: int | None, epochs: float | None, tokens: int | 
     """Describe a training: `3 epochs of 1,000,000 examples`, or `300,000,000 tokens`."""
     if tokens is not None:
         return f"{tokens:,} tokens"
-    return f"{counted(epochs or 0, 'epoch')} of {examples or 0:,} examples"
+    return f"{format_count(epochs or 0, 'epoch')} of {examples or 0:,} examples"
 
 
 def training_of_tokens(tokens: Any, workload: Workload, nearest: str) -> Training:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.grids.batches import knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
@@ -150,7 +150,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     networks_and_links = [
         (model, link) for model in choices.models.items() for link in choices.links
     ]
-    for ((text, dtype), make), link in watched(networks_and_links, "networks and links"):
+    for ((text, dtype), make), link in track_progress(networks_and_links, "networks and links"):
         cells = grid(
             [make],
             choices.devices,

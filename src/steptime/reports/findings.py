@@ -10,7 +10,7 @@ from steptime.analysis.analyses import PLOTS, analysis, names
 from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.core.tables.table import Table
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
@@ -105,7 +105,9 @@ def gather(
         if analysis(name).section
     ]
     if pictures:  # charts that belong to no analysis are sections, too
-        section_makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
+        section_makers += [
+            partial(_draw_section, plot) for plot in registry.list_names(PLOTS, "plots")
+        ]
     results = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
@@ -113,7 +115,7 @@ def gather(
         for number, result in enumerate(
             pool.map(partial(_make_section_or_error, data), section_makers)
         ):
-            tell("sections", number, len(section_makers))
+            report_progress("sections", number, len(section_makers))
             results.append(result)
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []

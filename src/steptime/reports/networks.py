@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
 from steptime.core.tables.table import Column
-from steptime.core.units import counted, format_value
+from steptime.core.units import format_count, format_value
 from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import Data, result_rows
 from steptime.records.record import Record
@@ -243,7 +243,9 @@ def _list_facts(
         newest_attempt = attempts[-1]
         samples_text = ""
         if row["runs"]:
-            samples_text = f"{counted(row['samples_n'], 'sample')} in {counted(row['runs'], 'run')}"
+            samples_text = (
+                f"{format_count(row['samples_n'], 'sample')} in {format_count(row['runs'], 'run')}"
+            )
         environment = {name: newest_attempt.env.get(name) for name in ENVIRONMENT}
         facts += [
             ("samples", samples_text),

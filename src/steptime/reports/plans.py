@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime
 from steptime.reports.charts import style, waterfall
@@ -70,7 +70,7 @@ def write_plans(
     rows: ChartRows = {"why": [], "pipeline": [], "memory": []}
     cells = []
     for index, request in enumerate(requests):
-        tell("searches", index, len(requests))
+        report_progress("searches", index, len(requests))
         cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:

@@ -8,7 +8,7 @@ from statistics import median
 from time import monotonic
 
 from steptime.core.errors import escape_controls
-from steptime.core.progress import note, status
+from steptime.core.progress import print_note, status
 from steptime.core.units import duration, seconds
 from steptime.records.record import Record
 from steptime.records.row import exchange_name
@@ -56,11 +56,11 @@ def reporter() -> Iterator[Report]:
         left = duration(mean_s * (total - number))
         result = line(record)
         if not is_terminal:
-            note(f"[{number}/{total}, {left} left] {result}")
+            print_note(f"[{number}/{total}, {left} left] {result}")
             return
         if record.status != "ok":  # it stays above the bar
             sys.stderr.write(ERASE)
-            note(result)
+            print_note(result)
         width = shutil.get_terminal_size().columns
         sys.stderr.write(ERASE + escape_controls(bar(number, total, left, result, width)))
         sys.stderr.flush()

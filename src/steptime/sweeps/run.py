@@ -12,7 +12,7 @@ from pathlib import Path
 from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.units import counted, size
+from steptime.core.units import format_count, size
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import part_key, select_missing
 from steptime.grids.replicas import predict_replicas
@@ -300,7 +300,7 @@ def _describe_disturbance(records: Sequence[Record]) -> tuple[str, ...]:
     disturbed_count = sum(step is not None and step.is_disturbed for step in steps)
     if not disturbed_count:
         return ()
-    cells = f"{disturbed_count} of {counted(len(steps), 'cell')}"
+    cells = f"{disturbed_count} of {format_count(len(steps), 'cell')}"
     remark = f"over a quarter of the samples of {cells} were disturbed: other work used these CPUs"
     return (remark,)
 

@@ -15,7 +15,7 @@ from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, Precision, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, frozen
+from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, freeze_attrs
 from steptime.core.workload import OPTIMIZERS
 from steptime.network.count import count, op_cost
 from steptime.network.families import ZOO
@@ -56,7 +56,7 @@ def check_every_shape(graph: Graph) -> None:
     """What an op makes is what its row says, besides what it saves."""
     for op in graph.ops:
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        made = outputs_of(op.kind, specs, freeze_attrs(op.attrs))
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made, op.name
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from steptime.analysis.comparison.gate import MIN_RUNS, smallest_of_equal
 from steptime.analysis.comparison.pairing import Pairing
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, percent
 from steptime.records.data import Data
 from steptime.records.pair_keys import IS_PREDICTED, find_text
 from steptime.records.row import Row, is_higher_better
@@ -179,6 +179,6 @@ def _describe_advice(pairing: Pairing, is_counted: Any, goal: str, smallest: flo
         ", or ".join(advice) or "less noise is needed, such as a machine without other work"
     )
     return (
-        f"{counted(run_count, 'run')} a side cannot show {goal} where runs differ by "
+        f"{format_count(run_count, 'run')} a side cannot show {goal} where runs differ by "
         f"{percent(noise)}, only {percent(smallest)} and more; {advice_text}"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.analysis.comparison.verdict import MARGIN
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, percent
 
 MAX_MEDIANS = 12  # of a sentence; of more the first and the last
 MIN_EVEN_SHARE = 0.95  # of pairs without a winner, from which on a level is the same
@@ -33,7 +33,7 @@ def describe_speedups(table: Table) -> list[str]:
 
 def _describe_level(level: Row, baseline: str) -> str:
     """Return the sentence on a level: its speed-up with the interval, and its wins."""
-    start = f"{level['level']} against {baseline}, {counted(level['pairs'], 'network')}"
+    start = f"{level['level']} against {baseline}, {format_count(level['pairs'], 'network')}"
     mean = f"{level['geometric_mean']:.3g}x in the geometric mean"
     low = level["low"]
     high = level["high"]

@@ -13,7 +13,7 @@ from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power
 from steptime.analysis.comparison.verdict import MARGIN, screen_words
 from steptime.core.answer import AnswerRow
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, percent
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells
 from steptime.records.ratios import farthest, geometric_mean
@@ -205,7 +205,7 @@ def describe_changes(
     lines = [_describe_regression(change, worse, quantity) for change in changes.regressions]
     for group in changes.groups:
         if group.slower:
-            pairs = counted(group.pairs, "pair")
+            pairs = format_count(group.pairs, "pair")
             lines.append(
                 f"{group.by} {group.group}: {group.slower} of {pairs} {worse}, "
                 f"{group.geometric_mean_ratio:.3g} times {noun} in the mean"
@@ -229,7 +229,7 @@ def _describe_power(power: Power, quantity: str) -> str:
     worse = f"{smallest} slower" if quantity.endswith("_s") else f"{smallest} worse"
     line = f"found with {percent(POWER)} power: a step that is {worse}"
     if power.unjudged_count:
-        line += f"; {counted(power.unjudged_count, 'pair')} cannot be judged"
+        line += f"; {format_count(power.unjudged_count, 'pair')} cannot be judged"
     return line
 
 

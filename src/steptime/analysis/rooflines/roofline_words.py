@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.analysis.rooflines.ceilings import DRAM, compute_dtype
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, format_value, percent, si
+from steptime.core.units import format_count, format_value, percent, si
 from steptime.records.row import grouped
 
 Row = Mapping[str, Any]
@@ -48,7 +48,7 @@ def _describe_group(group: Row, noun: str) -> list[str]:
     place = f"{group['platform']}, {group['dtype']}"
     lines = []
     if group["above_ridge_share"] is not None:
-        points = counted(group["with_intensity"], noun)
+        points = format_count(group["with_intensity"], noun)
         side = f"{percent(group['above_ridge_share'])} of {points}"
         ridge = format_value("flop_per_byte", group["ridge_flop_per_byte"])
         lines.append(f"{place}: {side} above the ridge point of {ridge}, where compute bounds.")
@@ -67,7 +67,7 @@ def _describe_group(group: Row, noun: str) -> list[str]:
 def _describe_above_peak(group: Row, noun: str) -> str:
     """Return why points may lie above the peak of their data type."""
     dtype = compute_dtype(group["dtype"])
-    points = f"{counted(group['above_peak'], noun)} above the peak of {dtype}"
+    points = f"{format_count(group['above_peak'], noun)} above the peak of {dtype}"
     # Matrix units in a type with a higher peak explain it, if the best stays below that peak.
     is_below_highest = (
         group["highest_peak_dtype"] != dtype and group["best_highest_peak_fraction"] <= 1
@@ -85,7 +85,7 @@ def _describe_missing(groups: Sequence[Row], noun: str) -> list[str]:
     """Return the numbers that records lack, and the command that adds them."""
     lines = []
     for group in groups:
-        points = counted(group["points"], noun)
+        points = format_count(group["points"], noun)
         place = f"of {points} on {group['platform']} ({group['dtype']})"
         missing = {
             "FLOP per byte of memory": group["points"] - group["with_intensity"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, first_of, percent
+from steptime.core.units import first_of, format_count, percent
 
 MAX_REGRESSIONS = 4  # that are described
 MAX_WEIGHTS = 3  # that are described for failed networks
@@ -22,7 +22,7 @@ def describe_sensitivities(table: Table) -> list[str]:
     for regression in regressions[:MAX_REGRESSIONS]:
         lines += _describe_regression({**summary, **regression}, table.rows)
     places = [
-        f"{_name_place(place)} ({counted(place['networks'], 'network')})"
+        f"{_name_place(place)} ({format_count(place['networks'], 'network')})"
         for place in summary["too_few"]
     ]
     if places:
@@ -39,7 +39,7 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
     r2_cross_validated = max(0.0, regression["r2_cross_validated"])
     line = (
         f"{_name_place(regression)}: hyperparameters explain {percent(regression['r2'])} of the "
-        f"variance of {quantity} over {counted(regression['networks'], 'network')} "
+        f"variance of {quantity} over {format_count(regression['networks'], 'network')} "
         f"(order {regression['order']}, {regression['scale']} scale; "
         f"{percent(r2_cross_validated)} in networks that the fit has not seen)"
     )

@@ -49,9 +49,9 @@ def text(table: Table, width: int | None = None) -> str:
         names = ", ".join(column.label or column.key for column in hidden_columns)
         footnotes.append(f"hidden columns (terminal width): {names}; --json has all")
     all_lines = [
-        *prose(table.title.splitlines(), width),
+        *wrap_prose(table.title.splitlines(), width),
         *grid.lines(width),
-        *prose([*footnotes, *table.footnotes], width),
+        *wrap_prose([*footnotes, *table.footnotes], width),
     ]
     return "".join(f"{line}\n" for line in all_lines)
 
@@ -266,7 +266,7 @@ def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) ->
     return {key: count_values([key]) if len(rows) > 1 else 0 for key in keys}
 
 
-def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
+def wrap_prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
     """Yield lines of text; one wider than `width` is broken between words, but no command."""
     for line in lines:
         if width is None or line.startswith(COMMAND):

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import Function, Value, axis_of
@@ -310,7 +310,7 @@ _UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
 _UNKNOWN_BRANCH = (
     "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 )
-_NAMES = packaged("onnx.toml")
+_NAMES = read_packaged_toml("onnx.toml")
 OPS: Mapping[str, Function] = {
     **{name: partial(_lower_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
     **{name: partial(_lower_pointwise, function) for function, name in _NAMES["functions"].items()},

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import elements
 from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result, Value, as_list
 from steptime.network.ops.table import require
 
-NAMES = packaged("torch_names.toml")
+NAMES = read_packaged_toml("torch_names.toml")
 PRICED_NORM_ORDERS = (1, 2)
 
 

@@ -66,7 +66,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
         raise contract.NoSpaceError(f"{parent}: {need}")
     try:
         with ExitStack() as failing:
-            folder = scratch.make(parent, PREFIX)
+            folder = scratch.make_locked_folder(parent, PREFIX)
             failing.callback(shutil.rmtree, folder, ignore_errors=True)
             copies, facts = _copy_files(dataset, folder)
             failing.pop_all()  # it has not failed: the folder stays

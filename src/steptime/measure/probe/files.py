@@ -19,7 +19,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.json_types import JsonObject
-from steptime.core.units import counted, percent, size
+from steptime.core.units import format_count, percent, size
 from steptime.hardware import catalog, device_words
 from steptime.hardware.datasheet import GB, GIB, TFLOP
 from steptime.measure import machine
@@ -55,7 +55,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     is_shipped = platform in catalog.device_names(with_user_files=False)
     is_cpu = answer["kind"] == "cpu"
-    threads = f", {counted(answer['threads'], 'thread')}" if is_cpu else ""
+    threads = f", {format_count(answer['threads'], 'thread')}" if is_cpu else ""
     table: JsonObject = {
         "name": f"{platform}-probed" if is_shipped else platform,
         "kind": answer["kind"],

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
-from steptime.core.windows import positions
+from steptime.core.windows import count_positions
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -78,7 +78,7 @@ def conv_outputs(
         f"{channels} channels do not fit a filter {show(w)} in {groups} groups",
     )
     axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), dilation, strict=True)
-    output_sizes = [positions(*settings) for settings in axis_settings]
+    output_sizes = [count_positions(*settings) for settings in axis_settings]
     require(min(output_sizes) >= 1, f"a filter {show(w)} does not fit into {show(x)}")
     return (TensorSpec((batch, filters, *output_sizes), x.dtype),)
 
@@ -193,7 +193,7 @@ def pool_outputs(
     message = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
     require(fits, message)
     axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), strict=True)
-    output_sizes = [positions(*settings, ceil=ceil) for settings in axis_settings]
+    output_sizes = [count_positions(*settings, ceil=ceil) for settings in axis_settings]
     require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
     return (TensorSpec((batch, channels, *output_sizes), x.dtype),)
 

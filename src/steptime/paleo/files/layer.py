@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import MAX_COUNT
-from steptime.core.windows import positions
+from steptime.core.windows import count_positions
 from steptime.formats.windows import resolve_padding
 from steptime.network.layers import image
 from steptime.network.ops.builder import Builder
@@ -136,7 +136,7 @@ class LayerBuilder:
             "same" if padding == "SAME" else four_sides, size, kernel, strides, dilation=(1, 1)
         )
         height, width = (
-            positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
+            count_positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
             for i in (0, 1)
         )
         if min(height, width) < 1:

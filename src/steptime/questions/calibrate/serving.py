@@ -16,7 +16,7 @@ from steptime.core.files import check_ending, check_writable
 from steptime.core.signatures.kinds import File, Settings, paths_of, setting_texts
 from steptime.core.tables.table import Column, Table
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, percent, seconds
 from steptime.core.values import parse_pairs
 from steptime.questions.serve.options import ServeOptions
 from steptime.serving.calibration import write_calibration
@@ -332,7 +332,7 @@ def _list_notes(fit: ServingFit) -> list[str]:
     for run_fit in fit.runs:
         client_run = run_fit.run.run
         if client_run.failed_count:
-            failed = counted(client_run.failed_count, "request")
+            failed = format_count(client_run.failed_count, "request")
             notes.append(f"{client_run.place}: {failed} failed and are left out")
         if client_run.ttft_s is None:
             notes.append(f"{client_run.place}: has no TTFT: times of requests alone are fitted")

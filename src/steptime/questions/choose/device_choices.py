@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import knee, largest_batch
 from steptime.hardware.device import Device
@@ -133,7 +133,7 @@ def compare_devices(
         )
 
     rows = []
-    for device in watched(list(devices), "devices", PROGRESS_DEVICES):
+    for device in track_progress(list(devices), "devices", PROGRESS_DEVICES):
         device_model = model.on(device)
         batch_steps = all_steps.under(device_model)
         step = _DeviceStep(

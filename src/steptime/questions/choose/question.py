@@ -9,10 +9,10 @@ from typing import Annotated, Any, Unpack
 
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.files import check_ending
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, setting_texts, text_of
 from steptime.core.spelling import find_similar_names
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.values import (
     parse_count,
     parse_counts,
@@ -158,7 +158,7 @@ def choose(
     if max_price is not None:
         affordable = _affordable_devices(devices, cheapest(all_offers), max_price)
         price_notes = [
-            f"{counted(len(devices) - len(affordable), 'device')} left out by --max-price"
+            f"{format_count(len(devices) - len(affordable), 'device')} left out by --max-price"
         ]
         devices = affordable
     step_model = step.on(model, batch, devices[0])
@@ -235,7 +235,7 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
     word = value.strip().lower()
     if word == "all" or word in KINDS:
         listed_devices = [
-            device for device in catalog.devices(note) if not device.datasheet.only_by_name
+            device for device in catalog.devices(print_note) if not device.datasheet.only_by_name
         ]
         if word in KINDS:
             return [device for device in listed_devices if device.kind == word]
@@ -326,7 +326,7 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     return ChoicesPage(
         path=str(page),
         row_count=page_axes.row_count,
-        headline=(f"{counted(page_axes.row_count, 'row')}: {page}",),
+        headline=(f"{format_count(page_axes.row_count, 'row')}: {page}",),
         **axes,
     )
 

@@ -15,10 +15,10 @@ from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power, find_power
 from steptime.analysis.comparison.verdict import screen_words
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind, paths_of, text_of
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds
 from steptime.questions.compare.answer import (
@@ -134,7 +134,7 @@ def compare(
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
     )
     _refuse_misplaced_options(request)
-    data = load_records(request.folders, None if mapping is None else Path(mapping), note)
+    data = load_records(request.folders, None if mapping is None else Path(mapping), print_note)
     name_a, name_b, pairing = _pair_sides(request, data)
     return _make_answer(request, data, pairing, name_a, name_b)
 
@@ -320,7 +320,7 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
             if count
         ]
         mean = f"b / a is {level.geometric_mean_ratio:.3g} in the geometric mean"
-        detail = "; ".join([counted(level.pairs, "pair"), *verdict_texts])
+        detail = "; ".join([format_count(level.pairs, "pair"), *verdict_texts])
         lines.append(f"{level.level}: {mean} ({detail})")
     return lines
 
@@ -334,7 +334,7 @@ def _describe_errors(errors: Accuracy, is_of_predictions: bool) -> str:
         return f"{mean} ({errors.pairs} pairs)"
     return (
         f"median error of a against b {percent(median_error)} "
-        f"({counted(errors.pairs, 'pair')}); {mean}; "
+        f"({format_count(errors.pairs, 'pair')}); {mean}; "
         f"{percent(share_within)} lie within a factor of 2"
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import counted, percent, size
+from steptime.core.units import format_count, percent, size
 from steptime.measure.drivers import NvidiaGpu
 
 KIB = 1024
@@ -219,7 +219,7 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         quota_text = "" if cpu.quota is None else f", quota {cpu.quota:g}"
         allowed_text = f"{len(cpu.allowed)} allowed{quota_text}"
         yield "cores", f"{physical_text} physical, {cpu.logical} CPUs, {allowed_text}"
-        threads_text = counted(cpu.default_threads, "thread")
+        threads_text = format_count(cpu.default_threads, "thread")
         yield "platform", f"{self.platform} ({threads_text} by default)"
         cache_texts = [_describe_cache(cache) for cache in self.caches or ()]
         yield "caches", ", ".join(cache_texts) or "unknown"

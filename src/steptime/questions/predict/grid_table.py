@@ -10,7 +10,7 @@ from typing import Any
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
-from steptime.core.progress import note, tell
+from steptime.core.progress import print_note, report_progress
 from steptime.core.tables.printers import csv_parts
 from steptime.core.tables.table import (
     EXTRAPOLATED_FOOTNOTE,
@@ -57,7 +57,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     if path is not None:
         write_file = FORMATS[path.suffix]
         write_atomically(path, write_file(request))
-        note(f"{axes.cells} cells in {out}")
+        print_note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
         unmodelled=unmodelled,
@@ -73,7 +73,7 @@ def _report_cells(request: GridRequest) -> Iterator[GridCell]:
     for number, cell in enumerate(request.cells(), start=1):
         yield cell
         if number % REPORT_CELLS == 0:
-            tell("cells", number, request.axes.cells)
+            report_progress("cells", number, request.axes.cells)
 
 
 def _make_rows(request: GridRequest) -> Iterator[GridRow]:
@@ -99,7 +99,9 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     request.method.under(request.settings)
     batches = axes.batches or (None,)
     workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
-    predicted = predict_space(out, workloads, axes.places, note, request.method, request.settings)
+    predicted = predict_space(
+        out, workloads, axes.places, print_note, request.method, request.settings
+    )
     return describe_predictions(out, request.method.name, predicted)
 
 

@@ -9,7 +9,7 @@ from steptime.calibration.traces.calls import is_recognised
 from steptime.calibration.traces.transfer import MovedOp, MovedStep, TracedStepChange, move_step
 from steptime.core.errors import InputError, check_choice
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, percent, seconds
 from steptime.core.values import parse_count
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
@@ -113,7 +113,7 @@ def with_threads(device: Device, threads: int) -> Device:
         },
         memory_bytes_per_s=threads_over_cores * sheet.memory_bytes_per_s,
     )
-    return replace(scaled_device, name=f"{device.name}, {counted(threads, 'thread')}")
+    return replace(scaled_device, name=f"{device.name}, {format_count(threads, 'thread')}")
 
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
@@ -212,7 +212,7 @@ def _list_notes(
     if request.threads is not None:
         notes.append(f"rates of {target.name} are those of {origin.name} in proportion to threads")
     if not step.is_marked and request.origin.steps is None:
-        reason = counted(step.step_count, "step")
+        reason = format_count(step.step_count, "step")
         notes.append(f"the trace marks no steps: taken to be {reason}; --steps N divides it")
     return notes
 

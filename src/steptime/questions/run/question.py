@@ -11,7 +11,7 @@ import msgspec
 from steptime.core.dtypes import check_measured_dtype
 from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.signatures.signature import option_name
 from steptime.core.units import duration, seconds, si
@@ -207,7 +207,9 @@ def _measure(
         raise InputError("--profile is of one device, not of replicas")
     if trace:
         check_folder(trace)
-    devices = catalog.devices(note)  # warnings on their files come before the measurement, too
+    devices = catalog.devices(
+        print_note
+    )  # warnings on their files come before the measurement, too
     workers = Workers()
     is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None
@@ -226,7 +228,7 @@ def _measure(
                 writer.append_all(ops)
     if not is_first_rank:
         if record.status != "ok":
-            note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
+            print_note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
         return RankAnswer(status=record.status)
     document = measurement(record, flop, _peaks(record, devices))
     answer = describe_measurement(document, assumed=assumed_step(workload))
@@ -286,14 +288,14 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
 def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     """Note the work of a large network; return a callback that notes the length of a long run."""
     if flop > LARGE_FLOP:
-        note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
+        print_note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
 
     def announce_long_run(event: Mapping[str, Any]) -> None:
         first_step_s = event["first_step_s"]
         remaining_s = event["rest_s"]
         if first_step_s + remaining_s > LONG_S:
             first_step = f"the first step took {seconds(first_step_s)}"
-            note(f"{name}: {first_step}; about {duration(remaining_s)} more")
+            print_note(f"{name}: {first_step}; about {duration(remaining_s)} more")
 
     return announce_long_run
 

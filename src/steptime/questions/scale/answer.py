@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
 from steptime.core.tables.table import Column, Table, head_step_columns
-from steptime.core.units import counted, seconds
+from steptime.core.units import format_count, seconds
 from steptime.hardware.prices import HOUR_S
 
 BATCH_COLUMNS = (
@@ -292,7 +292,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     def remarks(self) -> list[str]:
         """Return the notes on the answer and on its rows, each marked."""
         row_notes = [
-            f"note: {counted(row.replicas, 'replica')}: {note}"
+            f"note: {format_count(row.replicas, 'replica')}: {note}"
             for row in self.rows
             for note in row.notes
         ]

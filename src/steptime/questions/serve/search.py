@@ -10,10 +10,10 @@ from statistics import fmean
 
 from msgspec.structs import asdict
 
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.registry import load as load_name
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import counted, seconds
+from steptime.core.units import format_count, seconds
 from steptime.hardware import catalog
 from steptime.planning.answer import fit_notes
 from steptime.planning.ranks.site import Site
@@ -330,7 +330,7 @@ def _assumed(
 def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterator[str]:
     """Yield a line for each device on which no server holds the targets, with the reason."""
     devices_with_server = {row.device for row in rows}
-    limit = f"at most {counted(search.max_device_count, 'device')}"
+    limit = f"at most {format_count(search.max_device_count, 'device')}"
     for site in search.sites:
         name = catalog.device(site.device).name
         if name in devices_with_server:
@@ -388,4 +388,4 @@ def _draw_front(answer: SearchAnswer, path: Path) -> None:
     points = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
     chart = load_name(_CHARTS)(answer.model, points, answer.tpot_target_s)
     load_name(_SAVE)(chart, path)
-    note(f"picture: {path}")
+    print_note(f"picture: {path}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import asdict
 
 from steptime.core.errors import InputError
-from steptime.core.units import counted, percent, seconds, size
+from steptime.core.units import format_count, percent, seconds, size
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import find_offer, fit_notes
 from steptime.planning.ranks.language_model import read_language_model
@@ -344,7 +344,7 @@ def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOpti
         name = server.phases.problem.device.name
         raise InputError(f"serve: the memory of {name} is unknown: --max-context, --max-users")
     if options.max_context:
-        sequences = counted(service.running_sequences, "sequence")
+        sequences = format_count(service.running_sequences, "sequence")
         longest = f"{memory.longest_context:,} tokens"
         lines.append(f"longest context: {longest}, with {sequences} at once")
     if options.max_users:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
@@ -98,8 +98,8 @@ def sweep(
     if launcher == LOCAL:
         return measure_locally(request)
     if dry_run:
-        return preview(request, note)
-    return submit.send(request, note)
+        return preview(request, print_note)
+    return submit.send(request, print_note)
 
 
 def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenPredictions:
@@ -115,7 +115,7 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
             out,
             [cell.workload for cell in stack_cells],
             places,
-            note,
+            print_note,
             options=stack_option(stack),
             must_fit=must_fit,
         )
@@ -227,4 +227,4 @@ def _read_shard(text: str, cell_count: int) -> tuple[int, int]:
 def measure_locally(request: SweepRequest) -> SweepAnswer:
     """Measure the cells that a folder lacks on this machine, with progress on stderr."""
     with reporter() as report:
-        return measure_cells(request, warn=note, report=report)
+        return measure_cells(request, warn=print_note, report=report)

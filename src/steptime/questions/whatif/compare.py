@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, TypedDict
 
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.units import first_of, percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
@@ -77,7 +77,7 @@ def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) ->
     device = change_device(cases[0].model.device, changes)
     rows: list[NetworkRow] = []
     ops: list[ComparedOp] = []
-    for case in watched(cases, "networks"):
+    for case in track_progress(cases, "networks"):
         model = case.model.on(device)
         row, grown_path = predict_network(case, model)
         rows.append(row)
@@ -291,7 +291,7 @@ def try_devices(
     """Return the speed-ups of networks on devices with each combination of changes."""
     devices = []
     capped: set[str] = set()
-    for changes in watched(list(combinations), "changed devices"):
+    for changes in track_progress(list(combinations), "changed devices"):
         rows = []
         for case in cases:
             changed_device = change_device(case.model.device, changes)

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import msgspec
 
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import MAX_BATCH, doubling
@@ -88,7 +88,7 @@ def make_cases(
     """
     models: dict[str, tuple[StepModel, BatchSteps]] = {}  # by the network without its batch
     cases = []
-    for workload in watched(list(workloads), "networks"):
+    for workload in track_progress(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
             # The usual stack where no option names one (`assumes`).

@@ -20,7 +20,7 @@ class EmptyPlotError(InputError):
 def kinds() -> list[str]:
     """Return the names of all plots: of charts alone, then of analyses that have one."""
     with_chart = [name for name in analyses.names() if analyses.analysis(name).chart]
-    return [*registry.names(PLOTS, "plots"), *with_chart]
+    return [*registry.list_names(PLOTS, "plots"), *with_chart]
 
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.row import grouped
 from steptime.reports.charts import style
 
@@ -27,7 +27,10 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     spans = _measure_ratio_spans(rows)
     times_s = [point[side] for point in points for side in ("measured", "predicted")]
     equality_line = [{"at": end_s, "even": end_s} for end_s in (min(times_s), max(times_s))]
-    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
+    caption = [
+        f"{format_count(len(rows), 'case')} by {name}; the line is equality.",
+        *sample_remarks,
+    ]
     if sample_remarks:
         caption.append("At the right all of them count.")
     data = [*equality_line, *points, *spans]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from steptime.core.tables.table import Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.heatmap import describe_quantity
 
@@ -54,7 +54,7 @@ def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
 
 def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
     """Return the points of the weights of a regression, those that may be 0 as `unsure`."""
-    size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
+    size = f"{format_count(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
     panel = style.break_lines(f"{name}, {size}", PANEL_WIDTH)
     rows = [
         row

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from steptime.core.json_types import JsonObject
 from steptime.core.tables.table import Column
-from steptime.core.toml_files import packaged
-from steptime.core.units import counted, format_value
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.units import format_count, format_value
 
 Item = TypeVar("Item")
 Row = JsonObject
 Spec = JsonObject
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-LOOK = packaged("look.toml")
+LOOK = read_packaged_toml("look.toml")
 COLOURS: Sequence[str] = LOOK["light"]["colours"]
 SHAPES: Sequence[str] = LOOK["config"]["range"]["symbol"]
 # Purple to amber: seen on white and on black, and in order under colour blindness.
@@ -129,7 +129,7 @@ def describe_sample(number: int, noun: str, limit: int = MAX_POINTS) -> list[str
     """Return the line that only `limit` of a number are drawn; none if all are."""
     if number <= limit:
         return []
-    return [f"{limit:,} of {counted(number, noun)} are drawn, chosen by chance."]
+    return [f"{limit:,} of {format_count(number, noun)} are drawn, chosen by chance."]
 
 
 def break_lines(text: str, width: int) -> str:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.sweeps.cluster.jobs import SchedulerError
 
 LIMIT_S = 120.0
 MAX_REASON_CHARACTERS = 400
-_WORDS = packaged("slurm.toml")
+_WORDS = read_packaged_toml("slurm.toml")
 SILENCE: list[tuple[str, str]] = _WORDS["away"]
 """Messages of the commands where nobody answers: a pattern, and its text for people."""
 _IGNORED_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SBATCH_")

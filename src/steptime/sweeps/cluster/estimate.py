@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
@@ -58,7 +58,7 @@ def estimate_job(
     skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
     trial_s = {
         trial.id: 0.0 if trial.id in skipped_ids else _trial_s(trial, means, device)
-        for trial in watched(trials, "cells estimated")
+        for trial in track_progress(trials, "cells estimated")
     }
     tasks_s = [START_S + sum(trial_s[trial.id] for trial in task.trials) for task in job]
     memory = max(gpu_memories, key=_needed_bytes)

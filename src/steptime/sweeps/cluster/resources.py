@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.measure import registry
@@ -19,7 +19,7 @@ from steptime.sweeps.cluster.slurm import Slurm
 from steptime.sweeps.resource_request import ResourceRequest
 
 UNKNOWN = "unknown"
-_WORDS = packaged("slurm.toml")
+_WORDS = read_packaged_toml("slurm.toml")
 DEFAULT_VARIABLES: Mapping[str, list[str]] = _WORDS["defaults"]
 """Keys of `[slurm]` with the variables of sbatch that stand for one which the file leaves out."""
 DEFAULT_FLAGS: Mapping[str, list[str]] = _WORDS["default_flags"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.sweeps.cluster import commands, parsing
 from steptime.sweeps.cluster.jobs import (
     LOCAL_CLUSTER,
@@ -30,7 +30,9 @@ from steptime.sweeps.cluster.jobs import (
 from steptime.sweeps.resource_request import ResourceRequest
 
 MAX_NAMES = 500  # arrays that one squeue is asked for
-FACTS: dict[str, str] = packaged("slurm.toml")["facts"]  # what a record keeps of its placement
+FACTS: dict[str, str] = read_packaged_toml("slurm.toml")[
+    "facts"
+]  # what a record keeps of its placement
 
 
 @dataclass(frozen=True)

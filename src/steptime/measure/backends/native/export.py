@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 
 from steptime.core.errors import InputError
-from steptime.core.files import replacing
+from steptime.core.files import replace_on_success
 from steptime.core.json_types import JsonObject
 from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
@@ -252,7 +252,7 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
         is_weight = isinstance(tensor, nn.Parameter)
         program.state_dict[name] = nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
     program._example_inputs = None  # noqa: SLF001  # they would be written, too
-    with replacing(path) as part:
+    with replace_on_success(path) as part:
         new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
         try:
             torch.export.save(program, new, extra_files=extra)

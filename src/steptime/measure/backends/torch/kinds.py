@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.measure.kinds import activate, find_elementwise_functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.network.ops.experts import GATED
@@ -100,7 +100,7 @@ def transposed(
     padding_after = padding[1::2]
     output_padding = []  # what an output of this size lacks at the end of each axis
     for i in range(axis_count):
-        unpadded_size = reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i])
+        unpadded_size = covered_size(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i])
         padded_size = output_size[i] + padding_before[i] + padding_after[i]
         output_padding.append(padded_size - unpadded_size)
     if padding_before == padding_after:
