@@ -15,7 +15,7 @@ from browsing import answers, browse, complaints
 from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.records.record import Record
-from steptime.reports.charts import EmptyPlotError, draw, kinds, style
+from steptime.reports.charts import EmptyPlotError, draw, list_plots, style
 from steptime.reports.files import save
 
 pytestmark = pytest.mark.browser
@@ -108,7 +108,7 @@ def test_charts_are_whole(chromium, tmp_path, records, dark):
         "many": lambda: of(PLATFORMS[:2], 2500),
     }
     data, specs = Data.of(given[records]()), {}
-    for kind in kinds():
+    for kind in list_plots():
         try:
             specs[kind] = draw(kind, data) | {"config": style.config(dark=dark)}
         except EmptyPlotError:

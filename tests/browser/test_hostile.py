@@ -17,7 +17,7 @@ from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
-from steptime.reports.charts import draw, kinds
+from steptime.reports.charts import draw, list_plots
 from steptime.reports.files import save
 from steptime.reports.markdown import markdown_page
 from steptime.reports.page import page
@@ -126,7 +126,7 @@ def test_no_text_runs_in_a_page_to_choose_in(chromium, tmp_path, kind):
 @pytest.mark.parametrize("ending", ["html", pytest.param("svg", marks=pytest.mark.rare)])
 def test_no_text_runs_in_a_picture(chromium, tmp_path, data, ending):
     """All in one page, beside a frame that has no policy."""
-    for kind in kinds():
+    for kind in list_plots():
         spec = draw(kind, COMPARED[kind]() if kind in COMPARED else data)
         save(spec, tmp_path / f"{kind}.{ending}")
         text = (tmp_path / f"{kind}.{ending}").read_text()

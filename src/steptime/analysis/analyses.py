@@ -121,6 +121,6 @@ def analysis(name: str) -> Analysis:
     return row
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of all analyses, those of other packages last."""
     return registry.list_names(ANALYSES, "analyses")

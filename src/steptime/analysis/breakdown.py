@@ -30,7 +30,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.core.tables.table import Column, Row, Table
 from steptime.records.data import Data
-from steptime.records.row import grouped, over
+from steptime.records.row import divide, group_by
 
 MAX_BARS = 40  # networks of a picture
 Amount = Literal["time_s", "time_share", "flop", "traffic_bytes", "peak_time_share"]
@@ -125,7 +125,7 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
     """
     rows: list[BreakdownRow] = []
     compared: list[NetworkOps] = []
-    tables = grouped(cells, lambda cell: (cell.network if by_network else None, cell.platform))
+    tables = group_by(cells, lambda cell: (cell.network if by_network else None, cell.platform))
     for table_cells in tables.values():
         comparable = _keep_comparable(table_cells)  # drops one-sided networks
         compared += comparable
@@ -174,7 +174,7 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
         ops=max(_count_ops(name, measured), _count_ops(name, predicted)),
         predicted_share=_mean([side.shares.get(name, 0.0) for side in predicted]),
         predicted_s=predicted_s,
-        ratio=over(measured_s, predicted_s) if is_paired else None,
+        ratio=divide(measured_s, predicted_s) if is_paired else None,
         flop_share=_mean_cost_share(name, cells, "flop"),
         bytes_share=_mean_cost_share(name, cells, "traffic_bytes"),
         intensity_flop_per_byte=_ratio_of_sums(costs, "flop", "traffic_bytes"),
@@ -218,7 +218,7 @@ def _ratio_of_sums(
     ]
     amount_sum = sum_present(getattr(group, amount) for group in complete)
     divisor_sum = sum_present(getattr(group, divisor) for group in complete)
-    return over(amount_sum, divisor_sum)
+    return divide(amount_sum, divisor_sum)
 
 
 def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
@@ -229,7 +229,7 @@ def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> fl
     """
     sums = _sum_flop(name, cells, side)
     if sums.peak_flop:
-        return over(sums.flop, sums.peak_flop)
+        return divide(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
     # Published: the mean share of the peak, weighted by time; `peak_time_share` is the product of
@@ -372,7 +372,7 @@ def _list_chart_rows(data: Data, cells: Sequence[NetworkOps]) -> list[Row]:
             "pass": op.pass_name,
             "op_kind": op.op_kind,
             "time_s": op.time_s,
-            "share": over(op.time_s, basis_s) if basis_s else op.time_share,
+            "share": divide(op.time_s, basis_s) if basis_s else op.time_share,
         }
         chart_rows.append(row)
     return chart_rows

@@ -10,7 +10,7 @@ from steptime.records.data import Data
 from steptime.records.frames.frame_columns import other_number
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP, pooled_step_s
 from steptime.records.record import NO_OP
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 NO_OP_NAME = f"{NO_OP} (host, gaps)"
 MEASURED, PREDICTED = SIDES = ("measured", "predicted")
@@ -131,11 +131,11 @@ def list_cells(data: Data, by: str) -> list[NetworkOps]:
     step_times = _pool_step_times(data.scan())
     names = _name_networks(data)
     cells = []
-    for (workload_key, platform, strategy), cell_rows in grouped(
+    for (workload_key, platform, strategy), cell_rows in group_by(
         frame.iter_rows(named=True), _cell_key
     ).items():
         sides = {}
-        for side, side_rows in grouped(cell_rows, lambda row: str(row["side"])).items():
+        for side, side_rows in group_by(cell_rows, lambda row: str(row["side"])).items():
             first_row = side_rows[0]
             step_key = tuple(first_row[name] for name in STEP_KEYS)
             # Published shares have their own total: a step that was timed here is not theirs.

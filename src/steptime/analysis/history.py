@@ -27,7 +27,7 @@ from steptime.records.data import Data
 from steptime.records.groups.group_members import ANY_METHOD, Grouping
 from steptime.records.groups.record_groups import Cells, RecordGroups
 from steptime.records.pair_keys import IS_PREDICTED, find_text
-from steptime.records.row import Row, grouped
+from steptime.records.row import Row, group_by
 from steptime.records.statistics import MISS, two_sided_t
 
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
@@ -73,7 +73,7 @@ def history_table(data: Data, margin: str) -> Table:
     folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
     folder_order = {name: position for position, name in enumerate(folders)}
     cells = sorted(_list_cells(data), key=lambda cell: folder_order[cell["folder"]])
-    cells_by_network = [*grouped(cells, itemgetter("series")).values()]
+    cells_by_network = [*group_by(cells, itemgetter("series")).values()]
     series_group = find_series_group(
         [_list_step_logs(network_cells) for network_cells in cells_by_network]
     )
@@ -292,7 +292,7 @@ def _list_events(
 ) -> list[HistoryEvent]:
     """Return the changes between two folders, how many networks share each, and what differs."""
     events = []
-    by_folders = grouped(changes, attrgetter("before", "after"))
+    by_folders = group_by(changes, attrgetter("before", "after"))
     for (before, after), folder_changes in by_folders.items():
         facts_before = folder_rows[before]
         facts_after = folder_rows[after]

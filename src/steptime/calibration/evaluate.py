@@ -22,7 +22,7 @@ from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.steps.step_model import StepModel
 from steptime.records.ratios import farness, relative_errors
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
@@ -185,7 +185,7 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return the predictions of `calibrated`, priced in groups of equal device and options."""
     devices = _DeviceNumbers()
     score_by_id: dict[int, Scored] = {}
-    for group in grouped(cases, devices.group_key).values():
+    for group in group_by(cases, devices.group_key).values():
         first_case = group[0]
         device = first_case.device.in_phase(first_case.phase)
         settings = method.under(first_case.options).settings
@@ -279,7 +279,7 @@ def score_after_calibration(
     Raises:
         InputError: if a device has no case to calibrate with, or no case is left to score.
     """
-    cases_by_device = grouped(cases, lambda case: case.device.name)
+    cases_by_device = group_by(cases, lambda case: case.device.name)
     scores_of_draws = []
     moved_counts = []
     for seed in range(draws):
@@ -317,7 +317,7 @@ def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...
     """
     for name in by:
         check_choice("group", name, GROUPS, "--by")
-    groups = grouped(scored, lambda score: tuple(_group_value(score.case, name) for name in by))
+    groups = group_by(scored, lambda score: tuple(_group_value(score.case, name) for name in by))
     return dict(sorted(groups.items()))
 
 

@@ -16,7 +16,7 @@ from steptime.core.toml_files import read_toml
 from steptime.core.units import format_count
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 MEASURE_HINT = "measure some by `steptime run --out DIR`, or name the columns by --map"
 Refusal = tuple[str, str]  # place of a row, and why it cannot be predicted
@@ -116,7 +116,7 @@ def _read_rows(
 def _pool_cases(cases: Sequence[Case]) -> list[Case]:
     """Return cases in which repeats, equal but for their seconds, are one case of the median."""
     pooled = []
-    for repeats in grouped(cases, _key_of_repeats).values():
+    for repeats in group_by(cases, _key_of_repeats).values():
         seconds = median(case.seconds for case in repeats)
         pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
     if len(pooled) < len(cases):
@@ -156,7 +156,7 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
     if not names and needs_names:
         cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
         raise InputError(f"{prefix}no measured step of a device that is known{cause}")
-    for cause, refused_rows in grouped(refusals, itemgetter(1)).items():
+    for cause, refused_rows in group_by(refusals, itemgetter(1)).items():
         first_place, _ = refused_rows[0]
         print_note(f"{format_count(len(refused_rows), 'row')} left out: {cause} ({first_place})")
     if device is None and len(names) > 1:

@@ -24,7 +24,7 @@ from steptime.core.json_types import JsonObject
 from steptime.core.tables.table import Column, Table
 from steptime.prediction.method import Method
 from steptime.records.ratios import farness
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
 SCORE_COLUMNS = (Column("cases", "scored"), *ERROR_COLUMNS, Column("max"))
@@ -198,7 +198,7 @@ def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) ->
 def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonObject]:
     """Return the errors of each set and quantity, and of each group `by` within them."""
     columns = ("set", "quantity", *by)
-    groups = grouped(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
+    groups = group_by(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
     rows = []
     for key, group in sorted(groups.items()):
         is_right_of_cases = [case["fits"] for case in group if case["fits"] is not None]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
-from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.analyses import PLOTS, analysis, list_names
 from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import report_progress
 from steptime.core.tables.table import Table
 from steptime.records.data import Data
-from steptime.records.row import Row, grouped
+from steptime.records.row import Row, group_by
 from steptime.records.tables import count_threads
 from steptime.reports.charts import Spec, draw
 from steptime.reports.networks import MAX_NETWORKS, make_details, select_networks
@@ -72,7 +72,7 @@ class Findings:
         The most frequent come first.
         """
         failed = [row for row in self.rows if row["status"] not in (None, "ok")]
-        groups = grouped(failed, itemgetter("platform", "status", "cause", "note"))
+        groups = group_by(failed, itemgetter("platform", "status", "cause", "note"))
         return [
             {
                 **rows[0],
@@ -101,7 +101,7 @@ def gather(
     rows = select_networks(data, max_networks)
     section_makers: list[Callable[[Data], Section | None]] = [
         partial(_answer_section, name, pictures=pictures)
-        for name in names()
+        for name in list_names()
         if analysis(name).section
     ]
     if pictures:  # charts that belong to no analysis are sections, too

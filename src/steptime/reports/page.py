@@ -12,7 +12,7 @@ from steptime.records.record import Record
 from steptime.reports.findings import Section, gather
 from steptime.reports.networks import kinds_chart, pack_table, samples_chart, table_columns
 from steptime.reports.sources import describe_sources, list_sources, present_time
-from steptime.reports.templating import rendered
+from steptime.reports.templating import render
 
 MAX_ROWS, FIRST_ROWS = 200, 12  # of a section's table: in the page, and not folded away
 
@@ -33,7 +33,7 @@ def page(
     """
     folders = data if isinstance(data, Data) else Data.of(data)
     findings = gather(folders, name)
-    text = rendered(
+    text = render(
         "report.html",
         findings=findings,
         where=describe_sources(folders),

@@ -17,7 +17,7 @@ from steptime.core.units import format_count, percent
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells
 from steptime.records.ratios import farthest, geometric_mean
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {  # fields of `FolderChanges` that must be empty
     "slower": ("regressions", "vanished"),
@@ -182,7 +182,7 @@ def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
     ordered = indices[np.argsort(b, kind="stable")].tolist()
-    by_key = grouped(ordered, lambda index: keys[int(columns.b[index])])
+    by_key = group_by(ordered, lambda index: keys[int(columns.b[index])])
     for (by, name), members in by_key.items():
         verdicts = columns.verdict[members]
         yield ChangedGroup(

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.analysis.rooflines.ceilings import DRAM, compute_dtype
 from steptime.core.tables.table import Table
 from steptime.core.units import format_count, format_value, percent, si
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 Row = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ def describe_roofline(table: Table) -> list[str]:
 
 def _describe_ridges(rows: Sequence[Row]) -> list[str]:
     """Return the ridges over memory of each device."""
-    ridges = grouped((row for row in rows if row["level"] == DRAM), itemgetter("platform"))
+    ridges = group_by((row for row in rows if row["level"] == DRAM), itemgetter("platform"))
     return [
         f"{platform}: ridge over {DRAM} in FLOP/byte: "
         + ", ".join(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
 SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
@@ -85,7 +85,7 @@ def sample(
     also bounds what a slow type costs.
     """
     started = clock()
-    groups = grouped(cases, lambda case: case.group)
+    groups = group_by(cases, lambda case: case.group)
     kinds = [name.partition(".")[0] for name in groups]
     # A kind such as `gemm` has groups by type, which share its part of the budget equally.
     left_s = {

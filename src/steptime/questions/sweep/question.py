@@ -17,7 +17,7 @@ from steptime.prediction.method import stack_option
 from steptime.questions import kinds, options
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.records.record import STATUSES
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.sweeps.answers import PreviewAnswer, SubmissionAnswer, SweepAnswer
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.cluster import submit
@@ -110,7 +110,7 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
     places = _find_places(experiment, path_text)
     predicted = Predicted()
     runnable = (cell for cell in cells if cell.is_run)
-    for stack, stack_cells in grouped(runnable, lambda cell: cell.stack).items():
+    for stack, stack_cells in group_by(runnable, lambda cell: cell.stack).items():
         predicted += predict_space(
             out,
             [cell.workload for cell in stack_cells],

@@ -24,7 +24,7 @@ from steptime.questions.whatif.answer import (
 from steptime.questions.whatif.changes import Change, change_device
 from steptime.questions.whatif.networks_on_devices import NetworkCase, predict_network
 from steptime.records.ratios import geometric_mean
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 STEP_TRAFFIC, EXAMPLE_TRAFFIC = "each step", "each example"
 UNCHANGED_BATCH, LARGER_BATCH = "same", "larger"
@@ -93,7 +93,7 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
     unchanged_batch_s = sum(op.before_s for op in ops if op.batch == UNCHANGED_BATCH)
     larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
     total_s_by_batch = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
-    ops_by_class = grouped(ops, lambda op: (op.batch, op.bound, op.traffic))
+    ops_by_class = group_by(ops, lambda op: (op.batch, op.bound, op.traffic))
     classes = []
     for (batch, bound, traffic), ops_of_class in ops_by_class.items():
         speeds = _speeds(ops_of_class, total_s_by_batch[batch])
@@ -105,7 +105,7 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
 def _group_by_kind(ops: Sequence[ComparedOp]) -> list[OpKindClass]:
     """Return classes of ops by kind, unit and bound, those that take longest first."""
     total_s = sum(op.before_s for op in ops)
-    ops_by_kind = grouped(ops, lambda op: (op.kind, op.unit, op.bound))
+    ops_by_kind = group_by(ops, lambda op: (op.kind, op.unit, op.bound))
     classes = [
         OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(ops_of_kind, total_s))
         for (kind, unit, bound), ops_of_kind in ops_by_kind.items()

@@ -30,7 +30,7 @@ from steptime.questions.why.sentences import (
 from steptime.questions.why.setup import Setup
 from steptime.records.record import Record
 from steptime.records.record import stack_of as record_stack
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 MAX_OPS = 3
 KERNEL_BOUNDS = BOUNDS[:3]  # compute, memory and host: what a kernel can wait for
@@ -259,7 +259,7 @@ def _find_expensive_ops(
         device_s: seconds in which the device works.
     """
     op_by_key: dict[tuple[str, float, int], ExpensiveOp] = {}  # the first of equal ops
-    for name, op_bindings in grouped(bindings, lambda binding: binding.kernel.op).items():
+    for name, op_bindings in group_by(bindings, lambda binding: binding.kernel.op).items():
         step_s = sum(binding.time.value for binding in op_bindings)
         kind = op_bindings[0].kernel.kind
         key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)

@@ -315,7 +315,7 @@ def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> T
     names = shipped_names()
     is_file = path.exists()
     if str(path) in names and not is_file:
-        return shipped(str(path), command_keys)
+        return read_shipped_mapping(str(path), command_keys)
     looks_like_name = not path.suffix and len(path.parts) == 1
     if looks_like_name and not is_file:  # raises, with the nearest name
         check_choice("mapping", str(path), names)
@@ -331,7 +331,7 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in (DATA / FOLDER).glob("*.toml"))
 
 
-def shipped(name: str, command_keys: Mapping[str, str] | None = None) -> TableMapping:
+def read_shipped_mapping(name: str, command_keys: Mapping[str, str] | None = None) -> TableMapping:
     """Return a mapping of the house by its name."""
     return mapping_of(read_packaged_toml(f"{FOLDER}/{name}.toml"), name, name, command_keys)
 

@@ -17,9 +17,9 @@ class EmptyPlotError(InputError):
     """The records lack what a plot shows; the message says what."""
 
 
-def kinds() -> list[str]:
+def list_plots() -> list[str]:
     """Return the names of all plots: of charts alone, then of analyses that have one."""
-    with_chart = [name for name in analyses.names() if analyses.analysis(name).chart]
+    with_chart = [name for name in analyses.list_names() if analyses.analysis(name).chart]
     return [*registry.list_names(PLOTS, "plots"), *with_chart]
 
 
@@ -30,10 +30,10 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
         InputError: for an unknown kind.
         EmptyPlotError: where there is nothing to draw.
     """
-    check_choice("plot", kind, kinds())
+    check_choice("plot", kind, list_plots())
     records = data if isinstance(data, Data) else Data.of(data)
     try:
-        if kind in analyses.names():
+        if kind in analyses.list_names():
             return _draw_analysis(kind, analyses.analysis(kind), records)
         chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
         return chart(records)

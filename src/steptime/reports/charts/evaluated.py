@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from steptime.core.units import format_count
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.reports.charts import style
 
 SIDE = 380  # pixels
@@ -96,7 +96,7 @@ def _make_case_point(row: Mapping[str, Any]) -> style.Row:
 def _measure_ratio_spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
     spans = []
-    by_regime_and_kind = grouped(rows, itemgetter("regime", "kind"))  # a regime is a size
+    by_regime_and_kind = group_by(rows, itemgetter("regime", "kind"))  # a regime is a size
     for (regime, kind), cases in sorted(by_regime_and_kind.items()):
         ratios = [case["ratio"] for case in cases]
         low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()

@@ -133,7 +133,7 @@ def pipeline(
     """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
     # `room` is the width of the chart in pixels, a number or `width`, as Vega's expressions say it.
     device_count = 1 + max(row["device"] for row in rows)
-    x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
+    x = {**style.number_encoding("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     device_axis = {
         "title": "device of the pipeline",
         "tickMinStep": 1,
@@ -190,7 +190,7 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
 def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: stacked parts, the usable memory as a line."""
     x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
-    size_axis = style.number("bytes", "memory (byte)", "B")
+    size_axis = style.number_encoding("bytes", "memory (byte)", "B")
     used_parts = {row["part"] for row in rows}
     legend = {**LEGEND, "values": [part for part in Memory._fields if part in used_parts]}
     colour = style.name("part", scale={"domain": Memory._fields}, legend=legend)

@@ -18,9 +18,9 @@ EXPLANATION = (
     "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 )
 SERIES = ("folder_rank", "workload_key", "platform", *METHOD)  # a panel has one value of these
-X = style.number("sample", "", format="d", grid=False, tickCount=4)
+X = style.number_encoding("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
-Y = style.number("seconds", "step (s)", "s", tickCount=3)
+Y = style.number_encoding("seconds", "step (s)", "s", tickCount=3)
 
 
 def chart(data: Data) -> style.Spec:

@@ -65,13 +65,15 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": [line for text in caption for line in WRAP(text)]},
-        "data": {"values": [{key: short(value) for key, value in row.items()} for row in rows]},
+        "data": {
+            "values": [{key: round_value(value) for key, value in row.items()} for row in rows]
+        },
         "config": config(),
         **view,
     }
 
 
-def short(value: Any) -> Any:
+def round_value(value: Any) -> Any:
     """Return a number as a picture needs it, so that a page of many charts stays small."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
@@ -137,7 +139,7 @@ def break_lines(text: str, width: int) -> str:
     return "|".join(textwrap.wrap(text, width // CHARACTER_WIDTH))
 
 
-def number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
+def number_encoding(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
     """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
     settings = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
     return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": settings}
@@ -155,7 +157,7 @@ def log_number(
         low, high = low / 1.2, high * 1.2
         scale["domain"] = [low, high]
         ticks = log_ticks(low, high)
-    return {**number(field, title, unit, values=ticks, **axis), "scale": scale}
+    return {**number_encoding(field, title, unit, values=ticks, **axis), "scale": scale}
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -7,7 +7,7 @@ from steptime.reports.charts import style
 
 Change = tuple[str, float]  # what is done, and the seconds after it
 KINDS = ("shorter", "longer", "total")
-X = style.number("from", "time of a step (s)", "s")
+X = style.number_encoding("from", "time of a step (s)", "s")
 
 
 def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str]) -> style.Spec:

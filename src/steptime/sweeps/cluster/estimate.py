@@ -9,7 +9,7 @@ from steptime.core.progress import track_progress
 from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.sweeps.answers import (
     JobEstimate,
     LargeCell,
@@ -109,7 +109,7 @@ def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
             return need
         return replace(need, request=need.request.model_copy(update={"nodelist": ""}))
 
-    return list(grouped(jobs, drop_node).values())
+    return list(group_by(jobs, drop_node).values())
 
 
 def preview(request: SweepRequest, warn: Warn) -> PreviewAnswer:
