@@ -12,7 +12,7 @@ import numpy as np
 from steptime.calibration.cases import priors_of
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
-from steptime.hardware.constants import NEUTRAL, Constant, kinds_of_use, uses, value_of
+from steptime.hardware.constants import NEUTRAL, Constant, kinds_of_use, stack_uses, value_of
 from steptime.prediction.method import Method
 from steptime.prediction.prices import Floats
 from validation.score import CaseAnswer
@@ -111,7 +111,7 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
 def _what(name: str) -> str | None:
     """Return what a constant of a stack is, a factor, say; None for one of something else."""
     use = name.partition(".")[0]
-    return kinds_of_use(use).get(name) if use in uses() else None
+    return kinds_of_use(use).get(name) if use in stack_uses() else None
 
 
 def places(rows: Sequence[Row]) -> list[tuple[int, str]]:

@@ -177,7 +177,7 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
         "host": node(),
         **driver_of(options.device),
     }
-    table, earlier_answers = log.resume(log_path, software)
+    table, earlier_answers = log.resume_log(log_path, software)
     if table is not None:
         points = format_count(sum(map(len, earlier_answers.values())), "point")
         print_note(f"going on after {points} of a calibration that was killed ...")
@@ -185,7 +185,7 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
     print_note(f"measuring ceilings ({duration(probing_s)}), then points ...")
     table = probe_ceilings(backend, options, probing_s)
-    log.begin(log_path, software, table)
+    log.begin_log(log_path, software, table)
     return _CalibrationStart(log_path, table, earlier_answers)
 
 

@@ -44,7 +44,7 @@ class _PointLine(Struct, forbid_unknown_fields=True):
 Answers = Mapping[str, list[Mapping[str, Any]]]  # by the name of the point, in order
 
 
-def begin(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+def begin_log(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> None:
     """Start a new log with the ceilings of a machine.
 
     Args:
@@ -61,7 +61,7 @@ def append_answer(path: Path, name: str, answer: Mapping[str, Any]) -> None:
     append_line(path, {"point": name, "answer": answer})
 
 
-def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Answers]:
+def resume_log(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Answers]:
     """Read the ceilings and answers of a log.
 
     The ceilings are None, and the answers empty, if the log is too old or of other software.

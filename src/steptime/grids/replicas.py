@@ -153,7 +153,7 @@ def data_parallel(
     return tuple(rows)
 
 
-def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
+def list_unprofitable_counts(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     """Return the numbers of replicas that are not worth the devices that each adds to the last.
 
     `throughputs` are pairs of replicas and examples/s. From one number to the next, throughput

@@ -55,7 +55,7 @@ def kinds_of_use(use: str) -> Mapping[str, str]:
     return {f"{use}.{name}": kind for kind, names in names_by_kind.items() for name in names}
 
 
-def uses() -> tuple[str, ...]:
+def stack_uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
     return tuple(use for use in read_packaged_toml("constants.toml") if use != "neutral")
 
@@ -102,7 +102,7 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
     """
     constants: dict[str, Constant] = {}
     for form, rows in table.items():
-        kinds = kinds_of_use(form) if form in uses() else {}
+        kinds = kinds_of_use(form) if form in stack_uses() else {}
         # A constant without a form's name stands directly in its table.
         row_by_name = rows if isinstance(rows, Mapping) else {"": rows}
         for name, row in row_by_name.items():

@@ -64,7 +64,7 @@ def format_offer(offer: str | None, date: str | None) -> str:
     return NO_PRICE if offer is None else f"{offer}, {date}"
 
 
-def offers(path: Path | None = None) -> list[Offer]:
+def read_offers(path: Path | None = None) -> list[Offer]:
     """Return the offers of a price file, or of all shipped ones.
 
     Raises `InputError` for a file that holds no prices, and for an unknown device.

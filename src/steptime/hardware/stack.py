@@ -16,7 +16,7 @@ from steptime.core.signatures.typed import (
     typed_values,
 )
 from steptime.hardware.constants import Constant, constants_from_table, kinds_of_use
-from steptime.hardware.constants import uses as uses_of_stacks
+from steptime.hardware.constants import stack_uses as uses_of_stacks
 
 
 class Execution(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from steptime.core.units import percent
 from steptime.hardware import catalog
-from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.hardware.prices import Offer, cheapest, read_offers
 from steptime.hardware.stack import Stack
 from steptime.network.count import op_work
 from steptime.network.ops import OPS
@@ -35,7 +35,7 @@ def fits_with_margin(problem: PlanProblem, plan_time: PlanTime) -> bool:
 
 def find_offer(problem: PlanProblem, prices: Path | None = None) -> Offer | None:
     """Return the cheapest price of the device; None if no file of prices has one."""
-    return cheapest(offers(prices)).get(problem.device.name)
+    return cheapest(read_offers(prices)).get(problem.device.name)
 
 
 def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | None]:

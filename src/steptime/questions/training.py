@@ -17,7 +17,7 @@ from steptime.hardware.prices import (
     bill_training,
     cheapest,
     format_offer,
-    offers,
+    read_offers,
 )
 from steptime.questions.options import refuse
 
@@ -134,7 +134,7 @@ def predict_training(
         refuse({"--prices": prices}, "{} needs --tokens N, the tokens of a training")
         return None
     training = training_of_tokens(tokens, workload, "leave it out")
-    offer = cheapest(offers(None if prices is None else Path(prices))).get(device)
+    offer = cheapest(read_offers(None if prices is None else Path(prices))).get(device)
     return price_training(training, offer, workload.batch_per_replica, step)
 
 

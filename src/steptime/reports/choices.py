@@ -13,7 +13,7 @@ from pathlib import Path
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
 from steptime.core.progress import track_progress
-from steptime.grids.batches import knee
+from steptime.grids.batches import find_knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, TrainingBill, bill_training
@@ -174,7 +174,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             fitting = [row for row in reference_by_batch.values() if row["status"] == "ok"]
             if fitting:
                 steps_s = [row["batch"] / row["examples_per_s"] for row in fitting]
-                best_batch = knee([row["batch"] for row in fitting], steps_s)
+                best_batch = find_knee([row["batch"] for row in fitting], steps_s)
                 best_rows = [row for row in rows if row["batch"] == best_batch]
                 yield from ({**row, "batch": BEST} for row in best_rows)
             yield from rows

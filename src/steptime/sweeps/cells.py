@@ -196,7 +196,7 @@ def read_filters(
     return filters, must_fit
 
 
-def _holds(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
+def _meets_condition(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
     """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
     inputs = [values.get(name) for name in condition.names]
     is_comparable = not any(value is None or isinstance(value, str) for value in inputs)
@@ -225,14 +225,14 @@ def cells_of(experiment: Experiment, place: str, on_cluster: bool = False) -> Ce
         cell = _make_cell(network_axes, settings, fixed_values)
         identity = (cell.workload.key, cell.backend, cell.options, cell.request)
         is_new = identity not in cells
-        if is_new and _passes(cell, network_axes, settings, filters, place):
+        if is_new and _meets_conditions(cell, network_axes, settings, filters, place):
             cells[identity] = cell
     if not cells:
         raise InputError(f"{place}: no cell is left by 'where'")
     return CellList([*cells.values()], _describe_cells(axes, len(cells)), must_fit)
 
 
-def _passes(
+def _meets_conditions(
     cell: Cell, axes: Axes, settings: Settings, filters: Sequence[Formula], place: str
 ) -> bool:
     """Whether a cell meets all conditions; it is counted only where a condition needs that."""
@@ -242,7 +242,7 @@ def _passes(
     values: dict[str, object] = {**parameters, **settings}
     if any(condition.names & {*_AMOUNT_NAMES} for condition in filters):
         values |= _count_amounts(cell)
-    return all(_holds(condition, values, place) for condition in filters)
+    return all(_meets_condition(condition, values, place) for condition in filters)
 
 
 def _count_amounts(cell: Cell) -> dict[str, float]:

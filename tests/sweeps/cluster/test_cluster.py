@@ -160,7 +160,7 @@ def test_a_script_runs_nothing_of_what_it_names(tmp_path):
 @pytest.mark.parametrize("name", ["two\nlines", "a\rb", "back\\slash", "\udcff"])
 def test_a_folder_that_no_script_can_name_is_refused(tmp_path, file, capsys, name, monkeypatch):
     called: list[str] = []
-    monkeypatch.setattr(commands, "ask", lambda words: called.append(words[0]) or "")
+    monkeypatch.setattr(commands, "read_output", lambda words: called.append(words[0]) or "")
     out = tmp_path / name
     for more in (["--dry-run"], []):
         assert run(["sweep", str(file), "--out", str(out), "--launcher", "slurm", *more]) == 2

@@ -39,7 +39,7 @@ class Staged:
     facts: Mapping[str, Any] | None
 
 
-def place(stage_to: str) -> Path:
+def staging_folder(stage_to: str) -> Path:
     """Return the folder of copies: `stage_to`, $LOCAL, $TMPDIR, or the system's folder."""
     candidates = {"": stage_to}  # by their origin in the message; the first that is set counts
     candidates |= {f" (${name})": os.environ.get(name, "") for name in _PLACES}
@@ -57,7 +57,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
 
     Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
     """
-    parent = place(stage_to).absolute()
+    parent = staging_folder(stage_to).absolute()
     scratch.remove_stale(parent, PREFIX)
     needed_bytes = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
@@ -138,7 +138,7 @@ def open_input(
     `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network that the data set does not
     fit.
     """
-    staged = _staged(options)
+    staged = _stage_dataset(options)
     dataset = staged.dataset
     part = "train" if workload.phase == "train" else "test"
     images = dataset.parts[part].images
@@ -161,7 +161,7 @@ def open_input(
     return CellInput(feed, dataset, fitted, order, facts)
 
 
-def _staged(options: contract.Options) -> Staged:
+def _stage_dataset(options: contract.Options) -> Staged:
     """Return the data set as it is staged, and count the cells that have used its copy."""
     original = find(options.data)
     file_versions = [  # a changed file is copied again

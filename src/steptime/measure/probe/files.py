@@ -74,7 +74,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
     table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
     table["peak_TFLOP_per_s"] = peaks
-    table["measured"] = _measured(answer, platform)
+    table["measured"] = _parse_measurements(answer, platform)
     return table
 
 
@@ -158,7 +158,7 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     return doubts
 
 
-def _measured(answer: Mapping[str, Any], platform: str) -> JsonObject:
+def _parse_measurements(answer: Mapping[str, Any], platform: str) -> JsonObject:
     """Return the facts and curves, `gemm.float32` as a table in a table, without unknowns."""
     facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
     times = ("load", "budget_s", "wall_s")

@@ -50,15 +50,15 @@ class ProbeCase:
         self.timer(1)  # loads and compiles
         enough = 1
         while self.calls != enough:  # until so many calls fill a sample
-            self.calls, enough = enough, _enough(enough, self.timer(enough))
+            self.calls, enough = enough, _next_call_count(enough, self.timer(enough))
 
     def visit(self) -> None:
         """Take a sample."""
         self.samples.append(self.timer(self.calls) / self.calls)
-        self.calls = _enough(self.calls, self.sample_s)
+        self.calls = _next_call_count(self.calls, self.sample_s)
 
 
-def _enough(calls: int, spent_s: float) -> int:
+def _next_call_count(calls: int, spent_s: float) -> int:
     """Return the same calls where they filled half a sample, else more, up to ten times as many."""
     if spent_s >= SAMPLE_S / 2:
         return calls

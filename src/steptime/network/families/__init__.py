@@ -87,13 +87,13 @@ def family(name: str, context: str = "") -> Family:
     if not is_built_in:
         if name in language.rows():
             return language.model(name)
-        all_names = names()
+        all_names = list_names()
         if name not in all_names:
             raise unknown("model", name, all_names, context)
     result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, context)
     return result
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of families and named networks, those of other packages last."""
     return registry.list_names(FAMILIES | ZOO | dict.fromkeys(language.rows(), ""), "models")

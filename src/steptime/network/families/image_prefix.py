@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.network.families.transformer import blocks
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Attributes, Builder
@@ -108,5 +108,5 @@ class ImagePrefix:
             x = b.op("reshape", x, name="few", shape=merged_shape)
             if is_normed_after:
                 x = norm(b, x, "layer", "norm")
-            x = activated(b, linear(b, x, merged_width, "up"), "gelu")
+            x = append_activation(b, linear(b, x, merged_width, "up"), "gelu")
             return linear(b, x, self.output_width, "down")

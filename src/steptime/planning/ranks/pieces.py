@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.build import differentiated
+from steptime.build import differentiate
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import PASS_INDEX, Graph
@@ -175,7 +175,7 @@ def build_rank_graph(
     # gradient.
     if trains_layers and not is_full:
         methods = (*methods, "inside")
-    return differentiated(graph, optimizer, replace(tuning, methods=methods))
+    return differentiate(graph, optimizer, replace(tuning, methods=methods))
 
 
 def price_pieces(

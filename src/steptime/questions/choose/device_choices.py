@@ -10,7 +10,7 @@ from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.progress import track_progress
 from steptime.grids.batch_steps import BatchSteps
-from steptime.grids.batches import knee, largest_batch
+from steptime.grids.batches import find_knee, largest_batch
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill_training
 from steptime.prediction.assumed import assumed_of
@@ -94,8 +94,8 @@ class _DeviceStep:
                 step_s_by_batch[batch] = sum(times_s)
         if not step_s_by_batch:
             return None, None
-        # `knee`: the smallest batch with 90 % of the best speed.
-        best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
+        # `find_knee`: the smallest batch with 90 % of the best speed.
+        best_batch = find_knee(list(step_s_by_batch), list(step_s_by_batch.values()))
         best_step_s = step_s_by_batch[best_batch]
         examples_per_s = best_batch / best_step_s if best_step_s else None
         return best_batch, examples_per_s

@@ -26,7 +26,7 @@ from steptime.core.values import (
 from steptime.grids.grid import Maker
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import KINDS, Device, Link
-from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, read_offers
 from steptime.questions import kinds, options
 from steptime.questions.choose.answer import (
     ChoicesPage,
@@ -147,12 +147,12 @@ def choose(
             links=text_of(link),
             replicas=text_of(replicas or REPLICAS),
             training=training,
-            prices=offers(price_file),
+            prices=read_offers(price_file),
         )
         return _write_page(Path(page), step, request)
     options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     devices = find_devices(text_of(device), step.method)
-    all_offers = offers(price_file)
+    all_offers = read_offers(price_file)
     currency = _find_currency(all_offers)
     price_notes = []
     if max_price is not None:
@@ -197,7 +197,7 @@ def _choose_for_weights(
 ) -> DesktopChooseAnswer:
     """Answer for weights of one's own machine; raises `InputError`."""
     row_count = parse_count(text_of(top), "--top")
-    all_offers = offers(None if prices is None else Path(prices))
+    all_offers = read_offers(None if prices is None else Path(prices))
     _find_currency(all_offers)  # refuses several currencies
     devices = find_devices(text_of(device), step.method)
     if max_price is not None:

@@ -9,7 +9,7 @@ from steptime.core.signatures.kinds import setting_texts
 from steptime.core.workload import FULL_TRAINING, changed_settings
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.hardware.prices import cheapest, offers
+from steptime.hardware.prices import cheapest, read_offers
 from steptime.network.recompute import find_repeated_ops
 from steptime.planning.answer import fits, time_request
 from steptime.planning.ranks.site import Site, find_node_link
@@ -157,7 +157,7 @@ def _with_stack(step: StepOptions, stack: str) -> StepOptions:
 
 def _find_cheapest_card(base_model: StepModel) -> Device | None:
     """Return the card with the lowest price in USD that runs a step, None without any."""
-    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
+    offers_usd = cheapest(offer for offer in read_offers() if offer.currency == "USD")
     for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
         card = catalog.device(offer.device)
         if card.datasheet.usable_bytes is not None and _runs_on(base_model, card):

@@ -7,7 +7,14 @@ from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import Kind, text_of
 from steptime.core.units import percent
-from steptime.grids.batches import KNEE, MAX_BATCH, doubling, growth_for, knee, largest_batch
+from steptime.grids.batches import (
+    KNEE,
+    MAX_BATCH,
+    find_knee,
+    growth_for,
+    largest_batch,
+    list_doubling_batches,
+)
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.conformal import judge_memory
@@ -104,7 +111,7 @@ def _answer_step(
     does_none_fit = largest_fitting_batch == 0
     # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
     last_batch = largest_fitting_batch or workload.batch_per_replica
-    doubled_batches = [] if does_none_fit else doubling(last_batch, batch_growth)
+    doubled_batches = [] if does_none_fit else list_doubling_batches(last_batch, batch_growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
@@ -205,7 +212,7 @@ def _find_best_batch(rows: Sequence[FitRow]) -> int | None:
     """Return the smallest batch with 90 % of the best speed, None without any."""
     if not rows:
         return None
-    return knee([row.batch for row in rows], [row.step_s for row in rows])
+    return find_knee([row.batch for row in rows], [row.step_s for row in rows])
 
 
 def _list_notes(

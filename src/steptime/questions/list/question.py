@@ -117,7 +117,7 @@ def _has_name_with_text(row: AnswerRow, text: str) -> bool:
 
 
 def _read_models() -> tuple[ModelRow, ...]:
-    from steptime.network.families import family, names
+    from steptime.network.families import family, list_names
 
     return tuple(
         ModelRow(
@@ -128,7 +128,7 @@ def _read_models() -> tuple[ModelRow, ...]:
             },
             source=family(name).source,
         )
-        for name in names()
+        for name in list_names()
     )
 
 

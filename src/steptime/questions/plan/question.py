@@ -49,7 +49,7 @@ MAX_COUNTS = 32  # numbers of devices that are searched
 NODE_OPTIONS = ("per_node", "inside", "link", "links_per_node")
 Models = Annotated[
     str | PathLike[str] | Sequence[str],
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK")]
 Lengths = Annotated[int | str | Sequence[int], Kind("S", names=("--length", "--seq-len"))]

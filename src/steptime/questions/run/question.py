@@ -261,7 +261,7 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     An option that would mean nothing beside the others is refused, not ignored.
     """
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.sources import place
+    from steptime.measure.data.sources import staging_folder
 
     check_input(input_, "--input")
     if input_ != "dataset":
@@ -281,7 +281,7 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     find(values["data"])
     if staging == "local":
         # Raises if the folder of copies is missing.
-        place(values.get("stage_to", ""))
+        staging_folder(values.get("stage_to", ""))
     return {"input": input_, **values}
 
 

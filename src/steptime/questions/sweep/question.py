@@ -201,13 +201,13 @@ def make_request(
 def _check_input(experiment: Experiment) -> None:
     """Refuse files of input that are not here, before anything runs; nodes may see others."""
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.sources import place
+    from steptime.measure.data.sources import staging_folder
 
     if "dataset" in experiment.input:
         # Raises where there is no data set; `place` does for a missing folder of copies.
         find(experiment.data)
         if "local" in experiment.staging:
-            place(experiment.stage_to)
+            staging_folder(experiment.stage_to)
 
 
 def _read_shard(text: str, cell_count: int) -> tuple[int, int]:

@@ -11,14 +11,14 @@ import msgspec
 from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
-from steptime.grids.batches import MAX_BATCH, doubling
+from steptime.grids.batches import MAX_BATCH, list_doubling_batches
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
-TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
+TRIAL_BATCHES = list_doubling_batches(MAX_BATCH)  # powers of two
 LARGEST_BATCH = 0  # stands for the largest batch that fits
 
 

@@ -182,11 +182,11 @@ def _from_graph(key: ShapeKey, file_type: str) -> Weights:
     for piece, name, axes in _graph_weights(shape):
         role = _role_of(name, axes)
         if piece in (FIRST, *FINAL_PIECES):
-            tensors.append(_typed(shape, role, None, axes, file_type))
+            tensors.append(_set_type(shape, role, None, axes, file_type))
             continue
         for layer, kind in enumerate(shape.kinds):
             if kind == piece:
-                tensors.append(_typed(shape, role, layer, axes, file_type))
+                tensors.append(_set_type(shape, role, layer, axes, file_type))
     return Weights(tuple(tensors), len(shape.kinds), shape.tied, file_type)
 
 
@@ -219,7 +219,7 @@ def _role_of(name: str, axes: tuple[int, ...]) -> str:
     return str(roles.get(path, roles.get(inner, "")))
 
 
-def _typed(
+def _set_type(
     shape: Shape, role: str, layer: int | None, axes: tuple[int, ...], file_type: str
 ) -> WeightTensor:
     """Return a weight with the type that it has in a type of file."""

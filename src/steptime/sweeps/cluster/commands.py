@@ -68,7 +68,7 @@ def execute(command: Sequence[str]) -> CommandOutput:
     return CommandOutput(process.returncode, process.stdout, process.stderr)
 
 
-def ask(command: Sequence[str]) -> str:
+def read_output(command: Sequence[str]) -> str:
     """Return the output of a command.
 
     Raises:
@@ -84,7 +84,7 @@ def ask(command: Sequence[str]) -> str:
 def ask_if_possible(command: Sequence[str]) -> str:
     """Return the output of a command, "" where Slurm has forgotten or keeps no accounts."""
     with suppress(InputError, SchedulerError):
-        return ask(command)
+        return read_output(command)
     return ""
 
 
