@@ -17,7 +17,7 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.values import parse_counts, parse_models
 from steptime.grids import batch_steps
 from steptime.grids.batch_steps import BatchSteps
@@ -393,7 +393,9 @@ def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
     single = json.loads(capsys.readouterr().out)
     assert {name: cell[name] for name in SAME} == {name: single[name] for name in SAME}
     assert run([*words, "--batch", str(cell["batch"]), "--grid"]) == 0
-    assert f"{size(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
+    assert (
+        f"{format_bytes(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
+    )
 
 
 SAME = ("batch", "peak_bytes", "needed_bytes", "status", "notes", "is_extrapolated")

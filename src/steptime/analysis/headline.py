@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from steptime.core.answer import AnswerRow
-from steptime.core.units import format_count, percent, seconds, si
+from steptime.core.units import format_count, format_percent, format_seconds, format_si
 from steptime.records.ratios import accuracy, farthest, relative_errors
 
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
@@ -241,11 +241,11 @@ def _describe_peak(summary: ResultsSummary) -> list[str]:
     lines = []
     best = summary.best
     if best is not None and summary.median_peak_fraction is not None:
-        peak = si(best.peak_flop_per_s, "FLOP/s", 3)
+        peak = format_si(best.peak_flop_per_s, "FLOP/s", 3)
         lines.append(
-            f"The best network reaches {percent(best.peak_fraction)} of the peak: "
-            f"{best.name}, {si(best.flop_per_s, 'FLOP/s', 3)} of {peak}. "
-            f"The median network reaches {percent(summary.median_peak_fraction)}."
+            f"The best network reaches {format_percent(best.peak_fraction)} of the peak: "
+            f"{best.name}, {format_si(best.flop_per_s, 'FLOP/s', 3)} of {peak}. "
+            f"The median network reaches {format_percent(summary.median_peak_fraction)}."
         )
     published = summary.published_above_peak
     local = summary.above_peak - published
@@ -264,18 +264,18 @@ def _describe_predictions(summary: ResultsSummary) -> list[str]:
     prediction = summary.prediction
     if prediction.median_error is not None and prediction.within_factor_2 is not None:
         worst = prediction.worst[0]
-        share = percent(prediction.within_factor_2)
+        share = format_percent(prediction.within_factor_2)
         lines.append(
-            f"Predictions have a median error of {percent(prediction.median_error)}; "
+            f"Predictions have a median error of {format_percent(prediction.median_error)}; "
             f"{share} of the {prediction.pairs} lie within a factor of 2. "
             f"Farthest: {worst.name}, which takes {worst.ratio:.3g} times the predicted time."
         )
     far = summary.far
     if far.number and far.disturbed is not None:
         lines.append(
-            f"{format_count(far.number, 'prediction')} off by more than {percent(LARGE_ERROR)}; "
-            f"of these {far.disturbed or 'none'} measured while other work disturbed most "
-            "samples."
+            f"{format_count(far.number, 'prediction')} off by more than "
+            f"{format_percent(LARGE_ERROR)}; of these {far.disturbed or 'none'} measured "
+            "while other work disturbed most samples."
         )
     return lines
 
@@ -311,7 +311,7 @@ def _describe_published(summary: ResultsSummary) -> list[str]:
 
 def _describe_times(fastest_s: float | None, slowest_s: float | None) -> str:
     """Return the range of times: "; a step takes 1 ms to 2 ms"; "" if none is known."""
-    ends = [seconds(end) for end in (fastest_s, slowest_s) if end]
+    ends = [format_seconds(end) for end in (fastest_s, slowest_s) if end]
     return f"; a step takes {' to '.join(dict.fromkeys(ends))}" if ends else ""
 
 

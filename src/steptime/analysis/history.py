@@ -21,7 +21,7 @@ from steptime.analysis.change_points import (
 )
 from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
 from steptime.core.tables.table import Column, Table, describe_hidden_rows
-from steptime.core.units import first_of, format_count, percent
+from steptime.core.units import first_of, format_count, format_percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
 from steptime.records.groups.group_members import ANY_METHOD, Grouping
@@ -340,7 +340,7 @@ def describe_history(table: Table) -> list[str]:
     power = _describe_power(summary)
     if lines:
         return [*lines, power, f"{extent}: {folders[0]} to {folders[-1]}"]
-    margin = percent(summary["margin_fraction"])
+    margin = format_percent(summary["margin_fraction"])
     return [f"no change beyond noise and {margin}; {extent}", power]
 
 
@@ -349,7 +349,7 @@ def _describe_event(event: Mapping[str, Any]) -> str:
     causes = f": {', '.join(event['differ'])}" if event["differ"] else ""
     return (
         f"{event['changed']} of {format_count(event['networks'], 'network')} became "
-        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
+        f"{format_percent(abs(event['changed_fraction']))} {event['verdict']} "
         f"between {event['before']} and {event['after']}{causes}"
     )
 
@@ -363,7 +363,8 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
             f"nothing can be judged: {format_count(count, 'folder')} of single runs cannot show "
             f"10 %; rounds = 5, or {MIN_VALUES} folders"
         )
-    line = f"found with 90 % power: a step that is {percent(smallest)} slower in the newest folders"
+    slowdown = format_percent(smallest)
+    line = f"found with 90 % power: a step that is {slowdown} slower in the newest folders"
     if count < MIN_VALUES:
         line += f"; {MIN_VALUES} folders would show how much folders differ"
     return line

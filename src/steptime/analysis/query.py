@@ -23,7 +23,7 @@ import msgspec
 from steptime.core.errors import InputError
 from steptime.core.files import check_ending, replace_on_success
 from steptime.core.scratch import make_temporary_folder
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.records.data import Data
 from steptime.records.query import COPY_OPTIONS, QueryEnd, QueryRequest
 from steptime.records.row import Row
@@ -206,11 +206,12 @@ class QueryProcess:
         answer_bytes = limits.memory_bytes * ANSWER_SHARE
         reasons = {
             "time": f"was not answered within {limits.limit_s:g} s; --seconds allows more",
-            "memory": f"needs more memory than {size(limits.memory_bytes)}; --memory allows more",
+            "memory": f"needs more memory than {format_bytes(limits.memory_bytes)}; --memory "
+            "allows more",
             "rows": f"its answer has more than {max_rows} rows; --rows allows more, LIMIT asks "
             "for fewer, --out writes all to a file",
-            "size": f"its answer is larger than {size(answer_bytes)}; --out writes it to a file, "
-            "--memory allows more",
+            "size": f"its answer is larger than {format_bytes(answer_bytes)}; --out writes it to a "
+            "file, --memory allows more",
         }
         if end.fault == "disk":
             return StoreError(f"{self._path}: cannot write: {end.reason}")

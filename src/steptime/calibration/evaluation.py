@@ -344,12 +344,12 @@ def _describe_op(op: JsonObject) -> str:
     # More than half of its time is neither arithmetic nor traffic.
     is_launch_bound = op["step_s"] - roof_s >= op["step_s"] / 2
     limit = "launch" if is_launch_bound else roof
-    return f"{count}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
+    return f"{count}{op['kind']} {size}: {units.format_seconds(op['step_s'])}, {limit}"
 
 
 def format_percent(share: float | None) -> str | None:
     """Format a share: "5.1 %"; None for an unknown one."""
-    return None if share is None else units.percent(share)
+    return None if share is None else units.format_percent(share)
 
 
 def format_errors(row: JsonObject) -> JsonObject:

@@ -37,7 +37,7 @@ from steptime.core.signatures.signature import REQUIRED, QuestionParameter, para
 from steptime.core.tables.printers import PRINTERS, json_parts, write_csv
 from steptime.core.tables.table import Printout, select_tables
 from steptime.core.tables.text_table import text, wrap_prose
-from steptime.core.units import duration
+from steptime.core.units import format_duration
 from steptime.core.values import parse_count
 
 PATIENCE_S = 2.0  # between two lines on how far work is
@@ -393,7 +393,7 @@ def make_progress_printer() -> Progress:
         if total > 1 and is_due:
             last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)
-            line = f"{work}: {part_count:,} of {total:,}, {duration(remaining_s)} left"
+            line = f"{work}: {part_count:,} of {total:,}, {format_duration(remaining_s)} left"
             print_line = status.show if status.is_visible else print_note
             print_line(line)
 

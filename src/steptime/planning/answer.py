@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, read_offers
 from steptime.hardware.stack import Stack
@@ -143,8 +143,8 @@ def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:
     # It fits by the prediction, but not by a prediction that is off as far as usual.
     fits_within_error = 1 - rank.memory_error_share < filled_share <= 1
     if fits_within_error:
-        error = f"which predictions miss by up to {percent(rank.memory_error_share)}"
-        notes.append(f"fills {percent(filled_share)} of the memory, {error}")
+        error = f"which predictions miss by up to {format_percent(rank.memory_error_share)}"
+        notes.append(f"fills {format_percent(filled_share)} of the memory, {error}")
     if rank.device.kind != "gpu":
         notes.append(f"{rank.device.name}: collectives are rings, as those of GPUs")
     return notes

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
@@ -63,8 +63,9 @@ class Needs(NamedTuple):
 def describe_lack(device: Device, needed_bytes: int) -> str:
     """Describe by how much a device is too small: `out of memory by 1 GB: needs 17 GB, ...`."""
     capacity_bytes = device.datasheet.usable_bytes or 0.0
-    excess = f"out of memory by {size(needed_bytes - capacity_bytes)}"
-    return f"{excess}: needs {size(needed_bytes)}, {device.name} has {size(capacity_bytes)}"
+    excess = f"out of memory by {format_bytes(needed_bytes - capacity_bytes)}"
+    capacity = f"{device.name} has {format_bytes(capacity_bytes)}"
+    return f"{excess}: needs {format_bytes(needed_bytes)}, {capacity}"
 
 
 LOGIT_CHUNKS = "training.logit_chunks"

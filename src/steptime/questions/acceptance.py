@@ -32,10 +32,10 @@ from steptime.core.units import (
     QUANTITIES,
     first_of,
     format_count,
+    format_percent,
+    format_seconds,
+    format_si,
     format_value,
-    percent,
-    seconds,
-    si,
 )
 from steptime.questions.record_sources import begins_with_record, load_records
 from steptime.records.data import Data
@@ -142,12 +142,12 @@ def _format_quantity(quantity: str, value: float | None) -> str | None:
         return None
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     if unit == "s":
-        return seconds(value)
+        return format_seconds(value)
     text: str = format_value(quantity, value)
     # `format_value` knows only units that end the quantity's name, and falls back to this form.
     is_bare_number = text == f"{value:.6g}"
     has_unit = unit not in ("", "1")
-    return si(value, unit) if is_bare_number and has_unit else text
+    return format_si(value, unit) if is_bare_number and has_unit else text
 
 
 def accept_records(
@@ -217,7 +217,7 @@ def _describe_usual_limits(rows: Sequence[AcceptedStep]) -> dict[str, str]:
     sources = {row.expected_from for row in rows}
     limits = []
     if REFERENCE in sources:
-        limits.append(f"{percent(LIMIT_SHARE)} of a reference, unless the file says one")
+        limits.append(f"{format_percent(LIMIT_SHARE)} of a reference, unless the file says one")
     if PREDICTION in sources:
         limits.append("the slow end of the 80 % interval of a prediction")
     return {"--limit": "; ".join(limits)} if limits else {}
@@ -240,8 +240,8 @@ def _describe_failure(row: AcceptedStep) -> str:
     if row.speed_share is None:
         return f"{name}: fail: {row.cause}"
     source = "the reference" if row.expected_from == REFERENCE else "the prediction"
-    limit = percent(row.limit_share or 0.0)
-    return f"{name}: fail: {percent(row.speed_share)} of {source}, limit {limit}"
+    limit = format_percent(row.limit_share or 0.0)
+    return f"{name}: fail: {format_percent(row.speed_share)} of {source}, limit {limit}"
 
 
 def _describe_counts(

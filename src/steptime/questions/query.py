@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import format_count, size
+from steptime.core.units import format_bytes, format_count
 from steptime.questions import kinds
 from steptime.records.data import Data
 
@@ -95,7 +95,7 @@ def _parse_memory(memory: kinds.Bytes) -> int:
     """Return a limit of memory in bytes; raises `InputError` for one that is too small."""
     memory_bytes = int(values.parse_bytes(memory, "--memory"))
     if memory_bytes < MIN_MEMORY_BYTES:
-        raise InputError(f"--memory: must be at least {size(MIN_MEMORY_BYTES)}")
+        raise InputError(f"--memory: must be at least {format_bytes(MIN_MEMORY_BYTES)}")
     return memory_bytes
 
 

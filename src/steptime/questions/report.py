@@ -12,7 +12,7 @@ from steptime.core.json_types import JsonObject
 from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import format_count, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.questions import kinds
 from steptime.questions.acceptance import (
     AcceptanceAnswer,
@@ -121,7 +121,9 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the numbers at the top of the report."""
         times = [
-            seconds(time_s) for time_s in (self.fastest_s, self.slowest_s) if time_s is not None
+            format_seconds(time_s)
+            for time_s in (self.fastest_s, self.slowest_s)
+            if time_s is not None
         ]
         error_share = self.prediction.median_error
         peak_share = self.median_peak_fraction
@@ -130,8 +132,14 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
             ("measured", str(self.measured)),
             ("published", str(self.published)),
             ("fastest and slowest step", ", ".join(times) or None),
-            ("median share of the peak", None if peak_share is None else percent(peak_share)),
-            ("median error of predictions", None if error_share is None else percent(error_share)),
+            (
+                "median share of the peak",
+                None if peak_share is None else format_percent(peak_share),
+            ),
+            (
+                "median error of predictions",
+                None if error_share is None else format_percent(error_share),
+            ),
         ]
         return [make_facts_table("", "", rows)]
 

@@ -7,7 +7,7 @@ from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import File, text_of
-from steptime.core.units import format_count, format_money, format_value, hours, rate
+from steptime.core.units import format_count, format_hours, format_money, format_rate, format_value
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware.prices import (
@@ -66,7 +66,7 @@ def describe_speed(examples_per_s: float | None, tokens_per_s: float | None) -> 
     if tokens_per_s is None:
         return examples
     length = round(tokens_per_s / examples_per_s)
-    return f"{examples}, {rate(tokens_per_s)} tokens/s ({length:,} tokens each)"
+    return f"{examples}, {format_rate(tokens_per_s)} tokens/s ({length:,} tokens each)"
 
 
 class TrainingFields(TypedDict):
@@ -181,5 +181,5 @@ def training_rows(training: TrainingTime | None) -> list[tuple[str, str]]:
     cost = format_offer(training.offer, training.price_date)
     if training.cost_total is not None:
         cost = f"{format_money(training.cost_total, training.currency)} ({cost})"
-    duration = f"{hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
+    duration = f"{format_hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
     return [("training", duration), ("cost", cost)]

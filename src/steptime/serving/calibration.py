@@ -10,7 +10,7 @@ from typing import Any
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import write_atomically
 from steptime.core.toml_files import format_path, read_toml, toml_text
-from steptime.core.units import format_count, percent
+from steptime.core.units import format_count, format_percent
 from steptime.planning.ranks.shape import Shape
 
 CONSTANTS = ("step_s", "sequence_s", "prompt_s", "long_prompt_s")
@@ -89,7 +89,7 @@ class ServingCalibration:
         if self.request_error is None:
             lines = [f"{text}: a second run would tell how far others are off"]
         else:
-            error = percent(self.request_error)
+            error = format_percent(self.request_error)
             lines = [f"{text}: a run that is left out is off by {error} end to end in the median"]
         if device not in self.devices:
             lines.append(f"the calibration is of {', '.join(self.devices)}, not of {device}")

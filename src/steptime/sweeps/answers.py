@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import UNSUCCESSFUL, Column, Printout, Table
-from steptime.core.units import duration, size
+from steptime.core.units import format_bytes, format_duration
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 
 MAX_TABLE_ROWS = 20
@@ -219,7 +219,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
         for job in self.jobs:
             texts = {
                 "gpu": job.gpu or None,
-                "longest": duration(job.longest_task_s),
+                "longest": format_duration(job.longest_task_s),
                 "predicted_on": job.predicted_on or "the budget alone",
             }
             job_rows.append(job.to_dict() | texts)
@@ -237,8 +237,8 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
 def describe_large_cell(cell: LargeCell) -> str:
     """Return `will not fit: fc, batch 8: needs 2 GB, a GPU has 1 GB`."""
-    memory = "unknown" if cell.has_bytes is None else size(cell.has_bytes)
-    needs = f"needs {size(cell.needs_bytes)}, {cell.of} has {memory}"
+    memory = "unknown" if cell.has_bytes is None else format_bytes(cell.has_bytes)
+    needs = f"needs {format_bytes(cell.needs_bytes)}, {cell.of} has {memory}"
     return f"will not fit: {cell.model}, batch {cell.batch}: {needs}"
 
 

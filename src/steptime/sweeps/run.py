@@ -12,7 +12,7 @@ from pathlib import Path
 from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.units import format_count, size
+from steptime.core.units import format_bytes, format_count
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import part_key, select_missing
 from steptime.grids.replicas import predict_replicas
@@ -338,7 +338,8 @@ def _find_obstacle(cell: Cell, key: WorkerKey, means: Means) -> Failure | None:
     needed = None if means.try_all else _lacks_bytes(cell, key)
     if needed is None:
         return None
-    note = f"needs {size(needed)}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
+    capacity = f"{key.platform} has {format_bytes(key.memory_bytes or 0)}"
+    note = f"needs {format_bytes(needed)}, {capacity}; not tried"
     return Failure("oom", "predicted-not-to-fit", note)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.analysis.comparison.verdict import MARGIN
 from steptime.core.tables.table import Table
-from steptime.core.units import format_count, percent
+from steptime.core.units import format_count, format_percent
 
 MAX_MEDIANS = 12  # of a sentence; of more the first and the last
 MIN_EVEN_SHARE = 0.95  # of pairs without a winner, from which on a level is the same
@@ -46,11 +46,11 @@ def _describe_level(level: Row, baseline: str) -> str:
     if is_mean_even and undecided_share > MIN_EVEN_SHARE:
         return f"{start}: the same within noise; {mean}."
 
-    outcomes = [f"it wins {percent(level['wins_share'])}"]
+    outcomes = [f"it wins {format_percent(level['wins_share'])}"]
     if level["ties_share"]:
-        outcomes.append(f"{percent(level['ties_share'])} same")
+        outcomes.append(f"{format_percent(level['ties_share'])} same")
     if level["unsure_share"]:
-        outcomes.append(f"{percent(level['unsure_share'])} unsure")
+        outcomes.append(f"{format_percent(level['unsure_share'])} unsure")
     spread = f"{level['min']:.3g} to {level['max']:.3g}, median {level['median']:.3g}"
     return f"{start}: {mean}; {spread}; {', '.join(outcomes)}."
 

@@ -13,7 +13,7 @@ from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power
 from steptime.analysis.comparison.verdict import MARGIN, screen_words
 from steptime.core.answer import AnswerRow
-from steptime.core.units import format_count, percent
+from steptime.core.units import format_count, format_percent
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells
 from steptime.records.ratios import farthest, geometric_mean
@@ -220,14 +220,14 @@ def describe_changes(
         if number
     ]
     summary = ", ".join(counts) or "nothing to compare"
-    return [*lines, f"beyond {percent(changes.margin)} and noise: {summary}"]
+    return [*lines, f"beyond {format_percent(changes.margin)} and noise: {summary}"]
 
 
 def _describe_power(power: Power, quantity: str) -> str:
     """Return "found with 90 % power: a step that is 8.1 % slower; 3 steps are not judged"."""
-    smallest = percent(power.smallest_slowdown or 0.0)
+    smallest = format_percent(power.smallest_slowdown or 0.0)
     worse = f"{smallest} slower" if quantity.endswith("_s") else f"{smallest} worse"
-    line = f"found with {percent(POWER)} power: a step that is {worse}"
+    line = f"found with {format_percent(POWER)} power: a step that is {worse}"
     if power.unjudged_count:
         line += f"; {format_count(power.unjudged_count, 'pair')} cannot be judged"
     return line
@@ -239,8 +239,8 @@ def _describe_regression(change: StepChange, worse: str, quantity: str) -> str:
     if change.ratio is None:
         return f"{name}: {change.reason}"
     ends = [end for end in (change.ratio_low, change.ratio_high) if end is not None]
-    interval = " to ".join(percent(end - 1) for end in ends)
+    interval = " to ".join(format_percent(end - 1) for end in ends)
     # "12 % slower" makes sense for times alone; other quantities have their change in brackets.
     if quantity.endswith("_s") and change.ratio > 1:
-        return f"{name}: {percent(change.ratio - 1)} {worse} ({interval})"
-    return f"{name}: {worse}, {quantity} {percent(change.ratio - 1, '+')} ({interval})"
+        return f"{name}: {format_percent(change.ratio - 1)} {worse} ({interval})"
+    return f"{name}: {worse}, {quantity} {format_percent(change.ratio - 1, '+')} ({interval})"

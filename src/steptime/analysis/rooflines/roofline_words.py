@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.analysis.rooflines.ceilings import DRAM, compute_dtype
 from steptime.core.tables.table import Table
-from steptime.core.units import format_count, format_value, percent, si
+from steptime.core.units import format_count, format_percent, format_si, format_value
 from steptime.records.row import group_by
 
 Row = Mapping[str, Any]
@@ -49,16 +49,16 @@ def _describe_group(group: Row, noun: str) -> list[str]:
     lines = []
     if group["above_ridge_share"] is not None:
         points = format_count(group["with_intensity"], noun)
-        side = f"{percent(group['above_ridge_share'])} of {points}"
+        side = f"{format_percent(group['above_ridge_share'])} of {points}"
         ridge = format_value("flop_per_byte", group["ridge_flop_per_byte"])
         lines.append(f"{place}: {side} above the ridge point of {ridge}, where compute bounds.")
     speed = group["best_flop_per_s"]
     if speed and group["best_peak_fraction"] is None:
-        lines.append(f"{place}: best {si(speed, 'FLOP/s')}; its peak is unknown.")
+        lines.append(f"{place}: best {format_si(speed, 'FLOP/s')}; its peak is unknown.")
     elif speed:
-        peak = si(group["peak_flop_per_s"], "FLOP/s")
-        share = f"{percent(group['best_peak_fraction'])} of {peak}"
-        lines.append(f"{place}: best {si(speed, 'FLOP/s', 5)}, {share}: {group['best']}.")
+        peak = format_si(group["peak_flop_per_s"], "FLOP/s")
+        share = f"{format_percent(group['best_peak_fraction'])} of {peak}"
+        lines.append(f"{place}: best {format_si(speed, 'FLOP/s', 5)}, {share}: {group['best']}.")
     if group["above_peak"]:
         lines.append(f"{place}: {_describe_above_peak(group, noun)}.")
     return lines
@@ -76,8 +76,8 @@ def _describe_above_peak(group: Row, noun: str) -> str:
         return f"{points}: the figures of the device or the shares are not of what ran"
     return (
         f"{points}: matrix units were used, as for {group['highest_peak_dtype']}, of whose "
-        f"{si(group['highest_peak_flop_per_s'], 'FLOP/s')} the best is "
-        f"{percent(group['best_highest_peak_fraction'])}"
+        f"{format_si(group['highest_peak_flop_per_s'], 'FLOP/s')} the best is "
+        f"{format_percent(group['best_highest_peak_fraction'])}"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from steptime.core.errors import escape_controls
 from steptime.core.tables.table import Column, Row, Table, describe_hidden_rows
-from steptime.core.units import interval
+from steptime.core.units import format_interval
 
 Cells = list[list[str]]
 BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
@@ -304,7 +304,7 @@ def _cell_text(column: Column, row: Row, has_units: bool) -> str:
         if low is not None and high is not None:
             text += f" [{format(low, column.form)}-{format(high, column.form)}]"
         return text.replace("%", " %")
-    text = interval(column.key if has_units else "", value, low, high)
+    text = format_interval(column.key if has_units else "", value, low, high)
     is_extrapolated = row.get("is_extrapolated") is True
     if column.ends and is_extrapolated:
         text = f"~{text}"

@@ -20,7 +20,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import stamp_of
 from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.workload import Workload
 from steptime.measure import contract
 from steptime.measure.data.dataset import DataSet, find
@@ -62,7 +62,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
     needed_bytes = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < needed_bytes:
-        need = f"{size(free)} are free, the data set needs {size(needed_bytes)}"
+        need = f"{format_bytes(free)} are free, the data set needs {format_bytes(needed_bytes)}"
         raise contract.NoSpaceError(f"{parent}: {need}")
     try:
         with ExitStack() as failing:
@@ -72,7 +72,7 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
             failing.pop_all()  # it has not failed: the folder stays
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            note = f"{parent}: {error.strerror} while copying {size(needed_bytes)}"
+            note = f"{parent}: {error.strerror} while copying {format_bytes(needed_bytes)}"
             raise contract.NoSpaceError(note) from None
         raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
     facts = {

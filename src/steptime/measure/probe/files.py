@@ -19,7 +19,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.json_types import JsonObject
-from steptime.core.units import format_count, percent, size
+from steptime.core.units import format_bytes, format_count, format_percent
 from steptime.hardware import catalog, device_words
 from steptime.hardware.datasheet import GB, GIB, TFLOP
 from steptime.measure import machine
@@ -134,7 +134,7 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     doubts = []
     load = answer["load"]
     if load is not None and load > machine.BUSY_LOAD and answer["kind"] == "cpu":
-        doubts.append(f"the machine was busy: its load was {percent(load)} of its CPUs")
+        doubts.append(f"the machine was busy: its load was {format_percent(load)} of its CPUs")
     cache_bytes = answer["cache_bytes"]
     if cache_bytes is None:
         doubts.append("the last cache is unknown: bandwidth may be of a cache")
@@ -227,7 +227,8 @@ def link_table(answer: Mapping[str, Any]) -> JsonObject:
     median_error = median(map(abs, link.errors))
     worst_error = max(link.errors, key=abs)
     worst_bytes = sizes_bytes[link.errors.index(worst_error)]
-    errors_text = f"{percent(median_error)}, {percent(worst_error, '+')} at {size(worst_bytes)}"
+    worst_text = f"{format_percent(worst_error, '+')} at {format_bytes(worst_bytes)}"
+    errors_text = f"{format_percent(median_error)}, {worst_text}"
     note = f"what a ring all-reduce needs of a link for these times; median error {errors_text}"
     table: JsonObject = {
         "name": device_words.LOCAL,

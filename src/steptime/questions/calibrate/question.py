@@ -11,7 +11,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import check_choice
 from steptime.core.signatures.kinds import text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.core.values import parse_count, parse_duration
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -302,13 +302,13 @@ def _describe_checks(table: Mapping[str, Any], failed: tuple[FailedPoint, ...]) 
     """Return the checks of a calibration in words, and the points that failed."""
     lines = []
     if "check_mape" in table:
-        mape = percent(table["check_mape"])
+        mape = format_percent(table["check_mape"])
         lines.append(f"of {table['check_points']} points that were kept back: {mape}")
     if "drift" in table:
-        lines.append(f"the first point, again at the end: {percent(table['drift'], '+')}")
+        lines.append(f"the first point, again at the end: {format_percent(table['drift'], '+')}")
     disturbed_share = table.get("disturbed", 0)
     if disturbed_share > MAX_DISTURBED_SHARE:
-        share = f"{percent(disturbed_share)} of the rounds"
+        share = f"{format_percent(disturbed_share)} of the rounds"
         lines.append(f"other work disturbed {share}: calibrate again when it is over")
     lines += [f"not measured: {point.point}: {point.reason}" for point in failed]
     return lines

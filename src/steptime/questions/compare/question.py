@@ -18,7 +18,7 @@ from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind, paths_of, text_of
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
-from steptime.core.units import format_count, percent
+from steptime.core.units import format_count, format_percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds
 from steptime.questions.compare.answer import (
@@ -333,9 +333,9 @@ def _describe_errors(errors: Accuracy, is_of_predictions: bool) -> str:
     if not is_of_predictions or median_error is None or share_within is None:
         return f"{mean} ({errors.pairs} pairs)"
     return (
-        f"median error of a against b {percent(median_error)} "
+        f"median error of a against b {format_percent(median_error)} "
         f"({format_count(errors.pairs, 'pair')}); {mean}; "
-        f"{percent(share_within)} lie within a factor of 2"
+        f"{format_percent(share_within)} lie within a factor of 2"
     )
 
 

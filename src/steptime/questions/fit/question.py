@@ -6,7 +6,7 @@ from typing import Annotated, Any, Unpack
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import Kind, text_of
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.grids.batches import (
     KNEE,
     MAX_BATCH,
@@ -230,7 +230,7 @@ def _list_notes(
     elif largest_fitting_batch >= MAX_BATCH:
         notes.append(f"batch {largest_fitting_batch:,} fits, and no larger one was tried")
     if best_batch is not None:
-        notes.append(f"best batch: the smallest with {percent(KNEE)} of the best speed")
+        notes.append(f"best batch: the smallest with {format_percent(KNEE)} of the best speed")
     return notes
 
 

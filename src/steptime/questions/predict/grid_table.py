@@ -20,7 +20,7 @@ from steptime.core.tables.table import (
     ValueRows,
     head_step_columns,
 )
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.grids.grid import GridCell
 from steptime.hardware.prices import HOUR_S
 from steptime.questions import options
@@ -224,8 +224,8 @@ def _describe_notes(row: GridRow) -> str:
 def _describe_memory(row: GridRow) -> str:
     """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
     if row.status == "oom" and row.needed_bytes is not None:
-        return f"{size(row.needed_bytes)} needed - out of memory"
-    peak = size(row.peak_bytes)
+        return f"{format_bytes(row.needed_bytes)} needed - out of memory"
+    peak = format_bytes(row.peak_bytes)
     if row.status != "unsupported":
         return peak
     # The first note of an unsupported cell: "device 'h100': no float64; ...".

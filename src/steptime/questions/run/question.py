@@ -14,7 +14,7 @@ from steptime.core.files import check_folder
 from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import duration, seconds, si
+from steptime.core.units import format_duration, format_seconds, format_si
 from steptime.core.values import (
     MAX_PROCESSES,
     MAX_STEPS,
@@ -288,14 +288,14 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
 def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     """Note the work of a large network; return a callback that notes the length of a long run."""
     if flop > LARGE_FLOP:
-        print_note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
+        print_note(f"{name}: {format_si(flop, 'FLOP')} a step, of which at least four are run")
 
     def announce_long_run(event: Mapping[str, Any]) -> None:
         first_step_s = event["first_step_s"]
         remaining_s = event["rest_s"]
         if first_step_s + remaining_s > LONG_S:
-            first_step = f"the first step took {seconds(first_step_s)}"
-            print_note(f"{name}: {first_step}; about {duration(remaining_s)} more")
+            first_step = f"the first step took {format_seconds(first_step_s)}"
+            print_note(f"{name}: {first_step}; about {format_duration(remaining_s)} more")
 
     return announce_long_run
 

@@ -7,7 +7,7 @@ from time import monotonic
 import msgspec
 
 from steptime.core.progress import print_note
-from steptime.core.units import duration
+from steptime.core.units import format_duration
 from steptime.questions import options
 from steptime.sweeps.answers import SweepAnswer
 
@@ -65,7 +65,7 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
     fields = msgspec.structs.asdict(answer)
     fields["headline"] = (
         *answer.headline,
-        f"report: {page} (after {duration(elapsed_s)})",
+        f"report: {page} (after {format_duration(elapsed_s)})",
         f"next:   steptime compare {out}",
         f"        steptime analyse errors {out}",
         "        steptime fit resnet50 --device local",

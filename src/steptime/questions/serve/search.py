@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from steptime.core.progress import print_note
 from steptime.core.registry import load as load_name
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import format_count, seconds
+from steptime.core.units import format_count, format_seconds
 from steptime.hardware import catalog
 from steptime.planning.answer import fit_notes
 from steptime.planning.ranks.site import Site
@@ -337,7 +337,7 @@ def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterat
             continue
         # A model that fits the device was run there; else the refusals say why none does.
         if name in search.isolated_times_s:
-            ttft, tpot = map(seconds, search.isolated_times_s[name])
+            ttft, tpot = map(format_seconds, search.isolated_times_s[name])
             yield (
                 f"{name}: no server of {limit} holds the targets; "
                 f"a request alone has its TTFT of {ttft} at best, and a TPOT of {tpot}"

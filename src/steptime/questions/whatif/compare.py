@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple, TypedDict
 
 from steptime.core.progress import track_progress
-from steptime.core.units import first_of, percent
+from steptime.core.units import first_of, format_percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
 from steptime.prediction.steps.step_model import StepModel
@@ -346,7 +346,7 @@ def describe_best(upgrades: Sequence[Upgrade]) -> str:
     best = upgrades[0]
     if best.gain_share <= 0:
         return "No upgrade makes these networks faster."
-    return f"{best.upgrade} pays most: {percent(best.gain_share)} faster."
+    return f"{best.upgrade} pays most: {format_percent(best.gain_share)} faster."
 
 
 def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:

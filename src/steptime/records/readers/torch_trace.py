@@ -12,7 +12,7 @@ from statistics import fmean
 
 from steptime.core.errors import InputError, escape_controls
 from steptime.core.toml_files import read_packaged_toml
-from steptime.core.units import format_count, seconds
+from steptime.core.units import format_count, format_seconds
 from steptime.core.workload import Workload
 from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
@@ -122,7 +122,7 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
         ]
     if profile.is_marked or divisor is not None:
         return []
-    unmarked = f"marks no steps: read as one step of {seconds(profile.step_s[0])}"
+    unmarked = f"marks no steps: read as one step of {format_seconds(profile.step_s[0])}"
     # How many steps an unmarked trace may hold: as many as its optimizer made, else as often as
     # each op ran (`turns`).
     optimizer_steps = sum(

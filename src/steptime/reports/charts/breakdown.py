@@ -9,7 +9,7 @@ from operator import itemgetter
 from steptime.analysis.breakdown_cells import NO_OP_NAME
 from steptime.core.graph import PASSES
 from steptime.core.tables.table import Table
-from steptime.core.units import percent, seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.records.row import group_by
 from steptime.reports.charts import style
 
@@ -92,7 +92,7 @@ def _bar_segments(
                 "kind": kind,
                 "from": start,
                 "to": start + share,
-                "share": percent(share),
+                "share": format_percent(share),
             }
         start += share
 
@@ -249,6 +249,6 @@ def _box(
         "to": end - min(GAP_SHARE, (end - start) / 4),  # a gap, which leaves thin boxes visible
         "level": level,
         "below": level + 1,
-        "share": percent(end - start),
-        "time": None if time_s is None else seconds(time_s),
+        "share": format_percent(end - start),
+        "time": None if time_s is None else format_seconds(time_s),
     }

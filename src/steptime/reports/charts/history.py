@@ -1,7 +1,7 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.reports.charts import EmptyPlotError, style
 
 TOOLTIP = (
@@ -53,7 +53,7 @@ def chart(table: Table) -> style.Spec:
         points, "panel", {"layer": layers}, columns=2, width=PANEL, height=190
     )
     counts = f"{table.summary['networks']} networks, {folder_count} folders"
-    noise = f"{percent(table.summary['margin_fraction'])} and noise"
+    noise = f"{format_percent(table.summary['margin_fraction'])} and noise"
     caption = [
         f"{counts}; large dots: changes beyond {noise}.",
         table.source,

@@ -5,7 +5,7 @@ from operator import itemgetter
 
 import polars as pl
 
-from steptime.core.units import first_of, format_value, percent, seconds
+from steptime.core.units import first_of, format_percent, format_seconds, format_value
 from steptime.records.data import Data
 from steptime.records.row import divide, group_by
 from steptime.records.short_names import name_networks
@@ -135,8 +135,8 @@ def _make_op_points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row
             "share": share,
             "op": first_of((row["op"] for row in group), 3),
             "ops_alike": len(group),
-            "predicted_time": seconds(step_s) + (" each" if len(group) > 1 else ""),
-            "of_the_step": percent(share),
+            "predicted_time": format_seconds(step_s) + (" each" if len(group) > 1 else ""),
+            "of_the_step": format_percent(share),
             "FLOP": format_value("flop", flop),
             "traffic": format_value("bytes", traffic),
         }
@@ -153,4 +153,4 @@ def _describe_network(name: str, rows: Sequence[style.Row]) -> str:
         return name
     share = divide(_total_s(ops_without_flop), _total_s(rows)) or 0.0
     count_text = f"{len(ops_without_flop)} ops without FLOP, not drawn"
-    return f"{name}; {count_text}, take {percent(share)} of the step"
+    return f"{name}; {count_text}, take {format_percent(share)} of the step"

@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.analysis.rooflines.ceilings import compute_dtype
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import first_of, si
+from steptime.core.units import first_of, format_si
 from steptime.records.row import group_by
 from steptime.reports.charts import style
 
@@ -280,7 +280,7 @@ def _slopes(
                 "roof": left * rate,
                 "to": end,
                 "top": end * rate,
-                "side": f"{prefix}{levels[0]['level']} {si(rate, 'B/s', 3)}",
+                "side": f"{prefix}{levels[0]['level']} {format_si(rate, 'B/s', 3)}",
                 "dash": levels[0]["level"] != "DRAM",  # caches
             }
 
@@ -299,7 +299,7 @@ def _plateaus(
                 "roof": peak,
                 "to": right,
                 "top": peak,
-                "peak": f"{prefix}{_describe_units(group)} {si(peak, 'FLOP/s', 3)}",
+                "peak": f"{prefix}{_describe_units(group)} {format_si(peak, 'FLOP/s', 3)}",
                 "dash": all(row["unit"] != "matrix" for row in group),  # vector units
             }
 

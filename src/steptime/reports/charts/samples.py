@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.records.data import Data
 from steptime.records.pair_keys import METHOD
 from steptime.records.record import Record
@@ -130,5 +130,5 @@ def _make_marks(record: Record, panel: str, start: int) -> Iterator[style.Row]:
             "seconds": sample,
             "run": run,
             "kind": "disturbed" if disturbed else "quiet",
-            "time": seconds(sample),
+            "time": format_seconds(sample),
         }

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from steptime.core.errors import InputError
 from steptime.core.progress import track_progress
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
 from steptime.records.row import group_by
@@ -158,7 +158,7 @@ def _estimate_jobs(
         for trial, memory in oversized:
             not_fitting.append(make_cell_row(trial, LargeCell, **asdict(memory)))
         if estimate.node_has_bytes is None:
-            needs = f"a node needs at least {size(estimate.node_needs_bytes)}"
+            needs = f"a node needs at least {format_bytes(estimate.node_needs_bytes)}"
             unknown = "without memory_GB the site says what a job gets"
             remarks.append(f"{need.text}: {needs}; {unknown}")
     return jobs, not_fitting, remarks
