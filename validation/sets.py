@@ -46,8 +46,8 @@ def owned() -> Iterator[tuple[str, str, Constant]]:
         yield "conditions", name, one
     for stack in catalog.stack_names(with_user_files=False):
         for name, one in constants_of_stack(stack).items():
-            like = catalog.stack(stack).like
-            if not like or constants_of_stack(like).get(name) != one:
+            base = catalog.stack(stack).base
+            if not base or constants_of_stack(base).get(name) != one:
                 yield stack, name, one
 
 

@@ -99,8 +99,8 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
     one of these sets told that, too; else what `data/constants.toml` says, of a factor 1.
     """
     line = [stack]
-    while (like := catalog.stack(line[-1]).like) and name in constants_of_stack(like):
-        line.append(like)
+    while (base := catalog.stack(line[-1]).base) and name in constants_of_stack(base):
+        line.append(base)
     for one in (*line, catalog.DEFAULT_STACK):
         other = constants_of_stack(one).get(name)
         if other is not None and {*other.rows}.isdisjoint(told.rows):

@@ -118,8 +118,8 @@ def _predictions(bound: dict[str, bool]) -> list[Record]:
 
 def _table(records: list[Record], **settings: Any) -> tuple[Table, list[str]]:
     one = analysis("nodes")
-    table = one.answer(Data.of(records), **settings)
-    return table, one.says(table)
+    table = one.answer(Data.from_records(records), **settings)
+    return table, one.describe(table)
 
 
 def test_a_slow_node_is_named_with_how_much_and_in_what():

@@ -84,17 +84,17 @@ def hostile(platform: str = PLACE, host: str = "", is_alike: bool = False) -> li
 
 @pytest.fixture(scope="module")
 def data():
-    return Data.of(hostile(), TEXTS[0])
+    return Data.from_records(hostile(), TEXTS[0])
 
 
 def _together(*several: list[Record]) -> Data:
-    return Data.of([one for some in several for one in some], TEXTS[0])
+    return Data.from_records([one for some in several for one in some], TEXTS[0])
 
 
 COMPARED = {  # by picture: what compares more than one folder of one machine holds
     "nodes": lambda: _together(*(hostile(host=f"{TEXTS[0]}{i}") for i in range(3))),
     "history": lambda: Data((TEXTS[0], hostile()), (TEXTS[3], hostile())),
-    "sensitivity": lambda: Data.of(hostile(is_alike=True), TEXTS[0]),
+    "sensitivity": lambda: Data.from_records(hostile(is_alike=True), TEXTS[0]),
     "speedup": lambda: _together(hostile(), hostile(f"{PLACE}2")),
 }
 

@@ -220,7 +220,7 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert found["plots"] == "ready"
     assert found["first"] == (6 if width == 390 else 25)
     assert found["wider"] <= 0
-    times = [row["measured_s"] for row in Data.of(records).results]
+    times = [row["measured_s"] for row in Data.from_records(records).results]
     assert f"ok{format_seconds(min(times))}" in found["fastest"]
     assert f"ok{format_seconds(max(times))}" in found["slowest"]
     assert found["filtered"] == ["fc nodes 107, batch 64"]

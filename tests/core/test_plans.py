@@ -148,7 +148,7 @@ def test_gathering_weights_scatters_their_gradients():
     )
     check(graph)
     (scatter,) = (op for op in graph.ops if op.kind == "reduce_scatter")
-    assert (scatter.part, scatter.of) == ("backward", "gather")
+    assert (scatter.part, scatter.forward_op) == ("backward", "gather")
     assert graph.tensors[scatter.outputs[0]].shape == (2, 8)
     (update,) = (op for op in graph.ops if op.part == "update")
     assert update.inputs == ("w", scatter.outputs[0])

@@ -157,7 +157,7 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
         assert sum(part[place] for part in span.times) == pytest.approx(timeline.step_s, rel=1e-12)
         for ends, end in ((span.low_s, timeline.low_s), (span.high_s, timeline.high_s)):
             assert ends[place] == pytest.approx(end, rel=1e-12), batch
-        assert steps.peak_bytes[place] == max(single.living(batch))
+        assert steps.peak_bytes[place] == max(single.living_bytes(batch))
         needs = single.needs(batch)
         assert needed_bytes[place] == needs.total_bytes, batch
         if needs.fit(single.device):
@@ -191,7 +191,7 @@ def test_few_batches_are_built_once(monkeypatch):
     model = StepModel("fc:layers=1,nodes=8", K80)
     found = BatchSteps(model, (5, 2, 7))
     for device in (K80, WAITS):
-        found.spans([model.on(device)])
+        found.spans([model.with_device(device)])
     assert built == [5, 2, 7]
 
 

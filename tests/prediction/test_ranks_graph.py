@@ -135,7 +135,7 @@ def test_a_group_with_a_stride_shares_the_links_of_its_node():
             op.outputs,
             {**op.attrs, "stride": 4},
             op.part,
-            op.of,
+            op.forward_op,
         )
         for op in graph.ops
     )

@@ -50,7 +50,7 @@ class Setting:
         default: its value where it is left out.
         kind: str, int, float or bool.
         metavar: stands for the value in the help.
-        several: whether a text may stand several times.
+        is_repeatable: whether a text may stand several times.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Setting:
     default: Any = None
     kind: type = str
     metavar: str = "NAME"
-    several: bool = False
+    is_repeatable: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Analysis:
     Args:
         about: help of its command: a sentence, and a paragraph on the meaning of the columns.
         table: makes the table from `Data` and the settings; no rows means no answer.
-        says: puts a table in words, one sentence a line.
+        describe: puts a table in words, one sentence a line.
         section: heading of its section in the report; "" for none.
         chart: `module:function` that draws the table; "" for none.
         settings: options of its command.
@@ -79,7 +79,7 @@ class Analysis:
 
     about: str
     table: Callable[..., Table]
-    says: Callable[[Table], list[str]]
+    describe: Callable[[Table], list[str]]
     section: str = ""
     chart: str = ""
     settings: Sequence[Setting] = ()
@@ -106,7 +106,7 @@ class Analysis:
             InputError: if there is nothing to draw.
         """
         if not table.rows:
-            raise InputError("; ".join(["nothing to draw", *self.says(table)[:1]]))
+            raise InputError("; ".join(["nothing to draw", *self.describe(table)[:1]]))
         spec: JsonObject = registry.load(self.chart)(table)
         return spec
 

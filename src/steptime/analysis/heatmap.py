@@ -159,6 +159,8 @@ ANALYSIS = Analysis(
         Setting("y", "Up: any column. Default: what varies most."),
         Setting("value", "What is drawn: speed, memory, any column.", default="speed"),
         Setting("over", "A panel for each of its values: any column."),
-        Setting("only", "Rows of this value; repeatable.", metavar="NAME=VALUE", several=True),
+        Setting(
+            "only", "Rows of this value; repeatable.", metavar="NAME=VALUE", is_repeatable=True
+        ),
     ),
 )

@@ -68,7 +68,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
 
 def _read_row(record: Record) -> Row:
     """Return the row of a record in its frame, with the ends of its interval."""
-    data = Data.of([record])  # its files end with it
+    data = Data.from_records([record])  # its files end with it
     columns = {name: DERIVED_COLUMNS.get(name, pl.col(name)) for name in COLUMNS}
     return data.scan().select(**columns).collect().row(0, named=True)
 

@@ -105,7 +105,7 @@ class Case:
         for dtype in self._dtypes():
             peak_flop_per_s(self.device, dtype)  # raises without a peak
             if self.method_options:
-                settings = CALIBRATED.under(self.method_options).settings
+                settings = CALIBRATED.with_options(self.method_options).settings
                 CALIBRATED.derate(self.device, dtype, settings)  # raises for an unknown host, ...
 
     def _dtypes(self) -> set[str]:
@@ -347,5 +347,5 @@ def step_kernels(
         workload: the network with its batch, type and phase.
         options: options of the method as texts: `stack`, `channels_last`, ...
     """
-    settings = CALIBRATED.under(options).settings
+    settings = CALIBRATED.with_options(options).settings
     return lower(build_step(workload), workload.dtype, settings).kernels

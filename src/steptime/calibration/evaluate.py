@@ -169,7 +169,7 @@ def _score_case(case: Case, method: Method) -> Scored:
         times = model.timeline()
         return Scored(case, times.step_s, times.low_s, times.high_s)
     # Kernels of a table, without a network: no host plays a part in their times.
-    settings = replace(method.under(options).settings, host="no")
+    settings = replace(method.with_options(options).settings, host="no")
     step = total(kernel_times(case, method, settings))
     return Scored(case, step.value, step.low, step.high)
 
@@ -188,7 +188,7 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     for group in group_by(cases, devices.group_key).values():
         first_case = group[0]
         device = first_case.device.in_phase(first_case.phase)
-        settings = method.under(first_case.options).settings
+        settings = method.with_options(first_case.options).settings
         settings = replace(settings, tf32="auto")  # kernels say whether they use it
         constants = method.derate(device, reference_dtype(device), settings).constants
         cases_in_phase = [replace(case, device=device) for case in group]

@@ -378,7 +378,7 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]
     kind = fill_braces(op.kind, row)
     method_options = {"tf32": tf32} if tf32 else {}
     try:
-        settings = CALIBRATED.under(method_options).settings
+        settings = CALIBRATED.with_options(method_options).settings
         kernels = op_kernels(kind, shapes, attrs, op_dtype, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
         # A TypeError names the op's inner function: "<...>.outputs() missing 1 required ...".

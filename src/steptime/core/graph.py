@@ -46,7 +46,7 @@ class TensorSpec(NamedTuple):
 class Op:
     """One operation: `kind` is a row of the op table, inputs and outputs are names of tensors.
 
-    `part` says in which part of a step it runs. `of` names the forward op whose gradient or
+    `part` says in which part of a step it runs. `forward_op` names the one whose gradient or
     update it is ("" for a forward op itself).
     """
 
@@ -56,7 +56,7 @@ class Op:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     part: Part = "forward"
-    of: str = ""
+    forward_op: str = ""
 
     @property
     def settings(self) -> Attrs:

@@ -233,7 +233,7 @@ class Tuning:
         self._check_adapter()
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
-        if self.weights and not (self.freezes or self.stored):
+        if self.weights and not (self.has_frozen_weights or self.stored):
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
         if self.tokens and self.packed:
             raise InputError("--packed: a prefix stands before whole sequences; leave --packed out")
@@ -251,7 +251,7 @@ class Tuning:
                 f"--modules-to-save {self.saved}: beside an adapter, such as --lora 16"
             )
 
-    def under(self, methods: tuple[str, ...]) -> "Tuning":
+    def with_methods(self, methods: tuple[str, ...]) -> "Tuning":
         """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
         uses_methods = self.has_adapter or self.weights or self.recompute != "none"
         return replace(self, methods=methods) if uses_methods else self
@@ -262,7 +262,7 @@ class Tuning:
         return self.rank > 0 or self.adapter != LORA
 
     @property
-    def freezes(self) -> bool:
+    def has_frozen_weights(self) -> bool:
         """Whether some weights are frozen."""
         return bool(self.has_adapter or self.train)
 

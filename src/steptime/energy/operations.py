@@ -243,7 +243,7 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
         name=op.name,
         kind=op.kind,
         part=op.part,
-        of=op.of or op.name,
+        of=op.forward_op or op.name,
         arithmetic_j=multiply_adds * sum(energy_figures.operation_j[dtype]) * scale,
         register_j=register_bytes * energy_figures.register_j_per_byte * scale,
         buffer_j=buffer_bytes * energy_figures.sram_j_per_byte[hierarchy.buffer_kb] * scale,

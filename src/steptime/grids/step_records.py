@@ -76,8 +76,8 @@ def _predict_devices(
     work_by_steps: dict[BatchSteps, list[dict[str, float]]] = {}  # devices may share their graphs
     for device in devices:
         try:
-            model = steps.model.on(device)
-            device_steps = steps.under(model)
+            model = steps.model.with_device(device)
+            device_steps = steps.for_model(model)
             if device_steps not in work_by_steps:
                 work_by_steps[device_steps] = _count_work(device_steps)
             yield from _device_records(model, device_steps, work_by_steps[device_steps])

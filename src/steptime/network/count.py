@@ -54,7 +54,7 @@ def op_work(graph: Graph, op: Op) -> tuple[int, int]:
 def op_cost(graph: Graph, op: Op) -> OpCost:
     """Return the cost of one op of `graph`."""
     shape = graph.tensors[op.outputs[0]].shape
-    return OpCost(op.name, op.kind, op.part, op.of or op.name, *op_work(graph, op), shape)
+    return OpCost(op.name, op.kind, op.part, op.forward_op or op.name, *op_work(graph, op), shape)
 
 
 def count(graph: Graph, stack: Stack | None = None) -> Count:

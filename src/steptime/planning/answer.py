@@ -61,7 +61,7 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
     # fewer than 6 FLOP per parameter are computed, so 6N would be too many.
     if rank.shape.unit != "tokens":
         conventions = {"full"}
-    elif rank.tuning.freezes:
+    elif rank.tuning.has_frozen_weights:
         conventions = {"full", "half"}
     else:
         conventions = set(sequence_flop)
@@ -74,7 +74,7 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
 def _forward_passes(rank: RankModel) -> float:
     """Return the FLOP of a step over those of its forward pass; fewer with frozen weights."""
     # With all weights trained a backward pass has twice the FLOP of a forward pass.
-    if not rank.tuning.freezes:
+    if not rank.tuning.has_frozen_weights:
         return FORWARD_PASSES
     graph = rank.full_step(1).graph(1)
     flop = Counter[str]()

@@ -261,7 +261,7 @@ def make_problem(
     Raises:
         InputError: for a data type, an option or bits of gradients that do not suit the device.
     """
-    configured_method = cost_model(method).under(options)
+    configured_method = cost_model(method).with_options(options)
     if isinstance(shape, NetworkShape):
         rank: RankModel = model_network(shape, cluster.device, configured_method)
     else:

@@ -227,7 +227,7 @@ class _Lowering(NamedTuple):
         # `runs_as` names the kind of kernel where an op runs as several unlike ones.
         is_part_of_op = bool(launch.runs_as)
         return Kernel(
-            op=first_op.of or first_op.name,
+            op=first_op.forward_op or first_op.name,
             kind=launch.runs_as if is_part_of_op else first_op.kind,
             pass_=first_op.part,
             dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,

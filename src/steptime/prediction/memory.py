@@ -49,9 +49,9 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return self.within(device.datasheet.usable_bytes)
+        return self.fits_in(device.datasheet.usable_bytes)
 
-    def within(self, usable_bytes: int | None) -> bool:
+    def fits_in(self, usable_bytes: int | None) -> bool:
         """Whether so many bytes are enough, True where they are unknown."""
         return usable_bytes is None or self.total_bytes <= usable_bytes
 
@@ -257,8 +257,8 @@ def _describe_moment(op: Op) -> str:
     """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
-    # `op.of` is the op of the forward pass that a backward op belongs to, empty for others.
-    return f"in the {op.part} pass, at {op.of or op.name}"
+    # `op.forward_op` is the op of the forward pass that a backward op belongs to, empty for others.
+    return f"in the {op.part} pass, at {op.forward_op or op.name}"
 
 
 class Sharding(NamedTuple):

@@ -244,7 +244,7 @@ def _annotate_setting(setting: Setting) -> Any:
     """Return the type of a setting with its form on the command line."""
     if setting.kind is bool:
         return bool
-    value_type: Any = Sequence[str] if setting.several else setting.kind
+    value_type: Any = Sequence[str] if setting.is_repeatable else setting.kind
     is_number = setting.kind in (int, float)
     if is_number:
         value_type = setting.kind | str  # as a command line has numbers
@@ -294,7 +294,7 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
         _draw_table(analysis, table, failure_note, picture_path)
     # A sentence about the rows of an empty table would hide that every record failed.
     has_only_failures = bool(failure_note) and not table.rows
-    headline = [] if has_only_failures else list(analysis.says(table))
+    headline = [] if has_only_failures else list(analysis.describe(table))
     if picture_path is not None:
         headline.append(f"picture: {picture_path}")
     failing_fields = analysis.fails[request.fail_on] if request.fail_on else ()
@@ -358,7 +358,7 @@ def _read_setting(setting: Setting, value: Any) -> object:
     option = option_name(setting.name)
     if setting.kind is bool:
         return value
-    if setting.several:
+    if setting.is_repeatable:
         return setting_texts(value)
     if setting.kind is int:  # a setting may be negative, numbers elsewhere may not
         return parse_count(text_of(value), option, at_least=-MAX_COUNT)

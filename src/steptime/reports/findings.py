@@ -29,14 +29,14 @@ class Section:
     Attributes:
         name: the name of the analysis or of the chart.
         title: the heading.
-        says: the paragraphs.
+        paragraphs: the sentences of the analysis, one a line.
         table: the table; None for a chart alone.
         spec: the picture as Vega-Lite; None without a picture.
     """
 
     name: str
     title: str
-    says: Sequence[str]
+    paragraphs: Sequence[str]
     table: Table | None
     spec: Spec | None
 
@@ -145,7 +145,7 @@ def _make_section_or_error(
 
 def _draw_section(name: str, data: Data) -> Section:
     spec = draw(name, data)
-    return Section(name, title=spec["title"]["text"], says=(), table=None, spec=spec)
+    return Section(name, title=spec["title"]["text"], paragraphs=(), table=None, spec=spec)
 
 
 def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:
@@ -154,7 +154,7 @@ def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:
     table = question.answer(data)
     if not table.rows:
         return None
-    sentences = question.says(table)
+    sentences = question.describe(table)
     spec = None
     has_picture = pictures and question.chart
     try:

@@ -76,7 +76,7 @@ def _network_columns(rows: Sequence[Row]) -> list[Column]:
 
 def _section_lines(section: Section) -> list[str]:
     """Return the heading, the sentences and the table of a section; no table that is too wide."""
-    lines = [f"## {_escape(section.title)}", _bullets(section.says)]
+    lines = [f"## {_escape(section.title)}", _bullets(section.paragraphs)]
     table = section.table
     if table and len(table.columns) <= MAX_COLUMNS:
         rows = table.rows[:MAX_ROWS]

@@ -163,7 +163,7 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
         details.append(
             {
                 "name": row["label"],
-                "says": headline,
+                "paragraphs": headline,
                 "kinds": kinds_by_network.get(network, ()),
                 "facts": _list_facts(row, attempts, prediction),
                 "samples": _pack_samples(attempts, sample_limit),
@@ -299,7 +299,7 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
 def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     """Yield the steps of a record [s] with the letters of their kinds; warm-up comes first."""
     step = record.quantities["step_s"]
-    marked = zip(step.samples, step.marks, strict=True)
+    marked = zip(step.samples, step.disturbed_samples, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
     logs = [np.log([step_s for step_s, _ in run]) for run in runs]
     warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts  # one cell of all these runs

@@ -31,7 +31,7 @@ def page(
         command: the command line that makes the page again.
         first_sections: sections before the table of networks.
     """
-    folders = data if isinstance(data, Data) else Data.of(data)
+    folders = data if isinstance(data, Data) else Data.from_records(data)
     findings = gather(folders, name)
     text = render(
         "report.html",
@@ -74,7 +74,7 @@ def _template_values(section: Section, command: str) -> JsonObject:
     return {
         "name": section.name,
         "title": section.title,
-        "says": section.says,
+        "paragraphs": section.paragraphs,
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         "table": Markup(html(first_rows)) if first_rows else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),

@@ -165,9 +165,9 @@ def price_token(
     # sequences with as much cache in all, since tokens of a sequence share its cache.
     places = speculation.tokens + 1
     verified = phases.price_decode(sequences * places, context / places)
-    step = verified.plus(guesses.price_decode(sequences, context), speculation.tokens)
+    step = verified.add(guesses.price_decode(sequences, context), speculation.tokens)
     # Per token that is accepted in the mean.
-    return StepCost().plus(step, 1 / speculation.tokens_per_step)
+    return StepCost().add(step, 1 / speculation.tokens_per_step)
 
 
 def describe_speculation(speculation: Speculation) -> list[str]:

@@ -48,7 +48,7 @@ def attempt(
     workers: Workers, trial: Trial, means: Means, begin: Callable[[], object] | None = None
 ) -> Record:
     """Return the record of a trial, tried where it can run; `begin` is called with its worker."""
-    cell = workers.settled(trial.cell)
+    cell = workers.with_threads(trial.cell)
     key = workers.key(cell)
     if obstacle := _find_obstacle(cell, key, means):
         return _fail(trial, key, means, obstacle)
@@ -86,7 +86,7 @@ def _ask_worker(
     workers: Workers, trial: Trial, means: Means, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
-    cell = workers.settled(trial.cell)
+    cell = workers.with_threads(trial.cell)
     # Each of several runs is a process of its own.
     worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
@@ -244,7 +244,7 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        cells = [workers.settled(cell) for cell in request.cells]
+        cells = [workers.with_threads(cell) for cell in request.cells]
         keys = {cell.process: workers.key(cell) for cell in cells}
         if request.must_fit:
             cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]

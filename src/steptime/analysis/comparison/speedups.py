@@ -88,7 +88,7 @@ class Speedups:
         return outcomes.astype(np.int8)
 
     @cached_property
-    def varying(self) -> list[str]:
+    def varying_features(self) -> list[str]:
         """The features in which pairs differ."""
         return [name for name in self.features.columns if self.feature(name).n_unique() > 1]
 

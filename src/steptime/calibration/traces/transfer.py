@@ -117,7 +117,7 @@ def move_step(
         InputError: where a device has no peak of a data type, and where too much has no shapes.
     """
     check_shares(step)
-    weights = WeightShapes.of(step.ops)
+    weights = WeightShapes.from_ops(step.ops)
     origin_keys = [op.key for op in step.ops]
     target_keys = origin_keys
     if change.batch is not None:

@@ -114,7 +114,7 @@ def _lower_slice(call: Call) -> Result:
         return ProgramConstant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
     takes_all = start == 0 and stop == file_size
-    if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
+    if call.walk.batches.differs_from_file and takes_all:  # another batch can make the axis longer
         stop = TO_END
     step = call.argument("step", 1)
     return elements.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)

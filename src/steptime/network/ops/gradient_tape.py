@@ -67,7 +67,9 @@ class GradientTape:
         names = tuple([f"{op.name}/saved{i}" for i in range(len(specs))])
         self.tensors.update(zip(names, specs, strict=True))
         if names:  # `dataclasses.replace` takes ten times as long
-            op = Op(op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.of)
+            op = Op(
+                op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.forward_op
+            )
         self.ops.append(op)
         return names
 

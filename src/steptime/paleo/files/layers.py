@@ -36,7 +36,7 @@ def _build_convolution(layer: LayerBuilder) -> Built:
     if c_in not in (-1, channels):
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
     c_out, window = layer.filters_per_split(c_out), layer.window(kernel)
-    size, settings = layer.slide(layer.image, window)
+    size, settings = layer.slide_window(layer.image, window)
     weights = (*kernel, channels, c_out)
     record = layer.layer("conv", (n, *size, c_out), weights=weights, biases=c_out, **window)
     w = layer.b.weight(f"{layer.name}/w", (c_out, channels, *kernel))
@@ -61,7 +61,7 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
     outputs = (batch, *size, layer.filters_per_split(channels))
     window = layer.window(kernel)
-    back, settings = layer.slide(outputs, window)
+    back, settings = layer.slide_window(outputs, window)
     if [*back] != inner:
         raise layer.fault(
             f"its convolution leads from {list(outputs)} to {list(back)}, "
@@ -104,7 +104,7 @@ def _build_pooling(kind: str, layer: LayerBuilder) -> Built:
     """`ksize, strides, padding`; padding of an average counts as zeros, unlike TensorFlow's."""
     n, _, _, channels = layer.image
     window = layer.window(layer.image_sides("ksize"))
-    size, settings = layer.slide(layer.image, window)
+    size, settings = layer.slide_window(layer.image, window)
     record = layer.layer("pool", (n, *size, channels), **window)
     return record, layer.op(kind, layer.x[0], kernel=record.kernel, **settings)
 

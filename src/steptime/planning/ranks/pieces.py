@@ -199,7 +199,7 @@ def price_pieces(
             recomputed_rows.update(op.name for op in needed_ops)
     kernels: dict[str, list[Kernel]] = {}
     collectives: dict[str, list[PieceCollective]] = {}
-    for kernel in model.lowered().kernels:
+    for kernel in model.lower_step().kernels:
         name = piece_of(kernel.op)
         if kernel.exchange is None:
             kernels.setdefault(name, []).append(kernel)

@@ -119,7 +119,7 @@ def _set_host(method: Method, text: str) -> Method:
     """Return a method with the host of an option's text."""
     if text not in _CHOICES:
         _calibrated_host_constants(text)  # raises for an unknown one
-    return method.tuned(host_name="" if text == ANY else text)
+    return method.with_settings(host_name="" if text == ANY else text)
 
 
 HOST = Option(

@@ -97,9 +97,9 @@ class _StepAtBatch(NamedTuple):
     @classmethod
     def read(cls, model: StepModel, batch: int) -> _StepAtBatch:
         """Return the step of a model at a batch, without new pages."""
-        living_bytes = tuple(map(float, model.living(batch)))
+        living_bytes = tuple(map(float, model.living_bytes(batch)))
         allocations = model.allocations(batch)
-        lowered = model.lowered(batch)
+        lowered = model.lower_step(batch)
         # New pages of a CPU are no straight lines of the batch.
         kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
         key = remark_key(model.graph(batch))

@@ -134,8 +134,8 @@ def compare_devices(
 
     rows = []
     for device in track_progress(list(devices), "devices", PROGRESS_DEVICES):
-        device_model = model.on(device)
-        batch_steps = all_steps.under(device_model)
+        device_model = model.with_device(device)
+        batch_steps = all_steps.for_model(device_model)
         step = _DeviceStep(
             model=device_model,
             batch_steps=batch_steps,
@@ -242,7 +242,7 @@ def _price_row(
     if offer is not None:
         priced_training = replace(training, price=offer.price, billing=offer.billing)
     bill = bill_training(priced_training, step_s, step.batch, device_count=1)
-    kernel_columns = step.model.lowered(microbatch).columns
+    kernel_columns = step.model.lower_step(microbatch).columns
     energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
     step_count = training.examples * training.epochs / step.batch

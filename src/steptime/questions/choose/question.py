@@ -161,7 +161,7 @@ def choose(
             f"{format_count(len(devices) - len(affordable), 'device')} left out by --max-price"
         ]
         devices = affordable
-    step_model = step.on(model, batch, devices[0])
+    step_model = step.build_model(model, batch, devices[0])
     workload = step_model.workload
     if tokens is not None:
         training = training_of_tokens(tokens, workload, "--examples N")

@@ -281,7 +281,9 @@ def _find_slow_nodes(data: Data) -> HostNodes:
     nodes_analysis = analysis("nodes")
     table = nodes_analysis.answer(data)
     return HostNodes(
-        summary=table.summary, headline=tuple(nodes_analysis.says(table)), rows=tuple(table.rows)
+        summary=table.summary,
+        headline=tuple(nodes_analysis.describe(table)),
+        rows=tuple(table.rows),
     )
 
 

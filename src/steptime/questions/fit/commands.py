@@ -72,7 +72,7 @@ def list_fitting_commands(
         ]
     commands = []
     for changed_step, changed_batch in candidates:
-        model_of_candidate = changed_step.on(name, changed_batch, device)
+        model_of_candidate = changed_step.build_model(name, changed_batch, device)
         if model_of_candidate.needs().fit(device):
             commands.append(_format_command(name, device.name, changed_step, changed_batch))
     if can_recompute:
@@ -167,7 +167,7 @@ def _find_cheapest_card(base_model: StepModel) -> Device | None:
 
 def _runs_on(base_model: StepModel, card: Device) -> bool:
     """Return whether a step fits another card that has all that its options ask for."""
-    model = base_model.on(card)
+    model = base_model.with_device(card)
     try:
         _ = model.effective_device  # raises for a card without TF32 under --tf32 on
     except InputError:

@@ -83,7 +83,7 @@ def fit(
             "fit: --max-context goes with weights of GGUF or the stack of a server; "
             "nearest: --stack vllm"
         )
-    step_model = step.on(model, batch, text_of(device))
+    step_model = step.build_model(model, batch, text_of(device))
     times = step_model.predict().times
     step_interval = (times.step_s, times.low_s, times.high_s)
     workload = step_model.workload

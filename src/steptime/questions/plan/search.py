@@ -246,7 +246,7 @@ def _simulate_plan(group: DeviceGroup, plan: PlanEstimate) -> PricedPlan:
     step = time_plan(group.problem, check_step(group.problem.shape, plan.step))
     answer = price_plan(group.request, group.problem, step, group.offer)
     simulated = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
-    is_within_limits = all(limit.holds(simulated) for limit in group.limits)
+    is_within_limits = all(limit.is_met(simulated) for limit in group.limits)
     return PricedPlan(group, step, answer, is_within_limits)
 
 

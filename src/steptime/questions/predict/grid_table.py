@@ -96,7 +96,7 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     if axes.link or axes.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
     # Refuses unknown settings before anything is written.
-    request.method.under(request.settings)
+    request.method.with_options(request.settings)
     batches = axes.batches or (None,)
     workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
     predicted = predict_space(

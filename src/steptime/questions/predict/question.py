@@ -282,7 +282,7 @@ def _predict_folder(
     names = () if device is None else parse_devices(text_of(device))
     devices = tuple(map(catalog.device, names)) or None
     # Refuses unknown settings before anything is written.
-    method.under(settings)
+    method.with_options(settings)
     joining_link = None if link is None else catalog.link(link, "--link")
     predicted = predict_folder(folder, print_note, devices, method, settings, joining_link, by_op)
     return describe_predictions(folder, method.name, predicted)

@@ -48,7 +48,7 @@ def predict_trace(
     origin = _find_origin(request, source, step)
     target = _find_target(request, origin)
     change = TracedStepChange(_find_batch_change(request, step), request.dtype)
-    method = method.under(settings)
+    method = method.with_options(settings)
     try:
         moved = move_step(step, origin, target, change, method)
     except InputError as error:

@@ -217,7 +217,7 @@ def _measure(
     with ExitStack() as stack:
         stack.callback(workers.close)
         writer = stack.enter_context(store.open_writer(out)) if out and is_first_rank else None
-        cell = workers.settled(Cell(workload, backend, worker_options))
+        cell = workers.with_threads(Cell(workload, backend, worker_options))
         (trial,) = trials_of([cell], means.runs)
         record = measure_cell(workers, trial, means, on_event=progress)
         if writer:
@@ -243,9 +243,9 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
     if ops[0].status != "ok":
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
-    table = breakdown.answer(Data.of([record, *ops]))
+    table = breakdown.answer(Data.from_records([record, *ops]))
     # The last line says that no prediction is here, which this run never has.
-    breakdown_lines = breakdown.says(table)[:-1]
+    breakdown_lines = breakdown.describe(table)[:-1]
     trace_lines = [str(trace)] if trace else []
     return msgspec.structs.replace(
         answer,

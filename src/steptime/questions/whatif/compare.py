@@ -78,7 +78,7 @@ def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) ->
     rows: list[NetworkRow] = []
     ops: list[ComparedOp] = []
     for case in track_progress(cases, "networks"):
-        model = case.model.on(device)
+        model = case.model.with_device(device)
         row, grown_path = predict_network(case, model)
         rows.append(row)
         ops += _compare_network_ops(case, model, row, grown_path)
@@ -121,10 +121,12 @@ def _compare_network_ops(
     ops: list[ComparedOp] = []
     if row.status == "ok":
         changed_path = find_critical_path(model, case.batch)
-        ops += _compare_ops(case.before, changed_path, batch_ratio=1.0, batch=UNCHANGED_BATCH)
+        ops += _compare_ops(
+            case.original_step, changed_path, batch_ratio=1.0, batch=UNCHANGED_BATCH
+        )
     if grown_path is not None and row.grown_batch is not None:
         batch_ratio = row.grown_batch / case.batch
-        ops += _compare_ops(case.before, grown_path, batch_ratio, batch=LARGER_BATCH)
+        ops += _compare_ops(case.original_step, grown_path, batch_ratio, batch=LARGER_BATCH)
     return ops
 
 
@@ -295,7 +297,7 @@ def try_devices(
         rows = []
         for case in cases:
             changed_device = change_device(case.model.device, changes)
-            row, _grown_path = predict_network(case, case.model.on(changed_device))
+            row, _grown_path = predict_network(case, case.model.with_device(changed_device))
             rows.append(row)
         capped.update(row.model for row in rows if row.is_capped)
         fitting = [row for row in rows if row.status == "ok"]

@@ -39,7 +39,7 @@ class NetworkCase:
 
     def largest_on(self, device: Device) -> int:
         """Return the largest power of two that fits, 0 for none, at most `MAX_BATCH`."""
-        does_fit = self._steps.fit(self.model.on(device))  # for each trial batch
+        does_fit = self._steps.fit(self.model.with_device(device))  # for each trial batch
         return max(compress(TRIAL_BATCHES, does_fit), default=0)
 
     def fits_on(self, device: Device, largest: int) -> bool:
@@ -55,10 +55,10 @@ class NetworkCase:
         are_all_trials_fitting = largest >= MAX_BATCH
         if not are_all_trials_fitting:
             return False
-        return self.model.on(device).needs(self.batch).fit(device)
+        return self.model.with_device(device).needs(self.batch).fit(device)
 
     @cached_property
-    def before(self) -> CriticalPath:
+    def original_step(self) -> CriticalPath:
         """The step on the device as it is."""
         return find_critical_path(self.model, self.batch)
 
@@ -154,10 +154,14 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
     changed_s = model.timeline(case.batch).step_s
     if not fits_before:
         return _with(row, status="new", changed_step_s=changed_s), None
-    step_s = case.before.step_s
+    step_s = case.original_step.step_s
     speedup = step_s / changed_s
     row = _with(
-        row, bound=case.before.bound, step_s=step_s, changed_step_s=changed_s, speedup=speedup
+        row,
+        bound=case.original_step.bound,
+        step_s=step_s,
+        changed_step_s=changed_s,
+        speedup=speedup,
     )
     if not fits_after:
         return _with(row, status="oom after"), None

@@ -254,7 +254,7 @@ def _uses_tf32(model: StepModel) -> bool:
     """Return whether kernels of float32 run in TF32 on a device that has a peak for it."""
     if "tf32" not in model.device.datasheet.peak_flop_per_s:
         return False
-    return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lowered().kernels)
+    return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lower_step().kernels)
 
 
 def _draw(corrections: Sequence[Correction], title: str, device: Device, out: Path) -> None:

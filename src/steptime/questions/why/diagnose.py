@@ -179,7 +179,7 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
         is_within = low_s <= step.worked_s <= high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
-    achieved_flop_per_s = setup.model.lowered().executed_flop / step.step_s
+    achieved_flop_per_s = setup.model.lower_step().executed_flop / step.step_s
     return Evidence(
         stack=record_stack(record),
         predicted_s=predicted.step_s,

@@ -74,7 +74,7 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
         is_within = predicted.low_s <= step_s <= predicted.high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
-    achieved_flop_per_s = setup.model.lowered().executed_flop / step_s
+    achieved_flop_per_s = setup.model.lower_step().executed_flop / step_s
     return Evidence(
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,

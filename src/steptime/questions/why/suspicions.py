@@ -117,7 +117,7 @@ def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
 def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect a host that waits for the device, a slow host, and too small a batch."""
     setup = run.setup
-    host = setup.model.host(setup.model.lowered())
+    host = setup.model.host(setup.model.lower_step())
     if host is None or setup.device.kind == "cpu":
         return
     device_s = setup.path.device_s

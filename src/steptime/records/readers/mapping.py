@@ -97,7 +97,7 @@ class TableMapping:
         """Return whether a file is a table of the mapping: by its marks or columns, or its name."""
         keys = self.keys
         if keys.marks or keys.prefix:  # a log that holds certain texts
-            return all(map(source.holds, filter(None, (*keys.marks, keys.prefix))))
+            return all(map(source.contains, filter(None, (*keys.marks, keys.prefix))))
         if keys.columns:
             return {*keys.columns} <= source.columns_under(keys.layout)
         return is_table_name(source.name) or bool(keys.row_pattern)

@@ -31,7 +31,7 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
         EmptyPlotError: where there is nothing to draw.
     """
     check_choice("plot", kind, list_plots())
-    records = data if isinstance(data, Data) else Data.of(data)
+    records = data if isinstance(data, Data) else Data.from_records(data)
     try:
         if kind in analyses.list_names():
             return _draw_analysis(kind, analyses.analysis(kind), records)
@@ -51,5 +51,5 @@ def _draw_analysis(kind: str, analysis: analyses.Analysis, data: Data) -> Spec:
     except InputError as error:  # the records lack what the analysis needs
         raise EmptyPlotError(f"{kind}: {error}") from error
     if not table.rows:
-        raise EmptyPlotError(f"{kind}: {'; '.join(analysis.says(table))}")
+        raise EmptyPlotError(f"{kind}: {'; '.join(analysis.describe(table))}")
     return analysis.draw(table)

@@ -122,7 +122,7 @@ def encode_marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
 
 def _make_marks(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
-    columns = zip(quantity.samples, quantity.runs, quantity.marks, strict=True)
+    columns = zip(quantity.samples, quantity.runs, quantity.disturbed_samples, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):
         yield {
             "panel": panel,

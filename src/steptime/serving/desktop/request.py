@@ -203,8 +203,8 @@ class DesktopCase:
             memory=memory,
             decode=decode,
             prefill=prefill,
-            tpot=decode.within(stack.decode_spread),
-            ttft=prefill.within(stack.prefill_spread),
+            tpot=decode.with_interval(stack.decode_spread),
+            ttft=prefill.with_interval(stack.prefill_spread),
             longest_context=longest_context(*case, max(self.trained_length, self.demand.context)),
         )
 

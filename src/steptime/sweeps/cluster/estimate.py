@@ -53,7 +53,7 @@ def estimate_job(
         trial_memories = memories(trial.cell)  # of a GPU, if one is asked for, then of a node
         gpu_memories.append(trial_memories[0])
         node_memories.append(trial_memories[-1])
-        oversized += [(trial, memory) for memory in trial_memories if not memory.suffices]
+        oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
     skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
     trial_s = {

@@ -42,7 +42,7 @@ class CellMemory:
     has_bytes: float | None
 
     @property
-    def suffices(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether there is enough, as far as it is known."""
         return self.has_bytes is None or self.needs_bytes <= self.has_bytes
 
@@ -247,7 +247,7 @@ def local_data_bytes(folder: str) -> tuple[int, int, str]:
 
 def fits(cell: Cell) -> bool:
     """Whether a cell is predicted to fit, or nothing is known of the memory."""
-    return all(memory.suffices for memory in memories(cell))
+    return all(memory.is_sufficient for memory in memories(cell))
 
 
 def unseen_data(cells: Iterable[Cell]) -> list[str]:
