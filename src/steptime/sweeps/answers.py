@@ -134,7 +134,7 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         tasks: number of tasks.
         longest_task_s: predicted seconds of the longest task.
         node_hours: predicted hours of all tasks, times their nodes.
-        needs_bytes: memory that the largest cell needs of a GPU, of the node if there is no GPU.
+        needs_bytes: memory that the largest cell needs of a GPU, of the node for steps on a CPU.
         has_bytes: memory of that GPU or node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
