@@ -103,7 +103,7 @@ class Request:
             return read_language_model(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != FULL_TRAINING:
             words = f"{self.tuning.text}: fine-tuning goes"
-            if self.gradients:
+            if self.gradients is not None:
                 words = "--gradients goes"
             raise InputError(f"{words} with language models")
         if self.length is not None:
