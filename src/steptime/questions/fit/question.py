@@ -71,7 +71,14 @@ def fit(
     """
     launched = read_launched("fit", model, from_)
     if launched is not None:
-        options = {"batch": batch, "tokens": tokens, "prices": prices, "emit": emit, **step_options}
+        options = {
+            "batch": batch,
+            "tokens": tokens,
+            "prices": prices,
+            "emit": emit,
+            "max_context": max_context,
+            **step_options,
+        }
         return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     if is_desktop_fit(model, step):
