@@ -122,7 +122,7 @@ class ServerSearch:
         refusal_counts: how often a device was refused, by its name and the reason.
         isolated_times_s: the lowest TTFT and TPOT of a request alone, by device.
         candidate_count: services that the search is over.
-        run_count: runs of the event loop.
+        run_count: runs of the event loop that found the candidates, the front and the limits.
     """
 
     service: Service

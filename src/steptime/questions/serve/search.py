@@ -269,8 +269,8 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         )
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
+        search.run_count += 1
         if run.tpot is not None:
-            search.run_count += 1
             yield FrontPoint(
                 device=kind.phases.problem.device.name,
                 **kind.service.split,
