@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from steptime.core import registry
 from steptime.core.errors import InputError, check_choice
 from steptime.core.json_types import JsonObject
@@ -69,6 +71,8 @@ class Analysis:
         about: help of its command: a sentence, and a paragraph on the meaning of the columns.
         table: makes the table from `Data` and the settings; no rows means no answer.
         describe: puts a table in words, one sentence a line.
+        row_struct: type of the rows; None for rows of plain tables, as another package may have.
+        summary_struct: type of the summary; None for a summary that is no struct.
         section: heading of its section in the report; "" for none.
         chart: `module:function` that draws the table; "" for none.
         settings: options of its command.
@@ -80,6 +84,8 @@ class Analysis:
     about: str
     table: Callable[..., Table]
     describe: Callable[[Table], list[str]]
+    row_struct: type[Struct] | None = None
+    summary_struct: type[Struct] | None = None
     section: str = ""
     chart: str = ""
     settings: Sequence[Setting] = ()

@@ -388,6 +388,8 @@ ANALYSIS = Analysis(
     """,
     breakdown_table,
     describe_breakdown,
+    row_struct=BreakdownRow,
+    summary_struct=BreakdownSummary,
     section="Where the time goes",
     chart="steptime.reports.charts.breakdown:chart",
     settings=(

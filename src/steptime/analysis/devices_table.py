@@ -183,4 +183,5 @@ ANALYSIS = Analysis(
     """,
     device_table,
     lambda table: [format_count(table.summary.get("rows", len(table.rows)), "row")],
+    row_struct=DeviceTableRow,
 )

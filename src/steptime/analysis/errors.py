@@ -120,5 +120,6 @@ ANALYSIS = Analysis(
     """,
     make_error_table,
     _describe_errors,
+    row_struct=FamilyErrors,
     section="How far predictions are from measurements",
 )

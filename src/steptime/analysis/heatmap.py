@@ -6,7 +6,13 @@ from dataclasses import replace
 import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.heatmap_cells import MAX_STEPS, HeatmapSummary, Selection, find_cells
+from steptime.analysis.heatmap_cells import (
+    MAX_STEPS,
+    HeatmapCell,
+    HeatmapSummary,
+    Selection,
+    find_cells,
+)
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.tables.table import Column, Table
 from steptime.core.units import format_count, format_value
@@ -152,6 +158,8 @@ ANALYSIS = Analysis(
     """,
     heatmap,
     _describe_heatmap,
+    row_struct=HeatmapCell,
+    summary_struct=HeatmapSummary,
     chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(

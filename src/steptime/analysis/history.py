@@ -379,6 +379,7 @@ ANALYSIS = Analysis(
     """,
     history_table,
     describe_history,
+    row_struct=HistoryRow,
     chart="steptime.reports.charts.history:chart",
     settings=(Setting("margin", "Smaller changes count as none.", default="3%", metavar="SHARE"),),
     folders=10_000,

@@ -343,14 +343,12 @@ def describe_nodes(table: Table) -> list[str]:
     """Return sentences on the slow nodes: "n04 is 9.8 % slower than the others (...)"."""
     summary = table.summary
     if not summary["nodes"]:
-        return [
-            f"no {MIN_NODES} nodes measured the same cells: of two, nobody can say which is slow"
-        ]
+        reason = "of two, nobody can say which is slow"
+        return [f"no {MIN_NODES} nodes measured the same cells: {reason}"]
     rows = {row["host"]: row for row in table.rows}
     nodes = format_count(summary["nodes"], "node")
     lines = [_describe_slow_node(rows[host]) for host in summary["slow"]]
-    if not lines:
-        lines.append(f"none of {nodes} is slow beyond noise")
+    lines = lines or [f"none of {nodes} is slow beyond noise"]
     if summary["fast"]:
         lines.append(f"fast beyond noise: {', '.join(summary['fast'])}")
     noise = format_percent(summary["noise_fraction"])
@@ -384,6 +382,8 @@ ANALYSIS = Analysis(
     """,
     node_table,
     describe_nodes,
+    row_struct=NodeRow,
+    summary_struct=NodesSummary,
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(

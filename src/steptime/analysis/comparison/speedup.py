@@ -359,6 +359,7 @@ ANALYSIS = Analysis(
     """,
     speedup_table,
     describe_speedups,
+    row_struct=SpeedupRow,
     section="Speed-ups",
     chart="steptime.reports.charts.speedup:chart",
     settings=(

@@ -346,6 +346,7 @@ ANALYSIS = Analysis(
     """,
     roofline_table,
     describe_roofline,
+    row_struct=RooflinePoint,
     section="Roofline",
     chart="steptime.reports.charts.roofline:chart",
     settings=SETTINGS,
