@@ -81,11 +81,11 @@ def answer(given: Namespace) -> Printout:
         raise InputError(f"{[*unread, *given.tables, 'TABLE'][0]}: no table that is known")
     asked = tables, given.method, given.stack
     rows = rows_left_out(*asked, given.data) if given.left_out else [*predicted(*asked)]
-    by = [word.strip() for word in given.by.split(",") if word.strip()]
+    group_names = [word.strip() for word in given.by.split(",") if word.strip()]
     found = errors_of(
         rows,
         given.method,
-        by=by,
+        group_names=group_names,
         worst=given.worst,
         points=given.calibrate_with,
         draws=given.draws,

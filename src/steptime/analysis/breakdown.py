@@ -112,15 +112,15 @@ class BreakdownAnswer(msgspec.Struct, frozen=True, kw_only=True):
     summary: BreakdownSummary
 
 
-def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> BreakdownAnswer:
+def break_down(cells: Sequence[NetworkOps], kind: str, *, by_network: bool) -> BreakdownAnswer:
     """Return the time of steps by group; the remainder is of no op.
 
     Several networks of a platform are compared only if each has its ops on both sides; those with
     ops on one side alone are left out, unless no network has both.
 
     Args:
-        cells: networks on platforms, with their ops by `by`.
-        by: kind of the groups.
+        cells: networks on platforms, with their ops by a kind.
+        kind: kind of the groups.
         by_network: whether each network has rows of its own.
     """
     rows: list[BreakdownRow] = []
@@ -131,7 +131,7 @@ def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> Bre
         compared += comparable
         rows += _make_rows(comparable, by_network)
     omitted_networks = len(cells) - len(compared)
-    summary = _summarise(compared, by, omitted_networks)
+    summary = _summarise(compared, kind, omitted_networks)
     return BreakdownAnswer(rows=tuple(rows), summary=summary)
 
 
@@ -282,12 +282,12 @@ def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> fl
     return _mean(shares)
 
 
-def _summarise(cells: Sequence[NetworkOps], by: str, omitted_networks: int) -> BreakdownSummary:
+def _summarise(cells: Sequence[NetworkOps], kind: str, omitted_networks: int) -> BreakdownSummary:
     """Return numbers of all rows together: networks, time of no op, cost of profiling."""
     measured, predicted = (_list_sides(cells, side) for side in SIDES)
     overheads = [side.overhead_share for side in measured if side.overhead_share is not None]
     return BreakdownSummary(
-        by=by,
+        by=kind,
         networks=len(cells),
         measured_networks=len(measured),
         measured_no_op_share=_mean([side.shares[NO_OP_NAME] for side in measured]),

@@ -305,19 +305,23 @@ def _without_repeats_of(cases: Sequence[Case], points: Sequence[Case]) -> list[C
     return [case for case in cases if (case.kernels, case.condition) not in point_keys]
 
 
-def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
-    """Return the cases by their values of the columns `by`, in the order of these values.
+def by_group(
+    scored: Sequence[Scored], columns: Sequence[str]
+) -> dict[tuple[str, ...], list[Scored]]:
+    """Return the cases by their values of some columns, in the order of these values.
 
     Args:
         scored: the cases.
-        by: columns of `GROUPS`.
+        columns: columns of `GROUPS`.
 
     Raises:
         InputError: for an unknown column.
     """
-    for name in by:
+    for name in columns:
         check_choice("group", name, GROUPS, "--by")
-    groups = group_by(scored, lambda score: tuple(_group_value(score.case, name) for name in by))
+    groups = group_by(
+        scored, lambda score: tuple(_group_value(score.case, name) for name in columns)
+    )
     return dict(sorted(groups.items()))
 
 

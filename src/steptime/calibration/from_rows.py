@@ -55,7 +55,11 @@ class _RowSet:
 
 
 def calibrate_from_rows(
-    rows: Any, mapping: Path | None, of: str | Device | None, points: int | None, write: bool = True
+    rows: Any,
+    mapping: Path | None,
+    device_option: str | Device | None,
+    points: int | None,
+    write: bool = True,
 ) -> Calibration:
     """Calibrate a device with rows that were measured before.
 
@@ -63,18 +67,18 @@ def calibrate_from_rows(
         rows: a folder or a file as a `Path`; or mappings, or a DataFrame, of which no file is
             written.
         mapping: what the columns of a table mean.
-        of: the device, None for the only one of the rows.
+        device_option: the device, None for the only one of the rows.
         points: rows to fit at most; None for 60 of a path, and for all other rows.
         write: whether the device's file is written.
 
     Raises:
-        InputError: for unreadable rows, and for rows of several devices without `of`.
+        InputError: for unreadable rows, and for rows of several devices without a device.
     """
     path = rows if isinstance(rows, Path) else None
     # A file may have very many rows; rows of a script are all meant.
     default_points = POINTS if path else None
     max_points = points or default_points
-    device = None if of is None else catalog.device(of)
+    device = None if device_option is None else catalog.device(device_option)
     row_set = _read_rows(rows, path, mapping, device)
     name = _choose_device(row_set, path, device)
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
@@ -87,7 +91,7 @@ def calibrate_from_rows(
     calibrated_device = device.with_calibration(table)
     if path is None or not write:
         return Calibration(calibrated_device, table)
-    file = _write_device(device, of, table, path)
+    file = _write_device(device, device_option, table, path)
     stack_option = f" --stack {table['stack']}" if row_set.predicted_steps else ""
     usage = f"written to {file}; use --device {file.stem}{stack_option}"
     return Calibration(replace(calibrated_device, name=file.stem), table, file, usage)
@@ -196,10 +200,12 @@ def _fit_cases(
     return table
 
 
-def _write_device(device: Device, of: object, calibration: Mapping[str, Any], path: Path) -> Path:
+def _write_device(
+    device: Device, device_option: object, calibration: Mapping[str, Any], path: Path
+) -> Path:
     """Write the file of a device with its calibration, and return the file."""
-    if isinstance(of, str) and of.lower().endswith(".toml"):
-        table = read_toml(Path(of))
+    if isinstance(device_option, str) and device_option.lower().endswith(".toml"):
+        table = read_toml(Path(device_option))
     elif device.name.lower() in catalog.device_names():
         table = catalog.device_table(device.name)
     else:

@@ -73,10 +73,10 @@ def read_offers(path: Path | None = None) -> list[Offer]:
     return [offer for price_path in paths for offer in read_cached(price_path, offers_of)]
 
 
-def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
+def cheapest(offers: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of the lowest price by device."""
     cheapest_by_device: dict[str, Offer] = {}
-    for offer in of:
+    for offer in offers:
         cheapest_offer = cheapest_by_device.get(offer.device)
         if cheapest_offer is None or offer.price < cheapest_offer.price:
             cheapest_by_device[offer.device] = offer

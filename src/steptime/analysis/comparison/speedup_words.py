@@ -15,10 +15,10 @@ Row = Mapping[str, Any]
 def describe_speedups(table: Table) -> list[str]:
     """Return the sentences on a table of speed-ups."""
     summary = table.summary
-    by, baseline = summary["by_column"], summary["against"]
+    column, baseline = summary["by_column"], summary["against"]
     if not summary["pairs"]:
         quantity = summary["quantity"]
-        return [f"nothing to compare: no network has its {quantity} at two levels of {by}"]
+        return [f"nothing to compare: no network has its {quantity} at two levels of {column}"]
     lines = [_describe_level(level, baseline) for level in summary["levels"]]
     if summary["any_dtype"]:
         lines.append(

@@ -182,11 +182,11 @@ def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
     ordered = indices[np.argsort(b, kind="stable")].tolist()
-    by_key = group_by(ordered, lambda index: keys[int(columns.b[index])])
-    for (by, name), members in by_key.items():
+    members_by_key = group_by(ordered, lambda index: keys[int(columns.b[index])])
+    for (grouping, name), members in members_by_key.items():
         verdicts = columns.verdict[members]
         yield ChangedGroup(
-            by=by,
+            by=grouping,
             group=name,
             pairs=len(members),
             geometric_mean_ratio=geometric_mean(columns.ratio[members]),

@@ -225,19 +225,23 @@ def calibrate(
     return _make_answer(Calibration(local_device, table["calibration"], path, usage))
 
 
-def _find_calibrated_device(of: kinds.Device | None, device: kinds.Place) -> str | Device | None:
+def _find_calibrated_device(
+    calibrated_device: kinds.Device | None, device: kinds.Place
+) -> str | Device | None:
     """Return the device that rows calibrate; None where the rows say which device they are of."""
     is_default_device = device == "cpu"
-    device_name = of if of is not None or is_default_device else device
+    device_name = (
+        calibrated_device if calibrated_device is not None or is_default_device else device
+    )
     return str(device_name) if isinstance(device_name, PathLike) else device_name
 
 
-def _name_server_device(of: kinds.Device | None) -> str | None:
+def _name_server_device(server_device: kinds.Device | None) -> str | None:
     """Return the name of the device of a server; raises `InputError` for an object."""
-    if of is None:
+    if server_device is None:
         return None
-    is_name = isinstance(of, str | PathLike)
-    return str(of) if is_name else catalog.device(of).name
+    is_name = isinstance(server_device, str | PathLike)
+    return str(server_device) if is_name else catalog.device(server_device).name
 
 
 def _measure_part(

@@ -161,20 +161,20 @@ def map_sort_names_to_keys() -> dict[str, str]:
     return headings | keys | {word: word for word in VALUE_BY_SORT_WORD}
 
 
-def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
-    """Return rows with the least of `by` first; unknown ones last, unfit ones after.
+def sort_rows(rows: Sequence[ChooseRow], column: str) -> list[ChooseRow]:
+    """Return rows with the least of `column` first; unknown ones last, unfit ones after.
 
     Args:
         rows: the rows.
-        by: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
+        column: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
     """
-    key = map_sort_names_to_keys()[by.removeprefix("-")]
+    key = map_sort_names_to_keys()[column.removeprefix("-")]
     value_of: Callable[[ChooseRow], Any] = VALUE_BY_SORT_WORD.get(key) or attrgetter(key)
     fitting_rows = [row for row in rows if row.status == "ok"]
     unfit_rows = [row for row in rows if row.status != "ok"]
     valued_rows = [row for row in fitting_rows if value_of(row) is not None]
     unvalued_rows = [row for row in fitting_rows if value_of(row) is None]
-    valued_rows.sort(key=value_of, reverse=by.startswith("-"))
+    valued_rows.sort(key=value_of, reverse=column.startswith("-"))
     return [*valued_rows, *unvalued_rows, *unfit_rows]
 
 

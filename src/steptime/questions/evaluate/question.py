@@ -321,7 +321,7 @@ def _evaluate_trainings(
         tables,
         request.method_name,
         # A block: what of a row's training the constants of its stack were not fitted on.
-        by=request.group_names or ("block",),
+        group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,
         draws=request.draw_count,

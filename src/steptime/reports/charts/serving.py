@@ -34,11 +34,13 @@ def front(
             "per device", [row["per device"] for row in rows], "tokens/s of a device"
         ),
     }
-    by = style.encode_categories("device", rows, "device", orient="bottom")
+    device_encoding = style.encode_categories("device", rows, "device", orient="bottom")
     tip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
     layers = [
-        style.layer("line", {**place, "color": by["color"]}, interpolate="step-before"),
-        style.layer("point", {**place, **by, "tooltip": tip}, filled=True, size=60),
+        style.layer(
+            "line", {**place, "color": device_encoding["color"]}, interpolate="step-before"
+        ),
+        style.layer("point", {**place, **device_encoding, "tooltip": tip}, filled=True, size=60),
     ]
     caption = ["To the right answers come faster, upwards a device gives more of them."]
     if tpot_target_s:

@@ -116,9 +116,9 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
 
 
 _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
-    "normal": lambda tensor, fill, by: tensor.normal_(0.0, fill.amount, generator=by),
+    "normal": lambda tensor, fill, generator: tensor.normal_(0.0, fill.amount, generator=generator),
     "constant": lambda tensor, fill, _: tensor.fill_(fill.amount),
-    "ids": lambda tensor, fill, by: tensor.random_(0, int(fill.amount), generator=by),
+    "ids": lambda tensor, fill, generator: tensor.random_(0, int(fill.amount), generator=generator),
     "angles": lambda tensor, *_: tensor.copy_(torch.from_numpy(angles(tensor.shape))),
 }
 
