@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.change_points import change_points
 from steptime.analysis.comparison.verdict import judge_folders
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.statistics import run_logs
 
 Floats = NDArray[np.float64]
@@ -214,13 +214,15 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
         rates = {noise: task.result() for noise, task in tasks.items()}
     yield FALSE_ALARMS
     for runs in RUNS:
-        yield f"{counted(runs, 'run')} on each side:"
+        yield f"{format_count(runs, 'run')} on each side:"
         yield ""
         rows = [
             [noise, *(f"{100 * rates[noise][runs, networks, 1.0][0]:.1f}" for networks in NETWORKS)]
             for noise in NOISES
         ]
-        yield from table(["noise", *(counted(networks, "network") for networks in NETWORKS)], rows)
+        yield from table(
+            ["noise", *(format_count(networks, "network") for networks in NETWORKS)], rows
+        )
     yield POWER
     rows = []
     for noise in NOISES:

@@ -34,7 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
-from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
+from steptime.measure.backends.native.inputs import Spec, nest_arguments, tensors_of
 from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
@@ -135,7 +135,7 @@ def count_on_meta(model: Any, inputs: dict[str, Spec]) -> int:
         name: torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device="meta")
         for name, (shape, dtype) in inputs.items()
     }
-    by_place, by_name = nest(values)
+    by_place, by_name = nest_arguments(values)
     masks = transformers.masking_utils  # `meta` has no values to look at
     masks.fast_all = lambda _: True
     masks.find_packed_sequence_indices = lambda *_, **__: None

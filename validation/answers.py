@@ -104,7 +104,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     problem, sound = prepare_plan(question, method, tuning)
     found, plan = time_plan(problem, sound), sound.plan
     if problem.rank.runs_full_network(plan):
-        step = problem.rank.full_step(sound.microbatch, plan.recompute).lowered(sound.microbatch)
+        step = problem.rank.full_step(sound.microbatch, plan.recompute).lower_step(sound.microbatch)
         if step.executed_flop > problem.rank.peak_flop_per_s * question.measured["step_s"]:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"

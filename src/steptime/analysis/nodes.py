@@ -14,7 +14,7 @@ from steptime.analysis.comparison.verdict import MARGIN
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
 from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, IS_STEP, pooled_step_s
@@ -316,10 +316,10 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     fractions = [row.slower_fraction or 0.0 for row in answer.rows if row.verdict == REGULAR]
     if len(fractions) <= MAX_REGULAR_ROWS:
         return table
-    ends = f"{percent(fractions[-1], '+')} to {percent(fractions[0], '+')}"
+    ends = f"{format_percent(fractions[-1], '+')} to {format_percent(fractions[0], '+')}"
     return replace(
         table,
-        title=f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
+        title=f"{format_count(len(fractions), 'node')} {REGULAR}: {ends}",
         max_rows=max(1, len(answer.rows) - len(fractions)),
     )
 
@@ -343,20 +343,18 @@ def describe_nodes(table: Table) -> list[str]:
     """Return sentences on the slow nodes: "n04 is 9.8 % slower than the others (...)"."""
     summary = table.summary
     if not summary["nodes"]:
-        return [
-            f"no {MIN_NODES} nodes measured the same cells: of two, nobody can say which is slow"
-        ]
+        reason = "of two, nobody can say which is slow"
+        return [f"no {MIN_NODES} nodes measured the same cells: {reason}"]
     rows = {row["host"]: row for row in table.rows}
-    nodes = counted(summary["nodes"], "node")
+    nodes = format_count(summary["nodes"], "node")
     lines = [_describe_slow_node(rows[host]) for host in summary["slow"]]
-    if not lines:
-        lines.append(f"none of {nodes} is slow beyond noise")
+    lines = lines or [f"none of {nodes} is slow beyond noise"]
     if summary["fast"]:
         lines.append(f"fast beyond noise: {', '.join(summary['fast'])}")
-    noise = percent(summary["noise_fraction"])
-    margin = percent(summary["margin_fraction"])
+    noise = format_percent(summary["noise_fraction"])
+    margin = format_percent(summary["margin_fraction"])
     lines.append(
-        f"{nodes} measured {counted(summary['cells'], 'cell')} alike; noise moves a node by "
+        f"{nodes} measured {format_count(summary['cells'], 'cell')} alike; noise moves a node by "
         f"{noise} (one sigma), and less than {margin} is not named"
     )
     failures = [f"{host} ({rows[host]['cause']})" for host in summary["not_measured"]]
@@ -367,11 +365,11 @@ def describe_nodes(table: Table) -> list[str]:
 
 def _describe_slow_node(row: Mapping[str, Any]) -> str:
     if row["slow_in"] == ALL_KINDS:
-        interval = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
-        slower = percent(row["slower_fraction"])
-        return f"{row['host']} is {slower} slower than the others ({interval})"
+        low, high = format_percent(row["low_fraction"]), format_percent(row["high_fraction"])
+        slower = format_percent(row["slower_fraction"])
+        return f"{row['host']} is {slower} slower than the others ({low} to {high})"
     kinds = row["slow_in"].split(", ")
-    parts = [f"{kind} ({percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
+    parts = [f"{kind} ({format_percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
     return f"{row['host']} is slow in what is bound by {' and '.join(parts)}"
 
 
@@ -384,6 +382,8 @@ ANALYSIS = Analysis(
     """,
     node_table,
     describe_nodes,
+    row_struct=NodeRow,
+    summary_struct=NodesSummary,
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(

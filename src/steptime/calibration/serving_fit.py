@@ -17,7 +17,7 @@ import numpy as np
 
 from steptime.calibration.client_runs import ClientRun
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.hardware import catalog
 from steptime.serving.calibration import (
     CONSTANTS,
@@ -246,7 +246,7 @@ def _find_slopes(
                 moved_logs = run.predict(parameters.calibration(moved_values))
                 run_slopes[:, parameter] = (moved_logs - logs) / step
         slopes.append(run_slopes)
-        tell("runs", run_number, len(runs))
+        report_progress("runs", run_number, len(runs))
     return slopes
 
 

@@ -17,7 +17,7 @@ from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
 from steptime.network.count import fresh_bytes
 from steptime.network.ops import OPS, exchanged_of, row_of, window_of
-from steptime.network.ops.execution import Launch, executed, launch_single_ops
+from steptime.network.ops.execution import Launch, launch_single_ops, list_launches
 from steptime.network.ops.training import parameters_of
 from steptime.prediction.host import Calls, count_calls
 from steptime.prediction.kernel import Exchange, Kernel, Settings
@@ -126,7 +126,7 @@ class Lowered:
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes for the step of a graph."""
     stack = stack_of(settings)
-    return _lower_launches(graph, dtype, executed(graph, stack), stack, settings)
+    return _lower_launches(graph, dtype, list_launches(graph, stack), stack, settings)
 
 
 def lower_minimal(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -227,7 +227,7 @@ class _Lowering(NamedTuple):
         # `runs_as` names the kind of kernel where an op runs as several unlike ones.
         is_part_of_op = bool(launch.runs_as)
         return Kernel(
-            op=first_op.of or first_op.name,
+            op=first_op.forward_op or first_op.name,
             kind=launch.runs_as if is_part_of_op else first_op.kind,
             pass_=first_op.part,
             dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
@@ -49,9 +49,9 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return self.within(device.datasheet.usable_bytes)
+        return self.fits_in(device.datasheet.usable_bytes)
 
-    def within(self, usable_bytes: int | None) -> bool:
+    def fits_in(self, usable_bytes: int | None) -> bool:
         """Whether so many bytes are enough, True where they are unknown."""
         return usable_bytes is None or self.total_bytes <= usable_bytes
 
@@ -63,8 +63,9 @@ class Needs(NamedTuple):
 def describe_lack(device: Device, needed_bytes: int) -> str:
     """Describe by how much a device is too small: `out of memory by 1 GB: needs 17 GB, ...`."""
     capacity_bytes = device.datasheet.usable_bytes or 0.0
-    excess = f"out of memory by {size(needed_bytes - capacity_bytes)}"
-    return f"{excess}: needs {size(needed_bytes)}, {device.name} has {size(capacity_bytes)}"
+    excess = f"out of memory by {format_bytes(needed_bytes - capacity_bytes)}"
+    capacity = f"{device.name} has {format_bytes(capacity_bytes)}"
+    return f"{excess}: needs {format_bytes(needed_bytes)}, {capacity}"
 
 
 LOGIT_CHUNKS = "training.logit_chunks"
@@ -256,8 +257,8 @@ def _describe_moment(op: Op) -> str:
     """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
-    # `op.of` is the op of the forward pass that a backward op belongs to, empty for others.
-    return f"in the {op.part} pass, at {op.of or op.name}"
+    # `op.forward_op` is the op of the forward pass that a backward op belongs to, empty for others.
+    return f"in the {op.part} pass, at {op.forward_op or op.name}"
 
 
 class Sharding(NamedTuple):

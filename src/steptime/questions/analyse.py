@@ -20,7 +20,7 @@ from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice, unknown
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.signatures.signature import REQUIRED, option_name
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
@@ -139,7 +139,7 @@ def analyse(
     Raises:
         InputError: for an unknown kind or setting, and for what is no folder of records.
     """
-    if kind in registry.names(PLOTS, "plots"):
+    if kind in registry.list_names(PLOTS, "plots"):
         for name in settings:
             check_choice("setting", name, ["model"])  # the only setting of a picture
         return _draw_picture(kind, folders, out, mapping, str(settings.get("model", "")))
@@ -186,7 +186,7 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
     about = "Draw a picture of the records"
     # A plot of another package is not in this table. Docstrings of ours: "Return a chart; more".
     if kind in PLOTS:
-        about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
+        about = registry.describe_target(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
         _make_keyword_parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
         _make_keyword_parameter(
@@ -244,7 +244,7 @@ def _annotate_setting(setting: Setting) -> Any:
     """Return the type of a setting with its form on the command line."""
     if setting.kind is bool:
         return bool
-    value_type: Any = Sequence[str] if setting.several else setting.kind
+    value_type: Any = Sequence[str] if setting.is_repeatable else setting.kind
     is_number = setting.kind in (int, float)
     if is_number:
         value_type = setting.kind | str  # as a command line has numbers
@@ -287,14 +287,14 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
     picture_path = None if request.out is None else Path(request.out)
     if picture_path is not None:
         check_path(picture_path)
-    data = load_records(paths, _mapping_path(request.mapping), note)
+    data = load_records(paths, _mapping_path(request.mapping), print_note)
     table = analysis.answer(data, **_read_settings(analysis, request.settings))
     failure_note = data.failed if paths else ""  # without a path no records were read
     if picture_path is not None:
         _draw_table(analysis, table, failure_note, picture_path)
     # A sentence about the rows of an empty table would hide that every record failed.
     has_only_failures = bool(failure_note) and not table.rows
-    headline = [] if has_only_failures else list(analysis.says(table))
+    headline = [] if has_only_failures else list(analysis.describe(table))
     if picture_path is not None:
         headline.append(f"picture: {picture_path}")
     failing_fields = analysis.fails[request.fail_on] if request.fail_on else ()
@@ -358,7 +358,7 @@ def _read_setting(setting: Setting, value: Any) -> object:
     option = option_name(setting.name)
     if setting.kind is bool:
         return value
-    if setting.several:
+    if setting.is_repeatable:
         return setting_texts(value)
     if setting.kind is int:  # a setting may be negative, numbers elsewhere may not
         return parse_count(text_of(value), option, at_least=-MAX_COUNT)
@@ -388,11 +388,11 @@ def _draw_picture(
     (folder,) = paths
     path = Path(out)
     check_path(path)
-    data = load_records([folder], _mapping_path(mapping), note, model)
+    data = load_records([folder], _mapping_path(mapping), print_note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
     if not record_count:
-        all_records = load_records([folder], _mapping_path(mapping), note)
+        all_records = load_records([folder], _mapping_path(mapping), print_note)
         raise unknown("model", model, all_records.model_names(), str(folder))
     save(draw(kind, data), path)
     return PictureAnswer(

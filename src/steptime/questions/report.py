@@ -9,10 +9,10 @@ import msgspec
 from steptime.analysis.acceptances.expectations import parse_limit
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.questions import kinds
 from steptime.questions.acceptance import (
     AcceptanceAnswer,
@@ -121,7 +121,9 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the numbers at the top of the report."""
         times = [
-            seconds(time_s) for time_s in (self.fastest_s, self.slowest_s) if time_s is not None
+            format_seconds(time_s)
+            for time_s in (self.fastest_s, self.slowest_s)
+            if time_s is not None
         ]
         error_share = self.prediction.median_error
         peak_share = self.median_peak_fraction
@@ -130,8 +132,14 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
             ("measured", str(self.measured)),
             ("published", str(self.published)),
             ("fastest and slowest step", ", ".join(times) or None),
-            ("median share of the peak", None if peak_share is None else percent(peak_share)),
-            ("median error of predictions", None if error_share is None else percent(error_share)),
+            (
+                "median share of the peak",
+                None if peak_share is None else format_percent(peak_share),
+            ),
+            (
+                "median error of predictions",
+                None if error_share is None else format_percent(error_share),
+            ),
         ]
         return [make_facts_table("", "", rows)]
 
@@ -182,7 +190,7 @@ def report(
     if expected is None:
         refuse({"--limit": limit}, "{} goes with --expected FILE")
     limit_share = None if limit is None else parse_limit(text_of(limit), "--limit")
-    data = load_records([source], map_file, note)
+    data = load_records([source], map_file, print_note)
     option_words = words_of({"map": map_file, "expected": expected, "limit": limit})
     command = shlex.join(["steptime", "report", str(source), *option_words, "-o", str(path)])
     name = source.resolve().name
@@ -216,9 +224,9 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
 def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
     """Return the answer of a page from its headline numbers."""
     count_by_status = numbers.pop("unsuccessful")
-    headline = counted(numbers["networks"], "network")
+    headline = format_count(numbers["networks"], "network")
     if numbers["published"]:
-        headline += f", {counted(numbers['published'], 'published result')}"
+        headline += f", {format_count(numbers['published'], 'published result')}"
     fields = numbers | {
         "unsuccessful": [
             {"status": status, "count": count} for status, count in count_by_status.items()

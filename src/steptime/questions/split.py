@@ -177,7 +177,7 @@ def split(
     # Named outright, the common type is no default that each device would replace by its own.
     fixed_dtype_workload = workload.with_dtype(workload.dtype)
     first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)
-    rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
+    rows = tuple(find_cuts(first_model, first_model.with_device(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
     notes = shared.describe_unmodelled(unmodelled)
     if joining_link.latency_s is None:
@@ -231,7 +231,7 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
     Raises:
         InputError: as a prediction does.
     """
-    lowered = first.lowered()
+    lowered = first.lower_step()
     counted = first.flop_by_row()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)

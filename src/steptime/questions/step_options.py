@@ -269,7 +269,9 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             device,
         )
 
-    def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
+    def build_model(
+        self, model: str | PathLike[str] | Workload, batch: Any, device: Any
+    ) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
         workload = self.workload(model, batch)
         settings = self.method_options(self.options)

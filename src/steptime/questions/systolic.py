@@ -12,7 +12,7 @@ from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network
 from steptime.energy.systolic_arrays import array as array_of
@@ -180,7 +180,7 @@ def _summarise_run(array: Array, run: NetworkRun) -> SystolicRow:
 def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
     if not names:
         return ()
-    ops = f"{counted(len(names), 'op')} of {len(graph.ops)}"
+    ops = f"{format_count(len(names), 'op')} of {len(graph.ops)}"
     return (f"{ops} not on the array, counted as nothing",)
 
 

@@ -171,7 +171,7 @@ class Service:
         prompts = phases.price_prefill(sequences, self.input - cached, cached)
         if phases.guesses is None:
             return prompts
-        return prompts.plus(phases.guesses.price_prefill(sequences, self.input - cached, cached))
+        return prompts.add(phases.guesses.price_prefill(sequences, self.input - cached, cached))
 
     @property
     def uncached_tokens(self) -> int:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import UNSUCCESSFUL, Column, Printout, Table
-from steptime.core.units import duration, size
+from steptime.core.units import format_bytes, format_duration
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 
 MAX_TABLE_ROWS = 20
@@ -134,7 +134,7 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         tasks: number of tasks.
         longest_task_s: predicted seconds of the longest task.
         node_hours: predicted hours of all tasks, times their nodes.
-        needs_bytes: memory that the largest cell needs of a GPU, of the node if there is no GPU.
+        needs_bytes: memory that the largest cell needs of a GPU, of the node for steps on a CPU.
         has_bytes: memory of that GPU or node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
@@ -220,7 +220,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
         for job in self.jobs:
             texts = {
                 "gpu": job.gpu or None,
-                "longest": duration(job.longest_task_s),
+                "longest": format_duration(job.longest_task_s),
                 "predicted_on": job.predicted_on or "the budget alone",
             }
             job_rows.append(job.to_dict() | texts)
@@ -238,8 +238,8 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
 def describe_large_cell(cell: LargeCell) -> str:
     """Return `will not fit: fc, batch 8: needs 2 GB, a GPU has 1 GB`."""
-    memory = "unknown" if cell.has_bytes is None else size(cell.has_bytes)
-    needs = f"needs {size(cell.needs_bytes)}, {cell.of} has {memory}"
+    memory = "unknown" if cell.has_bytes is None else format_bytes(cell.has_bytes)
+    needs = f"needs {format_bytes(cell.needs_bytes)}, {cell.of} has {memory}"
     return f"will not fit: {cell.model}, batch {cell.batch}: {needs}"
 
 

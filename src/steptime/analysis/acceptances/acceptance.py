@@ -23,7 +23,7 @@ from steptime.analysis.acceptances.matched_expectations import describe_line, ma
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.records.data import Data
-from steptime.records.row import grouped, is_higher_better
+from steptime.records.row import group_by, is_higher_better
 
 LIMIT_SHARE = 0.95  # of a reference
 PASS, FAIL, NOT_MEASURED, NOT_JUDGED = "pass", "fail", "not measured", "not judged"
@@ -177,7 +177,7 @@ def accept_by_expectations(
     """
     rows: list[AcceptedStep] = []
     judged: set[tuple[str, object, object]] = set()  # keys of the steps that some line names
-    for quantity, lines in grouped(expectations, lambda line: line.quantity).items():
+    for quantity, lines in group_by(expectations, lambda line: line.quantity).items():
         measured = MeasuredSteps(data, quantity, source)
         matching = match_expectations(measured, lines, source)
         for step in measured.steps:
@@ -323,7 +323,7 @@ def summarise_nodes(rows: Sequence[AcceptedStep]) -> list[AcceptedNode]:
     """
     # An expected step that no node measured has neither a platform nor a host.
     measured = [row for row in rows if row.platform is not None or row.host]
-    by_host = grouped(measured, _host_of)
+    by_host = group_by(measured, _host_of)
     nodes = [_summarise_node(host, steps) for host, steps in by_host.items()]
     return sorted(nodes, key=lambda node: (VERDICTS.index(node.verdict), node.host or ""))
 

@@ -7,6 +7,7 @@ from steptime.analysis.sensitivities.sensitivity_answer import (
     FewNetworks,
     Regression,
     SensitivityAnswer,
+    SensitivityRow,
 )
 from steptime.analysis.sensitivities.sensitivity_fit import fit_networks, make_design
 from steptime.analysis.sensitivities.sensitivity_networks import (
@@ -166,6 +167,8 @@ ANALYSIS = Analysis(
     """,
     sensitivity_table,
     describe_sensitivities,
+    row_struct=SensitivityRow,
+    summary_struct=Regression,
     section="Which hyperparameters matter",
     chart="steptime.reports.charts.sensitivity:chart",
     settings=(

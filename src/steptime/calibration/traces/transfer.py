@@ -17,7 +17,7 @@ from steptime.calibration.traces.kernels import find_dtype, kernels_of
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Part
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.hardware.device import Device
 from steptime.prediction.host import bound_step, count_calls, find_host
 from steptime.prediction.kernel import Kernel, Settings
@@ -96,8 +96,9 @@ def check_shares(step: TracedStep) -> None:
         return
     largest = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
     raise InputError(
-        f"{percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
-        f"{percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without torch.compile"
+        f"{format_percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
+        f"{format_percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without "
+        "torch.compile"
     )
 
 
@@ -117,7 +118,7 @@ def move_step(
         InputError: where a device has no peak of a data type, and where too much has no shapes.
     """
     check_shares(step)
-    weights = WeightShapes.of(step.ops)
+    weights = WeightShapes.from_ops(step.ops)
     origin_keys = [op.key for op in step.ops]
     target_keys = origin_keys
     if change.batch is not None:

@@ -38,7 +38,7 @@ class BlockLines:
     counts: Floats
 
     @classmethod
-    def between(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
+    def through_batches(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
         # The moments below have indices of columns in place of bytes.
         columns: dict[tuple[int, int], int] = {}  # a column for each pair of sizes at both ends
@@ -107,12 +107,12 @@ def block_lines_through(
     if not has_equal_shapes:
         return None
     # The batch in the middle was not used for the lines: it shows whether they are straight.
-    lines = BlockLines.between(low_sizes, high_sizes)
+    lines = BlockLines.through_batches(low_sizes, high_sizes)
     low, middle, high = batches
     middle_share = (middle - low) / (high - low)
     interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))
     # Lines between equal ends are constant: the exact bytes of the middle batch.
-    exact_bytes = BlockLines.between(middle_sizes, middle_sizes).reserved_bytes(np.zeros(1))
+    exact_bytes = BlockLines.through_batches(middle_sizes, middle_sizes).reserved_bytes(np.zeros(1))
     return lines if interpolated_bytes == exact_bytes else None
 
 

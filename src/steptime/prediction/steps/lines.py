@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from steptime.core.graph import PASS_INDEX
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.prediction.host import bound_step
 from steptime.prediction.kernels import Kernels, Numbers, kernel_numbers
 from steptime.prediction.lower import NO_CELL, Lowered
@@ -97,9 +97,9 @@ class _StepAtBatch(NamedTuple):
     @classmethod
     def read(cls, model: StepModel, batch: int) -> _StepAtBatch:
         """Return the step of a model at a batch, without new pages."""
-        living_bytes = tuple(map(float, model.living(batch)))
+        living_bytes = tuple(map(float, model.living_bytes(batch)))
         allocations = model.allocations(batch)
-        lowered = model.lowered(batch)
+        lowered = model.lower_step(batch)
         # New pages of a CPU are no straight lines of the batch.
         kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
         key = remark_key(model.graph(batch))
@@ -172,7 +172,7 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
         chunk_kernels = kernels.interpolate(lines.share_between_ends(chunk_batches))
         chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
         if has_several_chunks:  # the caller reports the progress of a single chunk
-            tell("batches", start, len(batches))
+            report_progress("batches", start, len(batches))
     chunks_by_model = zip(*chunks, strict=True)
     return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
 

@@ -11,7 +11,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import check_choice
 from steptime.core.signatures.kinds import text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.core.values import parse_count, parse_duration
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -230,19 +230,23 @@ def calibrate(
     return _make_answer(Calibration(local_device, table["calibration"], path, usage))
 
 
-def _find_calibrated_device(of: kinds.Device | None, device: kinds.Place) -> str | Device | None:
+def _find_calibrated_device(
+    calibrated_device: kinds.Device | None, device: kinds.Place
+) -> str | Device | None:
     """Return the device that rows calibrate; None where the rows say which device they are of."""
     is_default_device = device == "cpu"
-    device_name = of if of is not None or is_default_device else device
+    device_name = (
+        calibrated_device if calibrated_device is not None or is_default_device else device
+    )
     return str(device_name) if isinstance(device_name, PathLike) else device_name
 
 
-def _name_server_device(of: kinds.Device | None) -> str | None:
+def _name_server_device(server_device: kinds.Device | None) -> str | None:
     """Return the name of the device of a server; raises `InputError` for an object."""
-    if of is None:
+    if server_device is None:
         return None
-    is_name = isinstance(of, str | PathLike)
-    return str(of) if is_name else catalog.device(of).name
+    is_name = isinstance(server_device, str | PathLike)
+    return str(server_device) if is_name else catalog.device(server_device).name
 
 
 def _measure_part(
@@ -307,13 +311,13 @@ def _describe_checks(table: Mapping[str, Any], failed: tuple[FailedPoint, ...]) 
     """Return the checks of a calibration in words, and the points that failed."""
     lines = []
     if "check_mape" in table:
-        mape = percent(table["check_mape"])
+        mape = format_percent(table["check_mape"])
         lines.append(f"of {table['check_points']} points that were kept back: {mape}")
     if "drift" in table:
-        lines.append(f"the first point, again at the end: {percent(table['drift'], '+')}")
+        lines.append(f"the first point, again at the end: {format_percent(table['drift'], '+')}")
     disturbed_share = table.get("disturbed", 0)
     if disturbed_share > MAX_DISTURBED_SHARE:
-        share = f"{percent(disturbed_share)} of the rounds"
+        share = f"{format_percent(disturbed_share)} of the rounds"
         lines.append(f"other work disturbed {share}: calibrate again when it is over")
     lines += [f"not measured: {point.point}: {point.reason}" for point in failed]
     return lines

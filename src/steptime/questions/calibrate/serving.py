@@ -16,7 +16,7 @@ from steptime.core.files import check_ending, check_writable
 from steptime.core.signatures.kinds import File, Settings, paths_of, setting_texts
 from steptime.core.tables.table import Column, Table
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.core.values import parse_pairs
 from steptime.questions.serve.options import ServeOptions
 from steptime.serving.calibration import write_calibration
@@ -138,9 +138,9 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             {
                 "place": row.place,
                 "requests": row.requests,
-                "measured_request_s": seconds(row.measured_request_s),
-                "before": percent(row.request_before, "+"),
-                "after": percent(row.request_error, "+"),
+                "measured_request_s": format_seconds(row.measured_request_s),
+                "before": format_percent(row.request_before, "+"),
+                "after": format_percent(row.request_error, "+"),
                 "left_out": _format_error(row.request_left_out),
             }
             for row in self.rows
@@ -148,8 +148,8 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         constant_rows = [
             {
                 "constant": row.constant,
-                "before": seconds(row.stack_s),
-                "after": seconds(row.constant_s),
+                "before": format_seconds(row.stack_s),
+                "after": format_seconds(row.constant_s),
             }
             for row in self.constants
         ]
@@ -318,9 +318,10 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
     if calibration.request_error is not None:
         request_error = calibration.request_error
         ttft_error = calibration.ttft_error
-        line = f"a run that is left out is off by {percent(request_error)} end to end in the median"
+        error = format_percent(request_error)
+        line = f"a run that is left out is off by {error} end to end in the median"
         if ttft_error is not None:
-            line += f", and by {percent(ttft_error)} in TTFT"
+            line += f", and by {format_percent(ttft_error)} in TTFT"
         lines.append(line)
     if path is not None:
         lines.append(f"written to {path}; use it as: steptime serve ... --calibration {path}")
@@ -335,7 +336,7 @@ def _list_notes(fit: ServingFit) -> list[str]:
     for run_fit in fit.runs:
         client_run = run_fit.run.run
         if client_run.failed_count:
-            failed = counted(client_run.failed_count, "request")
+            failed = format_count(client_run.failed_count, "request")
             notes.append(f"{client_run.place}: {failed} failed and are left out")
         if client_run.ttft_s is None:
             notes.append(f"{client_run.place}: has no TTFT: times of requests alone are fitted")
@@ -343,4 +344,4 @@ def _list_notes(fit: ServingFit) -> list[str]:
 
 
 def _format_error(error: float | None) -> str:
-    return "-" if error is None else percent(error, "+")
+    return "-" if error is None else format_percent(error, "+")

@@ -7,7 +7,7 @@ from msgspec import field
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.tables.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
-from steptime.core.units import counted, first_of, format_value
+from steptime.core.units import first_of, format_count, format_value
 from steptime.hardware.prices import HOUR_S, format_offer
 from steptime.prediction.power import KWH_J
 from steptime.questions.training import describe_training
@@ -225,11 +225,11 @@ def describe_prices_and_unfit_devices(rows: Sequence[ChooseRow]) -> Iterator[str
     unverified_offers = {row.offer for row in rows if row.is_price_verified is False and row.offer}
     if unverified_offers:
         names = first_of(sorted(unverified_offers), MAX_NAMES)
-        yield f"{counted(len(unverified_offers), 'price')} not verified: {names}"
+        yield f"{format_count(len(unverified_offers), 'price')} not verified: {names}"
     for status, reason in REASON_BY_UNFIT_STATUS.items():
         devices = [row.device for row in rows if row.status == status]
         if devices:
-            yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
+            yield f"{format_count(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
 
 
 def _format_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:

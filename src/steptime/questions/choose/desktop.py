@@ -8,7 +8,7 @@ from steptime.core.answer import Answer
 from steptime.core.errors import InputError, check_choice
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Column, Printout, Table
-from steptime.core.units import counted, first_of
+from steptime.core.units import first_of, format_count
 from steptime.hardware.device import Device
 from steptime.hardware.prices import HOUR_S, Offer
 from steptime.questions.fit.desktop import (
@@ -290,11 +290,11 @@ def _list_notes(
     too_small_devices = [row.device for row in rows if row.fits is False]
     if too_small_devices:
         names = first_of(too_small_devices, MAX_NAMES)
-        notes.append(f"{counted(len(too_small_devices), 'device')} too small: {names}")
+        notes.append(f"{format_count(len(too_small_devices), 'device')} too small: {names}")
     if unsupported:
         names = first_of(unsupported, MAX_NAMES)
         stack = case.machine.stack.name
-        notes.append(f"{counted(len(unsupported), 'device')} that {stack} is not for: {names}")
+        notes.append(f"{format_count(len(unsupported), 'device')} that {stack} is not for: {names}")
     dates = sorted({row.price_date for row in rows if row.price_date})
     if dates:
         notes.append(f"prices are of a date and change: {'; '.join(dates)}")

@@ -8,7 +8,7 @@ from steptime.analysis.comparison.verdict import screen_words
 from steptime.analysis.comparison.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import Column, LazySequence, Table
-from steptime.core.units import QUANTITIES, seconds, si
+from steptime.core.units import QUANTITIES, format_seconds, format_si
 from steptime.questions.evaluate.accuracy import Accuracy
 
 MAX_PRINTED_PAIRS = 1000  # rows that people read
@@ -277,7 +277,7 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 
 def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
-    format_number = seconds if unit == "s" else partial(si, unit=unit)
+    format_number = format_seconds if unit == "s" else partial(format_si, unit=unit)
     verdict = pair.verdict or ""
     side_a = pair.a
     side_b = pair.b

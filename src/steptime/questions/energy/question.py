@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.workload import Plan, Workload
 from steptime.energy.accelerator import (
@@ -131,7 +131,7 @@ def energy(
         refused_options = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
         options.refuse(refused_options, "{}: method fodlam prints only what the original does")
         for line in _describe_uncovered_and_pruned(chip_estimate, "counted as nothing"):
-            note(f"note: {line}")
+            print_note(f"note: {line}")
         return _make_fodlam_answer(chip_estimate)
     return _make_energy_answer(
         request, graph, scaled_chips, chip_estimate, diagnosis, dram=dram, by_op=by_op

@@ -17,7 +17,7 @@ from steptime.calibration.plan_errors import PlanErrors, evaluate_tables
 from steptime.calibration.plan_rows import describe_missing_columns, tables_in
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.tables.table import Table, make_frame
 from steptime.core.values import parse_count
@@ -245,7 +245,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
     # With a list, `read_cases` adds the rows that cannot be asked; without one it raises.
     refusals: list[tuple[str, str]] | None = None if request.is_strict else []
     cases = read_cases(
-        rows, request.mapping, max_rows=request.max_rows, warn=note, refusals=refusals
+        rows, request.mapping, max_rows=request.max_rows, warn=print_note, refusals=refusals
     )
     evaluation = evaluate_cases(
         cases,
@@ -322,7 +322,7 @@ def _evaluate_trainings(
         tables,
         request.method_name,
         # A block: what of a row's training the constants of its stack were not fitted on.
-        by=request.group_names or ("block",),
+        group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,
         draws=request.draw_count,

@@ -3,7 +3,7 @@
 from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.table import Column, Table, head_step_columns, make_facts_table
-from steptime.core.units import seconds, size
+from steptime.core.units import format_bytes, format_seconds
 from steptime.prediction.conformal import TOO_CLOSE
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.training import TrainingTime, training_rows
@@ -160,7 +160,9 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         """Return the answer as a table, and batches as another."""
         step_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         title = f"{', '.join(filter(None, step_words))} on {self.device} ({self.method})"
-        parts = ", ".join(f"{name} {size(part_bytes)}" for name, part_bytes in self.parts.items())
+        parts = ", ".join(
+            f"{name} {format_bytes(part_bytes)}" for name, part_bytes in self.parts.items()
+        )
         savings = _describe_savings(self)
         savings_rows = [("  what helps", savings)] if savings else []
         command_rows = [("", command) for command in self.would_fit]
@@ -188,7 +190,7 @@ def _describe_best_batch(answer: FitAnswer) -> str | None:
     if answer.best_batch is None:
         return None
     step_s_by_batch = {row.batch: row.step_s for row in answer.rows}
-    step = seconds(step_s_by_batch[answer.best_batch])
+    step = format_seconds(step_s_by_batch[answer.best_batch])
     return f"{answer.best_batch:,}, a step of {step}"
 
 
@@ -199,14 +201,16 @@ def _describe_verdict(answer: FitAnswer) -> str:
     """
     needed_bytes = answer.needed_bytes
     usable_bytes = answer.usable_bytes
-    capacity = "" if usable_bytes is None else f" of {size(usable_bytes)}"
+    capacity = "" if usable_bytes is None else f" of {format_bytes(usable_bytes)}"
     remark = ""
     if answer.verdict == "no":
         # A verdict of "no" needs a known capacity.
-        remark = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
+        remark = f", out of memory by {format_bytes(needed_bytes - (usable_bytes or 0))}"
     elif answer.verdict == TOO_CLOSE:
-        remark = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needed_bytes)}{capacity}{remark}"
+        low, high = format_bytes(answer.needed_low_bytes), format_bytes(answer.needed_high_bytes)
+        remark = f" ({low} to {high})"
+    needs = f"batch {answer.batch} needs {format_bytes(needed_bytes)}"
+    return f"{answer.verdict}: {needs}{capacity}{remark}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
@@ -216,7 +220,9 @@ def _describe_savings(answer: FitAnswer) -> str:
         return ""
     smallest_bytes = SMALLEST_SAVING * answer.needed_bytes
     savings = (saving for saving in answer.helps if saving.saves_bytes >= smallest_bytes)
-    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in savings)
+    return "; ".join(
+        f"{saving.change} saves {format_bytes(saving.saves_bytes)}" for saving in savings
+    )
 
 
 def _describe_batch(answer: FitAnswer, row: FitRow) -> str:

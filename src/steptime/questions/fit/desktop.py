@@ -7,7 +7,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Column, Printout, Table
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.step_options import StepOptions
 from steptime.serving.desktop.request import (
@@ -126,7 +126,7 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the types as a table."""
-        capacity = f" of {size(self.usable_bytes)}" if self.usable_bytes else ""
+        capacity = f" of {format_bytes(self.usable_bytes)}" if self.usable_bytes else ""
         question = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
         title = "\n".join([*self.headline, f"{question} ({self.stack})"])
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
@@ -292,7 +292,7 @@ def _describe_best_weights(
         return ["the memory of the device is unknown"]
     if best_row is None:
         smallest_row = rows[-1]
-        lack = size(smallest_row.needed_bytes - usable_bytes)
+        lack = format_bytes(smallest_row.needed_bytes - usable_bytes)
         return [f"none fits: {smallest_row.weights} is out of memory by {lack}"]
     speed = f"{best_row.tokens_per_s_per_user:,.0f} tokens/s"
     if has_max_context:

@@ -6,8 +6,15 @@ from typing import Annotated, Any, Unpack
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import Kind, text_of
-from steptime.core.units import percent
-from steptime.grids.batches import KNEE, MAX_BATCH, doubling, growth_for, knee, largest_batch
+from steptime.core.units import format_percent
+from steptime.grids.batches import (
+    KNEE,
+    MAX_BATCH,
+    find_knee,
+    growth_for,
+    largest_batch,
+    list_doubling_batches,
+)
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.conformal import judge_memory
@@ -65,7 +72,14 @@ def fit(
     """
     launched = read_launched("fit", model, from_)
     if launched is not None:
-        options = {"batch": batch, "tokens": tokens, "prices": prices, "emit": emit, **step_options}
+        options = {
+            "batch": batch,
+            "tokens": tokens,
+            "prices": prices,
+            "emit": emit,
+            "max_context": max_context,
+            **step_options,
+        }
         return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     if is_desktop_fit(model, step):
@@ -77,7 +91,7 @@ def fit(
             "fit: --max-context goes with weights of GGUF or the stack of a server; "
             "nearest: --stack vllm"
         )
-    step_model = step.on(model, batch, text_of(device))
+    step_model = step.build_model(model, batch, text_of(device))
     times = step_model.predict().times
     step_interval = (times.step_s, times.low_s, times.high_s)
     workload = step_model.workload
@@ -105,7 +119,7 @@ def _answer_step(
     does_none_fit = largest_fitting_batch == 0
     # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
     last_batch = largest_fitting_batch or workload.batch_per_replica
-    doubled_batches = [] if does_none_fit else doubling(last_batch, batch_growth)
+    doubled_batches = [] if does_none_fit else list_doubling_batches(last_batch, batch_growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
@@ -206,7 +220,7 @@ def _find_best_batch(rows: Sequence[FitRow]) -> int | None:
     """Return the smallest batch with 90 % of the best speed, None without any."""
     if not rows:
         return None
-    return knee([row.batch for row in rows], [row.step_s for row in rows])
+    return find_knee([row.batch for row in rows], [row.step_s for row in rows])
 
 
 def _list_notes(
@@ -224,7 +238,7 @@ def _list_notes(
     elif largest_fitting_batch >= MAX_BATCH:
         notes.append(f"batch {largest_fitting_batch:,} fits, and no larger one was tried")
     if best_batch is not None:
-        notes.append(f"best batch: the smallest with {percent(KNEE)} of the best speed")
+        notes.append(f"best batch: the smallest with {format_percent(KNEE)} of the best speed")
     return notes
 
 

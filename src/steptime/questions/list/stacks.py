@@ -8,7 +8,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column
 from steptime.core.tables.table import Row as TableRow
 from steptime.hardware import catalog
-from steptime.hardware.constants import uses
+from steptime.hardware.constants import stack_uses
 from steptime.hardware.stack import Stack
 from steptime.questions.list.topics import TopicAnswer
 
@@ -134,7 +134,7 @@ def _read_stack(stack: Stack) -> StackRow:
     return StackRow(
         **copied_fields,
         is_compiled=stack.compile,
-        base=stack.like,
+        base=stack.base,
         joins=tuple(
             JoinRow(kind=kind, producers=producers) for kind, producers in stack.joins.items()
         ),
@@ -163,6 +163,6 @@ def _read_constants(stack: Stack) -> list[ConstantRow]:
             reason=constant.why,
         )
         # A use, such as training or serving, is a field of the stack with a table of constants.
-        for use in uses()
+        for use in stack_uses()
         for name, constant in getattr(stack, use).items()
     ]

@@ -11,7 +11,7 @@ import msgspec
 
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.signatures.signature import option_name
 from steptime.core.values import (
@@ -49,7 +49,7 @@ MAX_COUNTS = 32  # numbers of devices that are searched
 NODE_OPTIONS = ("per_node", "inside", "link", "links_per_node")
 Models = Annotated[
     str | PathLike[str] | Sequence[str],
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK")]
 Lengths = Annotated[int | str | Sequence[int], Kind("S", names=("--length", "--seq-len"))]
@@ -330,6 +330,6 @@ def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:
     _, step = time_request(request_of(request, best))
     if step.run is None:
         parts = "the pipeline has too many parts to be simulated, and drawn, one by one"
-        note(f"note: {parts}")
+        print_note(f"note: {parts}")
     save(picture(best.to_dict(), step, describe_split_and_size(best)), out)
-    note(f"picture: {out}")
+    print_note(f"picture: {out}")

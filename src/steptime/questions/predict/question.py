@@ -11,7 +11,7 @@ from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
@@ -251,7 +251,7 @@ def _write_timeline(model: StepModel, path: File) -> None:
 
     check_folder(Path(path))
     write_atomically(Path(path), json.dumps(make_document(trace_events(model))))
-    note(str(path))
+    print_note(str(path))
 
 
 def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
@@ -285,7 +285,7 @@ def _predict_folder(
     names = () if device is None else parse_devices(text_of(device))
     devices = tuple(map(catalog.device, names)) or None
     # Refuses unknown settings before anything is written.
-    method.under(settings)
+    method.with_options(settings)
     joining_link = None if link is None else catalog.link(link, "--link")
-    predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)
+    predicted = predict_folder(folder, print_note, devices, method, settings, joining_link, by_op)
     return describe_predictions(folder, method.name, predicted)

@@ -6,7 +6,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
 from steptime.core.tables.table import Column, Table, make_facts_table
-from steptime.core.units import format_value, percent, seconds
+from steptime.core.units import format_percent, format_seconds, format_value
 
 MAX_TEXT_ROWS = 12  # rows of the table that people read
 KIND_COLUMNS = (
@@ -116,12 +116,12 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             speed = format_value("examples_per_s", self.examples_per_s)
         rows = [
             *assumed_row(self.assumed),
-            ("step", seconds(self.step_s)),
-            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in PASSES),
-            ("  no shapes", seconds(self.unshaped_s) if self.unshaped_share else None),
-            ("  between ops", seconds(self.host_s)),
+            ("step", format_seconds(self.step_s)),
+            *((f"  {name}", format_seconds(getattr(self, f"{name}_s"))) for name in PASSES),
+            ("  no shapes", format_seconds(self.unshaped_s) if self.unshaped_share else None),
+            ("  between ops", format_seconds(self.host_s)),
             ("speed", speed),
-            (f"measured on {self.from_device}", seconds(self.measured_s)),
+            (f"measured on {self.from_device}", format_seconds(self.measured_s)),
         ]
         text_rows = [(name, text) for name, text in rows if text is not None]
         return make_facts_table(title, "one step", text_rows)
@@ -133,6 +133,6 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         hidden_s = sum(row.step_s for row in hidden_rows)
         below = []
         if hidden_s:
-            hidden_share = percent(hidden_s / self.step_s)
+            hidden_share = format_percent(hidden_s / self.step_s)
             below = [f"{len(hidden_rows)} more ops, {hidden_share} of the step: --by-op"]
         return Table(KIND_COLUMNS, [row.to_dict() for row in printed_rows], "ops", below)

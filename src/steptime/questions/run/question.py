@@ -11,10 +11,10 @@ import msgspec
 from steptime.core.dtypes import check_measured_dtype
 from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import duration, seconds, si
+from steptime.core.units import format_duration, format_seconds, format_si
 from steptime.core.values import (
     MAX_PROCESSES,
     MAX_STEPS,
@@ -210,7 +210,9 @@ def _measure(
         raise InputError("--profile is of one device, not of replicas")
     if trace:
         check_folder(trace)
-    devices = catalog.devices(note)  # warnings on their files come before the measurement, too
+    devices = catalog.devices(
+        print_note
+    )  # warnings on their files come before the measurement, too
     workers = Workers()
     is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None
@@ -218,7 +220,7 @@ def _measure(
     with ExitStack() as stack:
         stack.callback(workers.close)
         writer = stack.enter_context(store.open_writer(out)) if out and is_first_rank else None
-        cell = workers.settled(Cell(workload, backend, worker_options))
+        cell = workers.with_threads(Cell(workload, backend, worker_options))
         (trial,) = trials_of([cell], means.runs)
         record = measure_cell(workers, trial, means, on_event=progress)
         if writer:
@@ -229,7 +231,7 @@ def _measure(
                 writer.append_all(ops)
     if not is_first_rank:
         if record.status != "ok":
-            note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
+            print_note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
         return RankAnswer(status=record.status)
     document = measurement(record, flop, _peaks(record, devices))
     answer = describe_measurement(document, assumed=assumed_step(workload))
@@ -244,9 +246,9 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
     if ops[0].status != "ok":
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
-    table = breakdown.answer(Data.of([record, *ops]))
+    table = breakdown.answer(Data.from_records([record, *ops]))
     # The last line says that no prediction is here, which this run never has.
-    breakdown_lines = breakdown.says(table)[:-1]
+    breakdown_lines = breakdown.describe(table)[:-1]
     trace_lines = [str(trace)] if trace else []
     return msgspec.structs.replace(
         answer,
@@ -262,7 +264,7 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     An option that would mean nothing beside the others is refused, not ignored.
     """
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.sources import place
+    from steptime.measure.data.sources import staging_folder
 
     check_input(input_, "--input")
     if input_ != "dataset":
@@ -282,21 +284,21 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     find(values["data"])
     if staging == "local":
         # Raises if the folder of copies is missing.
-        place(values.get("stage_to", ""))
+        staging_folder(values.get("stage_to", ""))
     return {"input": input_, **values}
 
 
 def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     """Note the work of a large network; return a callback that notes the length of a long run."""
     if flop > LARGE_FLOP:
-        note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
+        print_note(f"{name}: {format_si(flop, 'FLOP')} a step, of which at least four are run")
 
     def announce_long_run(event: Mapping[str, Any]) -> None:
         first_step_s = event["first_step_s"]
         remaining_s = event["rest_s"]
         if first_step_s + remaining_s > LONG_S:
-            first_step = f"the first step took {seconds(first_step_s)}"
-            note(f"{name}: {first_step}; about {duration(remaining_s)} more")
+            first_step = f"the first step took {format_seconds(first_step_s)}"
+            print_note(f"{name}: {first_step}; about {format_duration(remaining_s)} more")
 
     return announce_long_run
 

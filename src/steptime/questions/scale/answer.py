@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
 from steptime.core.tables.table import Column, Table, head_step_columns
-from steptime.core.units import counted, seconds
+from steptime.core.units import format_count, format_seconds
 from steptime.hardware.prices import HOUR_S
 
 BATCH_COLUMNS = (
@@ -294,7 +294,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     def remarks(self) -> list[str]:
         """Return the notes on the answer and on its rows, each marked."""
         row_notes = [
-            f"note: {counted(row.replicas, 'replica')}: {note}"
+            f"note: {format_count(row.replicas, 'replica')}: {note}"
             for row in self.rows
             for note in row.notes
         ]
@@ -351,7 +351,7 @@ def _make_cells(row: ScaleRow) -> dict[str, object]:
         lower_s = cells[f"{pass_name}_lower_s"]
         upper_s = cells[f"{pass_name}_upper_s"]
         if isinstance(lower_s, float) and isinstance(upper_s, float):
-            lower, upper = seconds(lower_s), seconds(upper_s)
+            lower, upper = format_seconds(lower_s), format_seconds(upper_s)
             cells[pass_name] = lower if lower == upper else f"{lower} - {upper}"
     if row.data is not None and row.model is not None:
         cells["data_s"] = _sum_passes(row.data)

@@ -18,7 +18,13 @@ from steptime.core.values import (
     parse_number,
     parse_price,
 )
-from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
+from steptime.grids.replicas import (
+    SCALINGS,
+    ScalingRow,
+    Sync,
+    data_parallel,
+    list_unprofitable_counts,
+)
 from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
@@ -277,7 +283,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
     workload, collective = model.workload, model.collective(request.sync.collective)
     ops = [] if request.parallel == "data" else layer_rows(model, rows[0].batch, request.parallel)
     length = tokens_per_example(workload)
-    unpaid_replicas = unpaid((row.replicas, row.examples_per_s) for row in rows)
+    unpaid_replicas = list_unprofitable_counts((row.replicas, row.examples_per_s) for row in rows)
     return ScaleAnswer(
         model=workload.label,
         device=model.device.name,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Printout, Table, make_facts_table
-from steptime.core.units import interval, seconds, size
+from steptime.core.units import format_bytes, format_interval, format_seconds
 from steptime.questions.launched.answer import LaunchedAnswer
 
 
@@ -109,10 +109,10 @@ class DesktopAnswer(LaunchedAnswer, frozen=True, kw_only=True):
             *_speed_rows(self),
             ("memory", _describe_memory(self)),
             ("longest context", _describe_longest(self)),
-            ("file", f"{size(self.file_bytes)}, {self.bits_per_weight:.2f} bits a weight"),
+            ("file", f"{format_bytes(self.file_bytes)}, {self.bits_per_weight:.2f} bits a weight"),
         ]
         if self.host is not None:
-            rows.append(("host", f"{size(self.host_bytes)} on {self.host}"))
+            rows.append(("host", f"{format_bytes(self.host_bytes)} on {self.host}"))
         return [make_facts_table(_describe_title(self), "serving", rows)]
 
     def printout(self) -> Printout:
@@ -141,8 +141,8 @@ def _describe_assumed(answer: DesktopAnswer) -> str:
 
 def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times and the speeds for people."""
-    ttft = interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
-    tpot = interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
+    ttft = format_interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
+    tpot = format_interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
     decode = f"{answer.tokens_per_s_per_user:,.1f} tokens/s"
     if answer.tpot_low_s and answer.tpot_high_s:
         low_tokens_per_s = 1 / answer.tpot_high_s
@@ -152,7 +152,7 @@ def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
     yield "prefill", f"{answer.prefill_tokens_per_s:,.0f} tokens/s"
     yield "TTFT", ttft
     yield "TPOT", tpot
-    yield "request", seconds(answer.request_s)
+    yield "request", format_seconds(answer.request_s)
 
 
 def _describe_memory(answer: DesktopAnswer) -> str:
@@ -164,11 +164,13 @@ def _describe_memory(answer: DesktopAnswer) -> str:
         "context": answer.context_bytes,
     }
     texts = ", ".join(
-        f"{part} {size(part_bytes)}" for part, part_bytes in bytes_by_part.items() if part_bytes
+        f"{part} {format_bytes(part_bytes)}"
+        for part, part_bytes in bytes_by_part.items()
+        if part_bytes
     )
-    capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
-    lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
-    return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}"
+    capacity = f" of {format_bytes(answer.usable_bytes)}" if answer.usable_bytes else ""
+    lack = f", out of memory by {format_bytes(answer.over_bytes)}" if answer.over_bytes else ""
+    return f"{format_bytes(answer.needed_bytes)}{capacity} ({texts}){lack}"
 
 
 def _describe_longest(answer: DesktopAnswer) -> str | None:

@@ -39,7 +39,7 @@ MAX_BARE_TTFT_S = 60.0  # a bare number above is meant in milliseconds: nobody w
 MAX_BARE_TPOT_S = 2.0
 LanguageModel = Annotated[
     str | PathLike[str],
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 ShareValue = Annotated[Share, Kind("W")]
 YES_NO = ("yes", "no")

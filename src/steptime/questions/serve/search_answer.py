@@ -216,7 +216,7 @@ class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         tpot_target_s: target of the time per output token; null without one.
         max_device_count: the most devices of a server.
         candidate_count: servers that the search considers.
-        run_count: servers that were simulated.
+        run_count: simulations of servers: of the search, of the front and of relaxed limits.
         assumed: settings that were not given and decide the answer, by the option that changes
             them.
         best: the cheapest row; null where no server meets the targets.
@@ -336,7 +336,7 @@ def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]
     hidden_rows = f"; --json has {hidden_row_count} more" if hidden_row_count > 0 else ""
     lines.append(
         f"the best of {answer.candidate_count:,} services of at most "
-        f"{answer.max_device_count} devices, {answer.run_count:,} of them run{hidden_rows}"
+        f"{answer.max_device_count} devices, found in {answer.run_count:,} runs{hidden_rows}"
     )
     if answer.best is not None:
         lines += ["the first by itself:", answer.best.command]

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.table import Column, Printout, Table, make_facts_table
-from steptime.core.units import interval, percent, seconds, size
+from steptime.core.units import format_bytes, format_interval, format_percent, format_seconds
 from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import (
@@ -191,7 +191,7 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         rows = [
             *assumed_row(self.assumed),
             *_phase_rows(self),
-            ("request", seconds(self.request_s)),
+            ("request", format_seconds(self.request_s)),
             ("tokens", _describe_throughput(self)),
             ("memory", _describe_memory(self)),
             ("cost", _describe_cost(self)),
@@ -220,7 +220,7 @@ def _describe_server(answer: ServerAnswer) -> str:
     lines = [*answer.headline, title]
     for other in answer.other_stacks:
         if other.stack == answer.nearest_stack:
-            token = seconds(other.tpot_s)
+            token = format_seconds(other.tpot_s)
             lines.append(f"assumed {answer.stack}, with --stack {other.stack} {token} a token")
     return "\n".join(lines)
 
@@ -239,10 +239,10 @@ def _describe_split(answer: ServerAnswer) -> str:
 
 def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times of the phases and their parts for people."""
-    ttft = interval(
+    ttft = format_interval(
         "ttft_s", answer.ttft_s, answer.any_stack_ttft_low_s, answer.any_stack_ttft_high_s
     )
-    tpot = interval(
+    tpot = format_interval(
         "tpot_s", answer.tpot_s, answer.any_stack_tpot_low_s, answer.any_stack_tpot_high_s
     )
     phases = (
@@ -261,10 +261,10 @@ def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
         )
         for part, part_s in parts:
             if part_s:
-                yield f"  {part}", seconds(part_s)
+                yield f"  {part}", format_seconds(part_s)
         waiting_s = total_s - times.total_s
         if answer.load and waiting_s > 0:
-            yield "  others, and the queue", seconds(waiting_s)
+            yield "  others, and the queue", format_seconds(waiting_s)
 
 
 def _describe_throughput(answer: ServerAnswer) -> str:
@@ -285,16 +285,17 @@ def _describe_memory(answer: ServerAnswer) -> str:
     }
     largest_first = sorted(bytes_by_part.items(), key=itemgetter(1), reverse=True)
     texts = ", ".join(
-        f"{name} {size(part_bytes)}" for name, part_bytes in largest_first[:MAX_MEMORY_PARTS]
+        f"{name} {format_bytes(part_bytes)}"
+        for name, part_bytes in largest_first[:MAX_MEMORY_PARTS]
     )
-    capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
-    lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
+    capacity = f" of {format_bytes(answer.usable_bytes)}" if answer.usable_bytes else ""
+    lack = f", out of memory by {format_bytes(answer.over_bytes)}" if answer.over_bytes else ""
     room = ""
     if answer.fits and answer.largest_running_sequences is not None:
         room = f"; room for {answer.largest_running_sequences:,} sequences"
         if answer.cache_tokens:
             room += f", {answer.cache_tokens:,} tokens"
-    return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
+    return f"{format_bytes(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
 
 
 def _describe_cost(answer: ServerAnswer) -> str:
@@ -322,8 +323,8 @@ def _load_table(load: ServerLoad) -> Table:
     in_time = ""
     # Without targets every request is in time, which needs no word.
     if load.highest_rate_per_s or load.in_time_share < 1:
-        in_time = f", {percent(load.in_time_share)} of them in time"
-    cache = f"cache {percent(load.cache_share)} full at most"
+        in_time = f", {format_percent(load.in_time_share)} of them in time"
+    cache = f"cache {format_percent(load.cache_share)} full at most"
     lines = [
         f"{load.requests_per_s:,.4g} requests/s{in_time}",
         f"{load.running_sequences:,.1f} sequences in a step, {cache}",

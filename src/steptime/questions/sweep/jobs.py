@@ -6,7 +6,7 @@ from pathlib import Path
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.causes import retry_of
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import Column, Table
 from steptime.questions import kinds
 from steptime.records import store
@@ -168,7 +168,7 @@ def status(folder: kinds.Folder) -> StatusAnswer:
         SchedulerError: if Slurm does not answer.
     """
     path = _submitted_folder(folder)
-    snapshot = cluster.take_snapshot(path, note)
+    snapshot = cluster.take_snapshot(path, print_note)
     current_ids = submission.read_current_ids(path)
     # The folder may hold cells of earlier submissions; None: nobody wrote down which are current.
     current_cells = [
@@ -212,7 +212,7 @@ def collect(folder: kinds.Folder) -> CollectAnswer:
     """
     path = _submitted_folder(folder)
     with store.exclusive(path):
-        records = cluster.collect(path, note)
+        records = cluster.collect(path, print_note)
     counts = count_causes(record.cause for record in records)
     causes = ", ".join(f"{count.cells} {count.cause}" for count in counts)
     headline = f"{path}: {len(records)} cells lost by their jobs"

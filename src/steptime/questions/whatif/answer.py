@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.tables.table import Column, Table, make_frame
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.grids.batches import MAX_BATCH
 
 MAX_OP_ROWS = 12  # that people see
@@ -236,7 +236,7 @@ class NetworksAnswer(Answer, frozen=True, kw_only=True):
 
     def describe_question(self) -> str:
         """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
-        networks = counted(self.network_count, "network")
+        networks = format_count(self.network_count, "network")
         dtype = self.dtype or "of several types"
         return f"{self.device}, {networks}, {dtype} ({self.method})"
 

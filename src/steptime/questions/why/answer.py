@@ -4,7 +4,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.printers import html
 from steptime.core.tables.table import Column, Table, make_facts_table
-from steptime.core.units import interval, percent, seconds
+from steptime.core.units import format_interval, format_percent, format_seconds
 from steptime.questions.training import describe_speed
 from steptime.questions.why.causes import MAX_LISTED, LikelyCause
 
@@ -194,10 +194,10 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         shares = self.shares.to_dict().items()
         rows = [
             *assumed_row(self.assumed),
-            ("step", interval("step_s", self.step_s, *ends)),
+            ("step", format_interval("step_s", self.step_s, *ends)),
             ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
             ("bound by", self.bound),
-            *((f"  {name}", percent(share)) for name, share in shares if share),
+            *((f"  {name}", format_percent(share)) for name, share in shares if share),
         ]
         ops = [op.to_dict() | {"total_share": op.total_share} for op in self.ops]
         tables = [
@@ -219,10 +219,10 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
 
 def _cause_row(cause: LikelyCause) -> dict[str, str]:
     """Return the row of a cause in a table, with what a step would take under it."""
-    low, high = seconds(cause.low_s), seconds(cause.high_s)
+    low, high = format_seconds(cause.low_s), format_seconds(cause.high_s)
     return {
         "cause": cause.cause,
-        "weight": percent(cause.weight),
+        "weight": format_percent(cause.weight),
         "range": low if low == high else f"{low} to {high}",
         "check": cause.check,
     }
