@@ -134,7 +134,6 @@ def _read_stack(stack: Stack) -> StackRow:
     return StackRow(
         **copied_fields,
         is_compiled=stack.compile,
-        base=stack.base,
         joins=tuple(
             JoinRow(kind=kind, producers=producers) for kind, producers in stack.joins.items()
         ),
