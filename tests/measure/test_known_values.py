@@ -19,8 +19,11 @@ from steptime.build import build_step, make_workload, read_model  # noqa: E402
 from steptime.core.graph import Graph  # noqa: E402
 from steptime.measure.backends.native.export import export  # noqa: E402
 from steptime.measure.backends.native.inputs import runs_with  # noqa: E402
+from steptime.measure.backends.native.known_values import INPUTS_NOTE  # noqa: E402
 from steptime.measure.backends.native.making import copy_without_values  # noqa: E402
+from steptime.measure.backends.native.model_inputs import propose_model_inputs  # noqa: E402
 from steptime.measure.backends.native.packed_model import propose_packed_models  # noqa: E402
+from steptime.measure.backends.native.transformers_models import find_inputs  # noqa: E402
 from steptime.network.count import count  # noqa: E402
 from steptime.network.ops import OPS  # noqa: E402
 
@@ -222,3 +225,65 @@ def test_a_copy_in_another_type_keeps_ties_and_values_of_small_buffers():
     assert copied.scales.tolist() == [0.5] * 3
     assert int(copied[2].stride) == 4
     assert {weight.dtype for weight in module.parameters()} == {torch.float32}
+
+
+class ChecksLengths(nn.Module):
+    """Embeddings of tokens, after a check of the lengths that the tokens say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, ids, attention_mask):
+        lengths = (ids != 0).sum(1)
+        assert lengths.max().item() <= ids.shape[1]
+        x = self.layer(self.table(ids))
+        return x if attention_mask.all() else self.layer(x)
+
+
+def test_values_of_inputs_that_decide_are_ordinary_and_said(tmp_path):
+    batch, tokens = 3, 5
+    inputs = {"ids": ((2, tokens), "int64"), "attention_mask": ((2, tokens), "int64")}
+    graph = build_exported(ChecksLengths(), inputs, tmp_path / "net.pt2", batch)
+    assert count_products(graph) == 2 * batch * tokens * 8 * 8
+    assert INPUTS_NOTE in str(graph.remarks)
+
+
+def test_no_value_of_an_input_is_said_where_none_decides(tmp_path):
+    graph = build_exported(
+        BranchesOnMask(), {"x": ((2, 5, 8), "float32")}, tmp_path / "net.pt2", batch=3
+    )
+    assert INPUTS_NOTE not in str(graph.remarks)
+
+
+class HearsAndReads(nn.Module):
+    """A model of words and of sound, which needs both though its signature names neither."""
+
+    main_input_name = "input_ids"
+
+    def forward(self, input_ids=None, input_features=None):
+        return input_features.mean(-1) * input_ids[:, :1, None]
+
+
+def test_a_model_of_words_and_sound_is_given_both():
+    model = HearsAndReads()
+    _, inputs = find_inputs(model, SimpleNamespace(num_mel_bins=20))
+    assert inputs["input_ids"][1] == "int64"
+    assert inputs["input_features"][0][1] == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("latents", (2, 128, 32)), ("flattened_patches", (2, 128, 2 + 3 * 8 * 8))],
+)
+def test_the_usual_shape_of_a_main_input(name, shape):
+    config = SimpleNamespace(hidden_size=32, patch_size=8)
+    assert next(propose_model_inputs(name, config, 2)) == {name: (shape, "float32")}
+
+
+def test_a_model_that_convolves_latents_is_given_channels_first():
+    model = nn.Conv1d(32, 4, 3)
+
+    proposals = propose_model_inputs("latents", SimpleNamespace(hidden_size=32), 2)
+    assert any(runs_with(model, {"input": proposal["latents"]}) for proposal in proposals)

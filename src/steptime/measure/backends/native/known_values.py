@@ -9,7 +9,7 @@ makes of numbers alone, such as masks of ones, are traced, and have values besid
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
-from steptime.measure.backends.native.stand_ins import MAX_ELEMENTS, StandIns, has_values
+from steptime.measure.backends.native.stand_ins import (
+    MAX_ELEMENTS,
+    ORDINARY_ID,
+    StandIns,
+    has_values,
+)
 
 MAX_BUFFER_ELEMENTS = 64  # of a buffer that decides sizes; larger ones are tables of positions
 MAX_LOOP = 1024  # elements of a vector whose non-zero ones a loop runs over, such as experts
+INPUTS_NOTE = (
+    f"integer inputs are taken to be {ORDINARY_ID} and masks to be 1 where a value of them decides"
+)
 _FACTORIES = (torch.tensor, torch.as_tensor, torch.arange)
 _POSITIONS_OF_NONZERO = (torch.nonzero, Tensor.nonzero)
 _SIZE_METHODS = (  # methods of tensors whose further arguments are sizes
@@ -67,6 +75,7 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
     @functools.wraps(forward)
     def forward_with_values(*args: Any, **kwargs: Any) -> Any:
         with KnownValues() as mode, _skip_idle_casts():
+            mode.assume_inputs(args, kwargs)
             result = forward(*args, **kwargs)
         assumptions[:] = mode.assumptions
         return result
@@ -121,17 +130,31 @@ class KnownValues(TorchFunctionMode):
             kwargs = {name: _with_sizes(value, takes_sizes) for name, value in kwargs.items()}
         number = self._stand_ins.read(func, args, kwargs)
         if number is not None:
+            if self._stand_ins.has_read_inputs:
+                self._note(INPUTS_NOTE)
             return number
         result = func(*args, **kwargs)
         self._stand_ins.follow(func, args, kwargs, result)
         return result
 
+    def assume_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Let integer inputs have ordinary values (`StandIns.assume_input`)."""
+        arguments = [*(("", value) for value in args), *kwargs.items()]
+        for name, argument in arguments:
+            for value in tree_iter(argument):
+                if isinstance(value, Tensor):
+                    with contextlib.suppress(ValueError):  # an input that is too large
+                        self._stand_ins.assume_input(name, value)
+
+    def _note(self, note: str) -> None:
+        if note not in self.assumptions:
+            self.assumptions.append(note)
+
     def _assume_nonzero(self, vector: Tensor, as_tuple: bool) -> Any:
         """Return the positions of the non-zero elements of a vector, which all are taken to be."""
         length = int(vector.shape[0])
         note = f"all {length} elements of a vector that a loop runs over are taken to be non-zero"
-        if note not in self.assumptions:
-            self.assumptions.append(note)
+        self._note(note)
         with _disable_current_modes():
             positions = torch.arange(length)
             return (positions,) if as_tuple else positions.unsqueeze(1)

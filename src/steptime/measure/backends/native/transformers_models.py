@@ -1,5 +1,6 @@
 """Models of transformers: as code, by their class, with no weights and no download."""
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -203,18 +204,21 @@ def describe_input_fault(model: nn.Module) -> str:
 
 
 def _main_input_of(model: nn.Module) -> str:
-    return str(getattr(model, MAIN_INPUT, "input_ids"))
+    name = getattr(model, MAIN_INPUT, "input_ids")
+    return str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
 
 
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first."""
     main = _main_input_of(model)
+    arguments = [*inspect.signature(model.forward).parameters]
+    proposals = list(propose_model_inputs(main, config, BATCH, arguments))
     # First those with all required arguments, then all (as some signatures require too much), and
     # last those with guesses for the arguments that lack.
-    for proposal in propose_model_inputs(main, config, BATCH):
+    for proposal in proposals:
         lacking = missing_arguments(model, proposal)
         if not lacking:
             yield proposal
-    yield from propose_model_inputs(main, config, BATCH)
-    for proposal in propose_model_inputs(main, config, BATCH):
+    yield from proposals
+    for proposal in proposals:
         yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
