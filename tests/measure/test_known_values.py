@@ -257,6 +257,29 @@ def test_no_value_of_an_input_is_said_where_none_decides(tmp_path):
     assert INPUTS_NOTE not in str(graph.remarks)
 
 
+class MakesGrid(nn.Module):
+    """A layer on coordinates of a grid, whose height and width lie in a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 8)
+
+    def forward(self, x):
+        shapes = torch.tensor([[x.shape[2], x.shape[3]]])
+        height, width = shapes[0, 0], shapes[0, 1]
+        rows = self.layer((torch.arange(0, height) / height)[:, None])
+        columns = self.layer((torch.arange(0, width) / width)[:, None])
+        return x + (rows[:, None] + columns[None]).mean(-1)
+
+
+def test_sizes_in_a_tensor_of_numbers_are_known(tmp_path):
+    module, batch = MakesGrid(), 3
+    inputs = {"x": ((2, 1, 6, 5), "float32")}
+    graph = build_exported(module, inputs, tmp_path / "net.pt2", batch)
+    assert count_products(graph) == count_by_torch(module, torch.zeros(batch, 1, 6, 5))
+    assert "values decide" not in str(graph.remarks)
+
+
 class HearsAndReads(nn.Module):
     """A model of words and of sound, which needs both though its signature names neither."""
 
