@@ -135,8 +135,8 @@ def _export_with_assumptions(
         exported = _export_with_values(network, buffers, inputs, axis)
         if exported is not None:
             program, assumptions = exported[1], exported[3]
-            has_known_sizes = not _has_value_sizes(program) and INPUTS_NOTE not in assumptions
-            if buffers or has_known_sizes:
+            has_fixed_sizes = not _has_value_sizes(program) and INPUTS_NOTE not in assumptions
+            if buffers or has_fixed_sizes:
                 return exported
     return (*plain, [])
 
