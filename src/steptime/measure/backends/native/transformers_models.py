@@ -29,6 +29,7 @@ from steptime.measure.backends.native.packed_model import propose_packed_models
 BATCH = 2
 MAX_CPU_PARAMETERS = 500_000_000  # of a model that is made with values, since it reads some
 TYPE_FIELD = "model_type"
+PLACEHOLDER_FIELD = "_backends"  # of a class that stands for one whose libraries are missing
 MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
 BASE_MAPPINGS = (  # tables of classes by type, where a file names no class
     "MODEL_MAPPING_NAMES",
@@ -108,11 +109,18 @@ def find_class_name(library: Any, kind: str) -> str:
 
 
 def find_class(library: Any, name: str, place: str) -> Any:
-    """Return a class of models; raises `InputError` for another name."""
+    """Return a class of models.
+
+    Raises:
+        InputError: for another name, and a class that needs a library which is not installed.
+    """
     model_class: Any = getattr(library, name, None)
     is_module = isinstance(model_class, type) and issubclass(model_class, nn.Module)
     if is_module and model_class.config_class:
         return model_class
+    missing_libraries = getattr(model_class, PLACEHOLDER_FIELD, [])
+    if missing_libraries:
+        raise InputError(f"{place}: {name} needs {' and '.join(missing_libraries)}, not installed")
     class_names = [key for key in dir(library) if key.endswith(("Model", "LM", "Generation"))]
     raise unknown("class or model_type of transformers", name, class_names, place)
 
