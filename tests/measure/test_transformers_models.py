@@ -43,3 +43,21 @@ def test_the_first_of_several_main_inputs_is_proposed_first():
     _, inputs = find_inputs(SeesAndIsTold(), SimpleNamespace(image_size=32))
     assert inputs["pixel_values"] == ((2, 3, 32, 32), "float32")
     assert [*inputs] == ["pixel_values", "task_inputs"]
+
+
+class StacksFrames(nn.Module):
+    """A model of sound whose frames are stacked by four before it."""
+
+    main_input_name = "input_features"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4 * 20, 8)
+
+    def forward(self, input_features):
+        return self.layer(input_features)
+
+
+def test_features_are_as_wide_as_the_first_layer_where_the_configuration_misleads():
+    _, inputs = find_inputs(StacksFrames(), SimpleNamespace(num_mel_bins=20))
+    assert inputs["input_features"][0][-1] == 4 * 20

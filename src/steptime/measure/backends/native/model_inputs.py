@@ -4,8 +4,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 
+from torch import nn
+
 from steptime.measure.backends.native.inputs import Spec
 
+TOKEN_INPUT = "input_ids"  # the main input of a model that names none
 TOKENS = 128  # of a sequence
 TARGET_TOKENS = 64  # that a decoder beside an encoder reads
 IMAGE_SIZES = (224, 256, 384, 512)  # tried where a configuration says none
@@ -19,6 +22,7 @@ MAX_LACKING, MAX_GUESSES = 2, 8  # arguments, and shapes that are tried of them
 HIDDEN_INPUTS = ("latents", "audio_mel", "state", "hidden_states")  # as wide as the model
 PATCH = 16  # pixels along a side of a patch, where a configuration says none
 SOUND_INPUTS = ("input_features", "input_values")
+MAX_FIRST_LAYERS = 4  # whose widths are tried as that of the main input
 BOX = 4  # numbers that say a box
 PARTS = (
     "",
@@ -58,15 +62,23 @@ def propose_model_inputs(
         for addition in additions:
             yield {main: spec, **addition}
     # Models of several inputs: token IDs with the main input, or the main input with an image.
-    if main != "input_ids":
+    if main != TOKEN_INPUT:
         words = _tokens(config, batch)
         for spec in _main_specs(main, config, batch):
-            yield {"input_ids": words, main: spec}
-            yield {"input_ids": words, main: spec, **_decoder_tokens(batch)}
+            yield {TOKEN_INPUT: words, main: spec}
+            yield {TOKEN_INPUT: words, main: spec, **_decoder_tokens(batch)}
     # What it sees or hears beside its main input, where it has such an argument.
     for name in ("pixel_values", *(name for name in SOUND_INPUTS if name in arguments)):
         for spec in _main_specs(name, config, batch):
             yield {main: next(_main_specs(main, config, batch)), name: spec}
+
+
+def propose_layer_inputs(main: str, model: nn.Module, batch: int) -> Iterator[dict[str, Spec]]:
+    """Yield features as wide as the first linear layers take, where a configuration misleads."""
+    layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    widths = dict.fromkeys(layer.in_features for layer in islice(layers, MAX_FIRST_LAYERS))
+    for width in widths:
+        yield {main: ((batch, TOKENS, width), "float32")}
 
 
 def complete_inputs(

@@ -23,7 +23,12 @@ from steptime.measure.backends.native.making import (
     make_module,
     without_values,
 )
-from steptime.measure.backends.native.model_inputs import complete_inputs, propose_model_inputs
+from steptime.measure.backends.native.model_inputs import (
+    TOKEN_INPUT,
+    complete_inputs,
+    propose_layer_inputs,
+    propose_model_inputs,
+)
 from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
@@ -212,7 +217,7 @@ def describe_input_fault(model: nn.Module) -> str:
 
 
 def _main_input_of(model: nn.Module) -> str:
-    name = getattr(model, MAIN_INPUT, "input_ids")
+    name = getattr(model, MAIN_INPUT, TOKEN_INPUT)
     return str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
 
 
@@ -230,3 +235,5 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     yield from proposals
     for proposal in proposals:
         yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+    if main != TOKEN_INPUT:
+        yield from propose_layer_inputs(main, model, BATCH)
