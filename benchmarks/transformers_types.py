@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -122,7 +123,8 @@ def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
     except Exception:  # noqa: BLE001  # it reads values
         network, counter = without_values(model), FlopCounterMode(display=False)
         values = keep_small_values(network, list_value_buffers(model))
-        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad(), values:
+        fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        with fake, counter, torch.no_grad(), values:
             by_place, by_name = tensors_of(inputs)
             with sdpa_kernel(SDPBackend.MATH):
                 network(*by_place, **by_name)

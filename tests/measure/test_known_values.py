@@ -214,6 +214,22 @@ def test_an_export_in_two_types_takes_no_memory_for_weights(tmp_path):
     assert count_products(graph) == 2 * batch * width * width
 
 
+class PadsAndCasts(PadsByBuffers):
+    """A padded convolution whose result the module normalises in float32."""
+
+    def forward(self, x):
+        return super().forward(x).float().softmax(-1).to(x.dtype)
+
+
+def test_a_module_with_values_is_exported_in_two_types(tmp_path):
+    path = tmp_path / "net.pt2"
+    export(PadsAndCasts(), {"x": ((2, 3, 30), "float32")}, path, {})
+    program = torch.export.load(path)
+    assert program.state_dict["convolution.weight"].dtype == torch.bfloat16
+    graph = build_step(make_workload(read_model(str(path)), 3, "float32", "infer"))
+    assert count_products(graph) == count_by_torch(PadsByBuffers(), torch.zeros(3, 3, 30))
+
+
 def test_a_copy_in_another_type_keeps_ties_and_values_of_small_buffers():
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), PadsByBuffers())
     module[1].weight = module[0].weight

@@ -11,6 +11,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ MAX_LOOP = 1024  # elements of a vector whose non-zero ones a loop runs over, su
 INPUTS_NOTE = (
     f"integer inputs are taken to be {ORDINARY_ID} and masks to be 1 where a value of them decides"
 )
+_MODULES_WITH_VALUES: WeakSet[nn.Module] = WeakSet()  # those that compute with values now
 _FACTORIES = (torch.tensor, torch.as_tensor, torch.arange)
 _POSITIONS_OF_NONZERO = (torch.nonzero, Tensor.nonzero)
 _SIZE_METHODS = (  # methods of tensors whose further arguments are sizes
@@ -81,9 +83,11 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
         return result
 
     module.forward = forward_with_values
+    _MODULES_WITH_VALUES.add(module)
     try:
         yield assumptions
     finally:
+        _MODULES_WITH_VALUES.discard(module)
         if overrides:
             module.forward = forward
         else:
@@ -91,6 +95,24 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
         for owner, name, buffer in hidden:
             del owner.__dict__[name]
             owner._buffers[name] = buffer  # noqa: SLF001  # as it was before
+
+
+@contextlib.contextmanager
+def keep_values_of_copy(module: nn.Module, copied: nn.Module) -> Iterator[None]:
+    """Let a copy of a module compute with values in the block, if the module does so now.
+
+    Raises:
+        ValueError: for a module whose `forward` is not that of its class, which a copy shares.
+    """
+    if module not in _MODULES_WITH_VALUES:
+        yield
+        return
+    forward_of_class = getattr(module.forward, "__wrapped__", None)
+    if getattr(forward_of_class, "__self__", None) is not module:
+        raise ValueError("a forward of its own would run the module, not its copy")
+    del copied.forward  # it would run the module
+    with keep_small_values(copied, ()):  # its buffers are plain attributes already
+        yield
 
 
 class KnownValues(TorchFunctionMode):
