@@ -38,7 +38,11 @@ from steptime.measure.backends.native.inputs import (
     specs_of,
     tensors_of,
 )
-from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
+from steptime.measure.backends.native.known_values import (
+    INPUTS_NOTE,
+    keep_small_values,
+    list_value_buffers,
+)
 from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
@@ -127,10 +131,13 @@ def _export_with_assumptions(
         if exported is None:
             raise
         return exported
-    if buffers and _has_value_sizes(plain[1]):
+    if _has_value_sizes(plain[1]):
         exported = _export_with_values(network, buffers, inputs, axis)
         if exported is not None:
-            return exported
+            program, assumptions = exported[1], exported[3]
+            has_fixed_sizes = not _has_value_sizes(program) and INPUTS_NOTE not in assumptions
+            if buffers or has_fixed_sizes:
+                return exported
     return (*plain, [])
 
 
