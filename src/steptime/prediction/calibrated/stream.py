@@ -11,6 +11,7 @@ from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
     TimeParts,
+    ceil,
     latency_s,
     memory_rate,
     miss_share,
@@ -53,8 +54,25 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
+    if kernels.kind == "scale":
+        wait_s = wait_s + latency_s(device, constants, "kernels.scale_s")
+    if kernels.kind == "cast" and kernels.figures:
+        compute_s = compute_s + _cast_rows_s(kernels, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return TimeParts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
+
+
+def _cast_rows_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of blocks of threads that each find the scale of a row and cast it.
+
+    300 rows of 4,096 numbers on 100 multiprocessors take three times `kernels.cast_row_s`, and
+    three times 4,096 `kernels.cast_number_s`.
+    """
+    rows, width = kernels.figures
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    row_s = latency_s(device, constants, "kernels.cast_row_s")
+    number_s = latency_s(device, constants, "kernels.cast_number_s")
+    return ceil(rows, multiprocessors) * row_s + rows * width / multiprocessors * number_s
 
 
 def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
