@@ -135,6 +135,27 @@ def test_prompts_bring_keys_and_values_into_the_cache():
     assert added_s == pytest.approx(2 * moved_bytes / float(memory_rate(device, device.constants)))
 
 
+def test_a_layer_of_experts_moves_its_rows_between_kernels():
+    shapes = ((1, 100, 512), (1, 100, 8), (8, 2 * 256, 512), (8, 512, 256))
+    attrs = {"per_token": 2, "activation": "swiglu"}
+    rows, device = priced("experts", shapes, attrs, "bfloat16", "vllm-2026")
+    assert [group.kind for group in rows] == ["route", "experts"]
+    # 200 rows, of 512 of the token, 512 of the first product and 256 of its activation
+    moved_bytes = 2 * 2 * 200 * (512 + 512 + 256)
+    assert float(rows[0].bytes[0]) == moved_bytes
+    long = rows[0]._replace(bytes=rows[0].bytes * 10**6)  # beyond the cache
+    assert float(stream(long, device, device.constants).memory_s[0]) == pytest.approx(
+        2 * 10**6 * moved_bytes / float(memory_rate(device, device.constants)), rel=0.01
+    )
+    times = [
+        float(stream(rows[0], device, {**device.constants, "kernels.experts_s": one}).memory_s[0])
+        for one in (0, 40 * US)
+    ]
+    assert times[1] - times[0] == pytest.approx(scaled(40 * US, device))
+    plain, _ = priced("experts", shapes, attrs, "bfloat16", "torch-eager")
+    assert [group.kind for group in plain] == ["experts"]
+
+
 def test_a_window_and_whole_scores_are_tiled_at_both_edges_and_at_none():
     named = {"kernels.softmax_tensor": 0.0, "kernels.prefill_block_tensor_s": 0.0}
     shape = (1, 1024, 1024, 64)

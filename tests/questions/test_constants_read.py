@@ -160,6 +160,11 @@ def names():
 ENGINES = ("vllm-2026", "sglang-2025", "trt-llm-2025")
 OF_ENGINES = {  # shapes and attributes of what engines run by kernels of their own
     "linear": ("float8", ((64, 512), (512, 512)), {}),
+    "experts": (
+        "bfloat16",
+        ((1, 64, 64), (1, 64, 4), (4, 128, 64), (4, 64, 64)),
+        {"per_token": 2, "activation": "swiglu"},
+    ),
     "attention": ("bfloat16", ((2, 64, 512), (2, 64, 128), (2, 64, 128)), {"causal": True}),
     "decode": ("bfloat16", ((2, 1, 512), (2, 64, 128), (2, 64, 128)), {"causal": False}),
 }
@@ -173,8 +178,9 @@ def read_kernels_of_engines(names: set[str]) -> None:
         for kind, (dtype, shapes, attrs) in OF_ENGINES.items():
             if dtype not in device.datasheet.peak_flop_per_s:
                 continue
-            heads = {} if kind == "linear" else {"heads": 8, "kv_heads": 2}
-            op = "linear" if kind == "linear" else "attention"
+            is_attention = kind in ("attention", "decode")
+            heads = {"heads": 8, "kv_heads": 2} if is_attention else {}
+            op = "attention" if is_attention else kind
             kernels = op_kernels(op, shapes, {**heads, **attrs}, dtype, settings=settings)
             case = Case(kernels, device, 1.0, op, "repeated", stack=stack)
             constants = Reads(seen.constants, names)

@@ -17,13 +17,12 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.hardware.file_cache import read_cached
-from steptime.hardware.stack import Stack
 from steptime.network.ops import OPS, kind_row, output_names, outputs_of, resolve_alias
-from steptime.network.ops.sequence import describe_heads
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.hosts import on_usual_host
+from steptime.prediction.engine_kernels import adapt_to_engine
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.low_products import LOW_KINDS, lower_products
 from steptime.prediction.lower import lower
@@ -289,7 +288,7 @@ def _lower_single_op(
     stack = catalog.stack(settings.stack)
     if pass_ == "forward":
         lowered = lower_products(lower(graph, dtype, settings), graph, low_operand_type, stack)
-        return _describe_engine_heads(_without_stack_limits(lowered.kernels), graph, stack)
+        return adapt_to_engine(_without_stack_limits(lowered.kernels), graph, stack)
     trained_inputs = tuple(
         name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
     )
@@ -333,24 +332,6 @@ def _add_loss(graph: Graph, trained_inputs: tuple[str, ...], dtype: str) -> Grap
         inputs=tuple(name for name in graph.inputs if name not in trained_inputs),
         weights=trained_inputs,  # since weights alone get a gradient
         outputs=("loss",),
-    )
-
-
-def _describe_engine_heads(
-    kernels: tuple[Kernel, ...], graph: Graph, stack: Stack
-) -> tuple[Kernel, ...]:
-    """Return kernels with the figures of an attention that a stack runs by kernels of its own.
-
-    Steps of networks and of servers have none: their constants were fitted with the library's.
-    """
-    (op,) = graph.ops
-    if op.kind != "attention" or "kernels.attention_s" not in stack.kernels:
-        return kernels
-    return tuple(
-        kernel._replace(figures=describe_heads(op, kernel.products[0]))
-        if kernel.kind == "attention" and kernel.products
-        else kernel
-        for kernel in kernels
     )
 
 

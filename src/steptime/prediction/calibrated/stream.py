@@ -19,6 +19,10 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.kernels import Rows
 
+ENGINE_CALLS = {  # kinds that stand for several kernels of an engine: the constant of their calls
+    "scale": "kernels.scale_s",
+    "route": "kernels.experts_s",
+}
 REDUCING = {  # kinds that reduce rows: the constant for the share of bytes that is read again
     **dict.fromkeys(
         ("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), "stream.softmax_again"
@@ -54,8 +58,10 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
-    if kernels.kind == "scale":
-        wait_s = wait_s + latency_s(device, constants, "kernels.scale_s")
+    if kernels.kind == "route":
+        moved_bytes = moved_bytes * constants["kernels.routed_moves"]
+    if kernels.kind in ENGINE_CALLS:
+        wait_s = wait_s + latency_s(device, constants, ENGINE_CALLS[kernels.kind])
     if kernels.kind == "cast" and kernels.figures:
         compute_s = compute_s + _cast_rows_s(kernels, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
