@@ -31,7 +31,7 @@ from steptime.prediction.conformal import (
     SERVINGS,
     TRAININGS,
 )
-from validation.blind.kernels import read_products
+from validation.blind.kernels import read_kernels
 from validation.blind.tables import ADDED, TABLES
 from validation.fitting.plans import files
 from validation.layouts import tables_in
@@ -127,8 +127,8 @@ def read_blind(data: Path) -> Iterator[Residual]:
             for residual in residuals_of(row, table.added):
                 is_fitted = table.is_fitted(residual.quantity, residual.device)
                 yield residual._replace(added="") if is_fitted else residual
-    for row in read_products(data, METHOD):
-        yield from residuals_of(row, ADDED)
+    for row, is_blind in read_kernels(data, METHOD):
+        yield from residuals_of(row, ADDED if is_blind else "")
 
 
 def _answer(rows: Iterable[tuple[str, str, tuple[Question, Reply] | InputError]]) -> Iterator[Row]:

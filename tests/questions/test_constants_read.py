@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import kinds_of_use, stack_uses
 from steptime.planning.ranks.rank_setup import RankSetup
 from steptime.prediction.calibrated import method as calibrated
+from steptime.prediction.kernel import Settings
 from steptime.prediction.steps import step_setup
 from steptime.prediction.training import in_training
 
@@ -151,7 +153,38 @@ def names():
             of_timing = {name: one.value for name, one in conditions().items()}
             constants = Reads({**seen.constants, **of_timing}, found)
             assert np.isfinite(Columns(cases).predict_intervals(constants)).all()
+        read_kernels_of_engines(found)
     return found
+
+
+ENGINES = ("vllm-2026", "sglang-2025", "trt-llm-2025")
+OF_ENGINES = {  # shapes and attributes of what engines run by kernels of their own
+    "linear": ("float8", ((64, 512), (512, 512)), {}),
+    "experts": (
+        "bfloat16",
+        ((1, 64, 64), (1, 64, 4), (4, 128, 64), (4, 64, 64)),
+        {"per_token": 2, "activation": "swiglu"},
+    ),
+    "attention": ("bfloat16", ((2, 64, 512), (2, 64, 128), (2, 64, 128)), {"causal": True}),
+    "decode": ("bfloat16", ((2, 1, 512), (2, 64, 128), (2, 64, 128)), {"causal": False}),
+}
+
+
+def read_kernels_of_engines(names: set[str]) -> None:
+    """Price what engines run by kernels of their own, on GPUs of three kinds."""
+    for stack, name in itertools.product(ENGINES, ("a100", "l40s", "b200")):
+        device, settings = catalog.device(name), Settings(stack=stack)
+        seen = calibrated.METHOD.derate(device, "bfloat16", settings)
+        for kind, (dtype, shapes, attrs) in OF_ENGINES.items():
+            if dtype not in device.datasheet.peak_flop_per_s:
+                continue
+            is_attention = kind in ("attention", "decode")
+            heads = {"heads": 8, "kv_heads": 2} if is_attention else {}
+            op = "attention" if is_attention else kind
+            kernels = op_kernels(op, shapes, {**heads, **attrs}, dtype, settings=settings)
+            case = Case(kernels, device, 1.0, op, "repeated", stack=stack)
+            constants = Reads(seen.constants, names)
+            assert np.isfinite(Columns([case]).predict_intervals(constants)).all()
 
 
 OWNERS = ("gpu", "cpu", "host", "link")

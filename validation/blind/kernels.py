@@ -1,57 +1,150 @@
-"""Blind kernels: matrix products of serving engines in 16, 8 and 4 bit, one GPU at a time."""
+"""Kernels of serving engines, under the stack of the engine: matrix products and attention."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.plan_rows import Question
 from steptime.core.errors import InputError
 from steptime.core.tables.table_files import table_rows
 from steptime.hardware import catalog
+from steptime.hardware.software import resolve_stack
+from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.method import Method
 from validation.blind.cells import Cells
 from validation.score import CaseAnswer
 from validation.ways import Row
 
-TABLE = "kernels/gemm.csv.gz"
 CAMPAIGN = "ai-dynamo/aiconfigurator x NVIDIA"
 DRAW = 40  # of so many rows one is asked
+ENGINES = {"trtllm": "trt-llm", "sglang": "sglang", "vllm": "vllm"}  # families of stacks
 DTYPES = {  # by the words of the source; those of 128 x 128 blocks wait for the host in part
     "bfloat16": "bfloat16",
     "fp8": "float8",
     "fp8_static": "float8",
     "nvfp4": "float4",
 }
+SHORTEST_S = 1e-4  # of attention: shorter rows are floors of several kernels (README, trap 1)
 
 
-def read_products(data: Path, method: str | Method) -> Iterator[Row]:
-    """Yield the products of the table, with what is predicted of them, type by type."""
-    for dtype in dict.fromkeys(DTYPES.values()):
+class KernelTable(NamedTuple):
+    """Rows of the kernel tables that are drawn together.
+
+    Attributes:
+        label: the name of the set.
+        path: the file, in the folder of reference data.
+        kind: the kind of op.
+        accepts: whether a row belongs to it.
+        lower: returns the kernels of a row under a stack.
+        is_blind: whether the rows told no constant.
+    """
+
+    label: str
+    path: str
+    kind: str
+    accepts: Callable[[Cells], bool]
+    lower: Callable[[Cells, Settings], tuple[Kernel, ...]]
+    is_blind: bool
+
+
+def read_kernels(data: Path, method: str | Method) -> Iterator[tuple[Row, bool]]:
+    """Yield rows of the kernel tables with their predictions, and whether they are blind."""
+    for table in _list_tables():
         lines = (
             (line, cells)
-            for line, cells in table_rows(data / TABLE, {})
-            if DTYPES.get(str(cells["dtype"])) == dtype and cells["draw"] == "newest"
+            for line, cells in table_rows(data / table.path, {})
+            if cells["draw"] == "newest" and table.accepts(cells)
         )
         for line, cells in islice(lines, 0, None, DRAW):
             try:
-                case = _product(cells, dtype)
+                case = _make_case(table, cells)
             except InputError:
                 continue
             question = Question(
-                f"AIConfigurator, newest products in {dtype}",
-                f"gemm.csv.gz:{line}",
+                table.label,
+                f"{Path(table.path).name}:{line}",
                 CaseAnswer(case),
                 {"device": case.device.name},
                 {},
                 {"seconds": case.seconds},
                 campaign=CAMPAIGN,
             )
-            yield Row("blind", question, question.reply(method))
+            yield Row("blind", question, question.reply(method)), table.is_blind
 
 
-def _product(cells: Cells, dtype: str) -> Case:
-    tokens, outputs, inputs = (int(cells[name]) for name in "mnk")
-    kernels = op_kernels("linear", ((tokens, inputs), (outputs, inputs)), {}, dtype)
+def _list_tables() -> Iterator[KernelTable]:
+    """Yield the products by type, and attention of prompts and of new tokens in 16 bit."""
+    for dtype in dict.fromkeys(DTYPES.values()):
+        yield KernelTable(
+            f"AIConfigurator, newest products in {dtype}",
+            "kernels/gemm.csv.gz",
+            "linear",
+            partial(_has_dtype, dtype),
+            _lower_product,
+            is_blind=dtype != "float8",  # casts of stacks were fitted on them
+        )
+    for phase, file in (
+        ("prompts", "attention_context"),
+        ("new tokens", "attention_generation"),
+    ):
+        yield KernelTable(
+            f"AIConfigurator, attention of {phase}",
+            f"kernels/{file}.csv.gz",
+            "attention",
+            _is_long_attention,
+            _lower_attention,
+            is_blind=False,
+        )
+
+
+def _has_dtype(dtype: str, cells: Cells) -> bool:
+    return DTYPES.get(str(cells["dtype"])) == dtype
+
+
+def _make_case(table: KernelTable, cells: Cells) -> Case:
+    stack = resolve_stack(ENGINES[str(cells["engine"])])
+    kernels = table.lower(cells, Settings(stack=stack))
     device = catalog.device(cells["device"])
-    return Case(kernels, device, float(cells["seconds"]), "linear", "repeated")
+    seconds = float(cells["seconds"])
+    return Case(kernels, device, seconds, table.kind, "repeated", stack=stack)
+
+
+def _lower_product(cells: Cells, settings: Settings) -> tuple[Kernel, ...]:
+    tokens, outputs, inputs = (int(cells[name]) for name in "mnk")
+    shapes = ((tokens, inputs), (outputs, inputs))
+    return op_kernels("linear", shapes, {}, DTYPES[str(cells["dtype"])], settings=settings)
+
+
+def _is_long_attention(cells: Cells) -> bool:
+    """Return whether a row is attention of one type that takes more than the floor."""
+    is_half = cells["dtype"] == cells["kv_cache_dtype"] == "bfloat16"
+    return is_half and float(cells["seconds"]) >= SHORTEST_S
+
+
+def _lower_attention(cells: Cells, settings: Settings) -> tuple[Kernel, ...]:
+    batch, queries, cached, heads, key_heads, width = (
+        int(cells[name])
+        for name in (
+            "batch_size",
+            "isl",
+            "step",
+            "num_heads",
+            "num_key_value_heads",
+            "head_dim",
+        )
+    )
+    keys = queries + cached
+    shapes = tuple(
+        (batch, length, count * width)
+        for length, count in ((queries, heads), (keys, key_heads), (keys, key_heads))
+    )
+    attrs = {
+        "heads": heads,
+        "kv_heads": key_heads,
+        "causal": cells["table"] == "context_attention",
+        "window": int(cells["window_size"] or 0),
+    }
+    return op_kernels("attention", shapes, attrs, "bfloat16", settings=settings)

@@ -17,11 +17,12 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.hardware.file_cache import read_cached
-from steptime.network.ops import kind_row, output_names, outputs_of, resolve_alias
+from steptime.network.ops import OPS, kind_row, output_names, outputs_of, resolve_alias
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.hosts import on_usual_host
+from steptime.prediction.engine_kernels import adapt_to_engine
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.low_products import LOW_KINDS, lower_products
 from steptime.prediction.lower import lower
@@ -183,7 +184,7 @@ def op_kernels(
     gradients: Collection[int] | None = None,
     settings: Settings = SETTINGS,
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of one op, in the best version of its library whatever the stack.
+    """Return the kernels of one op.
 
     Args:
         kind: a kind of the op table or an alias (`KIND_ALIASES`).
@@ -193,7 +194,7 @@ def op_kernels(
         dtype: the type of its inputs.
         pass_: `forward`, `backward`, or both.
         gradients: indices of the inputs whose gradients the backward pass computes, None for all.
-        settings: settings of the lowering to kernels.
+        settings: settings of the lowering to kernels, with the stack whose kernels run.
 
     Raises:
         ShapeError: if the op cannot take these inputs.
@@ -284,20 +285,21 @@ def _lower_single_op(
             f"has no products of {low_operand_type} operands; those that have: {kinds}"
         )
     graph = _single_op_graph(kind, shapes, dict(attrs), compute_dtype)
+    stack = catalog.stack(settings.stack)
     if pass_ == "forward":
-        lowered = lower_products(lower(graph, dtype, settings), graph, low_operand_type)
-        return _without_stack_limits(lowered.kernels)
+        lowered = lower_products(lower(graph, dtype, settings), graph, low_operand_type, stack)
+        return adapt_to_engine(_without_stack_limits(lowered.kernels), graph, stack)
     trained_inputs = tuple(
         name for i, name in enumerate(graph.inputs) if gradients is None or i in gradients
     )
     # The backward pass of a single op needs a loss; kernels of loss and update are left out below.
     training = training_graph(_add_loss(graph, trained_inputs, compute_dtype), "sgd")
     passes = ("backward",) if pass_ == "backward" else ("forward", "backward")
-    kernels = lower_products(lower(training, dtype, settings), training, low_operand_type).kernels
+    lowered = lower_products(lower(training, dtype, settings), training, low_operand_type, stack)
     return _without_stack_limits(
         # "op" is the name that `_single_op_graph` gives.
         kernel
-        for kernel in kernels
+        for kernel in lowered.kernels
         if kernel.op == "op" and kernel.pass_ in passes
     )
 
@@ -334,8 +336,14 @@ def _add_loss(graph: Graph, trained_inputs: tuple[str, ...], dtype: str) -> Grap
 
 
 def _without_stack_limits(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """Return kernels that no stack limits; the dilation of a convolution stays."""
-    return tuple(kernel if kernel.window else kernel._replace(figures=()) for kernel in kernels)
+    """Return kernels without the widths up to which a stack keeps recurrent weights."""
+    return tuple(
+        kernel._replace(figures=()) if _is_recurrent(kernel) else kernel for kernel in kernels
+    )
+
+
+def _is_recurrent(kernel: Kernel) -> bool:
+    return kernel.kind in OPS and OPS[kernel.kind].work == "recurrent"
 
 
 def step_kernels(

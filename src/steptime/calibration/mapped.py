@@ -43,6 +43,7 @@ from steptime.records.readers.sources import RecordSource, Unread, list_sources
 from steptime.records.row import group_by
 
 Row = Mapping[str, Any]
+Options = Mapping[str, str]  # of methods
 Table = Path | RecordSource | Iterable[Row]
 NumberedRow = tuple[int, MappedRow | InputError]  # the number of a line, and its row
 # Of `RowKeys`, those that say how a table is read.
@@ -286,18 +287,18 @@ class _NetworkKernels:
         self.layout = layout
         rows = (row for _, row in table_rows(folder / layout.file, words))
         self.rows_by_network = group_by(rows, lambda row: row.get(layout.by))
-        self._kernels: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
+        self._kernels: dict[tuple[Any, ...], tuple[Kernel, ...]] = {}
 
-    def kernels(self, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
+    def kernels(self, row: Row, dtype: str, options: Options) -> tuple[Kernel, ...]:
         """Return the kernels of a row's network."""
         network = row.get(self.layout.by)
         if network not in self.rows_by_network:
             networks = map(str, self.rows_by_network)
             raise unknown(self.layout.by, network, networks, self.layout.file)
-        key = network, dtype, tf32
+        key = network, dtype, tuple(options.items())
         if key not in self._kernels:
             part_rows = self.rows_by_network[network]
-            kernels = [_kernels_of_ops(self.layout.ops, part, dtype, tf32) for part in part_rows]
+            kernels = [_kernels_of_ops(self.layout.ops, part, dtype, options) for part in part_rows]
             self._kernels[key] = tuple(chain.from_iterable(kernels))
         return self._kernels[key]
 
@@ -314,8 +315,8 @@ def _make_case(
         return None
     dtype = find_dtype(row.text(keys.dtype) or "float32")
     method_options = _method_options(row)
-    tf32 = method_options.get("tf32", "")
     stack = row.text(keys.stack)
+    op_options = {**stack_option(stack), **method_options}
     family = row.text(keys.family)
     workload = None
     if keys.model:
@@ -327,9 +328,9 @@ def _make_case(
         family = family or (workload.label if keys.quantities else "")
         kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif network_kernels is not None:
-        kernels = network_kernels.kernels(row.values, dtype, tf32)
+        kernels = network_kernels.kernels(row.values, dtype, op_options)
     else:
-        kernels = _kernels_of_ops(keys.ops or [keys], row.values, dtype, tf32)
+        kernels = _kernels_of_ops(keys.ops or [keys], row.values, dtype, op_options)
     default_kind = workload.model if workload else row.text(keys.kind)
     default_condition: Condition = "step" if keys.quantities else "isolated"
     return Case(
@@ -361,24 +362,22 @@ def _method_options(row: MappedRow) -> dict[str, str]:
     return {name: text for name, text in options.items() if text}
 
 
-def _kernels_of_ops(ops: Iterable[OpOf], row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
+def _kernels_of_ops(
+    ops: Iterable[OpOf], row: Row, dtype: str, options: Options
+) -> tuple[Kernel, ...]:
     """Return the kernels of all ops whose filter takes the row."""
-    kernels: list[Kernel] = []
-    for op in ops:
-        if not op.row_filter or formula(op.row_filter)(row):
-            kernels += _op_kernels(op, row, dtype, tf32)
-    return tuple(kernels)
+    used_ops = [op for op in ops if not op.row_filter or formula(op.row_filter)(row)]
+    return tuple(chain.from_iterable(_op_kernels(op, row, dtype, options) for op in used_ops))
 
 
-def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
+def _op_kernels(op: OpOf, row: Row, dtype: str, options: Options) -> tuple[Kernel, ...]:
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(size_of(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _evaluate_attr(value, row) for name, value in op.attrs.items()}
     op_dtype = find_dtype(fill_braces(op.dtype, row)) if op.dtype else dtype
     kind = fill_braces(op.kind, row)
-    method_options = {"tf32": tf32} if tf32 else {}
+    settings = CALIBRATED.with_options(options).settings
     try:
-        settings = CALIBRATED.with_options(method_options).settings
         kernels = op_kernels(kind, shapes, attrs, op_dtype, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
         # A TypeError names the op's inner function: "<...>.outputs() missing 1 required ...".

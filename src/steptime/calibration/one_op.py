@@ -12,6 +12,7 @@ from steptime.core.tables.table import make_facts_table, make_frame
 from steptime.core.units import format_interval
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.hardware.software import resolve_stack
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import Method
@@ -27,6 +28,7 @@ class KernelTime:
         dtype: the type of the op's inputs.
         condition: `isolated` or `repeated`.
         method: the method that predicted the time.
+        stack: the software whose kernels run, "" where none was named.
         seconds: the predicted time.
         low: lower end of the 80 % interval in seconds, None without one.
         high: upper end of the interval in seconds, None without one.
@@ -38,6 +40,7 @@ class KernelTime:
     dtype: str
     condition: str
     method: str
+    stack: str
     seconds: float
     low: float | None
     high: float | None
@@ -63,6 +66,7 @@ def predict_op(
     pass_: Literal["forward", "backward", "both"] = "forward",  # noqa: S107  # of a step
     method: str | Method = DEFAULT,
     tf32: Literal["auto", "on", "off"] = "auto",
+    stack: str | Path | None = None,
 ) -> KernelTime:
     """Predict the time of one op on a device.
 
@@ -80,15 +84,21 @@ def predict_op(
         method: the method of prediction.
         tf32: whether products of float32 use TF32; `auto` is the stack's default, which is
             convolutions alone.
+        stack: the software whose kernels run: a name, a family or a year as of `predict`
+            (`vllm`, `sglang-2025`), or a file. The kernels of servers cast to 8 bit and attend in
+            ways of their own. Default: the best kernels of the libraries.
 
     Raises:
-        InputError: for an unknown kind, and for shapes that the op cannot take.
+        InputError: for an unknown kind or stack, and for shapes that the op cannot take.
     """
     from steptime.calibration.cases import resolve_kind
     from steptime.calibration.evaluate import score
     from steptime.calibration.mapped import plain_case
 
     used_device = catalog.device(device)
+    stack_name = "" if stack is None else resolve_stack(str(stack))
+    if stack_name:
+        catalog.stack(stack_name)  # raises for a file that is none
     op_kind = resolve_kind(kind)
     row = {
         "kind": op_kind,
@@ -98,6 +108,7 @@ def predict_op(
         "condition": condition,
         "pass": pass_,
         "tf32": tf32,
+        "stack": stack_name or None,
         "seconds": 1.0,  # nothing was measured
     }
     case = plain_case(row, f"op {kind}", used_device)
@@ -110,6 +121,7 @@ def predict_op(
         dtype,
         condition,
         used_method.name,
+        stack_name,
         scored.value,
         scored.low,
         scored.high,

@@ -83,6 +83,7 @@ class Stack:
             host whose `host.factor` is 1; {} where nobody measured them.
         training: constants of a training over many devices (`planning`).
         serving: constants of inference (`serving`).
+        kernels: constants of kernels that it brings itself (`prediction/calibrated`).
         memory: memory of a GPU beside tensors (`prediction/memory.py`); {} where it is not known.
         interval: how far its host and its steps are off (`prediction/calibrated/interval.py`).
         channels_last: whether images lie with their channels last.
@@ -110,6 +111,7 @@ class Stack:
     host: Mapping[str, Constant] = field(default_factory=dict)
     training: Mapping[str, Constant] = field(default_factory=dict)
     serving: Mapping[str, Constant] = field(default_factory=dict)
+    kernels: Mapping[str, Constant] = field(default_factory=dict)
     memory: Mapping[str, Constant] = field(default_factory=dict)
     interval: Mapping[str, Constant] = field(default_factory=dict)
     channels_last: bool = False
@@ -128,8 +130,8 @@ class Stack:
 
     @property
     def uses(self) -> dict[str, Constant]:
-        """The constants of training and of serving, and how far its steps are off."""
-        return {**self.training, **self.serving, **self.interval}
+        """The constants of training, of serving and of kernels, and how far its steps are off."""
+        return {**self.training, **self.serving, **self.kernels, **self.interval}
 
     @property
     def tuning_rules(self) -> tuple[str, ...]:

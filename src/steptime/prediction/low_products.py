@@ -1,11 +1,12 @@
 """Products of linear layers and experts whose operands have 8 or 4 bit."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from steptime.core.dtypes import OPERAND_BYTES, SIZE_BYTES
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.hardware.architectures import has_trait
+from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.prediction.kernel import Kernel
@@ -67,7 +68,7 @@ def find_low_weight_bytes(stack: Stack, device: Device, low: str) -> float | Non
     return copies * OPERAND_BYTES[low]
 
 
-def lower_products(step: Lowered, graph: Graph, low: str) -> Lowered:
+def lower_products(step: Lowered, graph: Graph, low: str, stack: Stack | None = None) -> Lowered:
     """Return a step whose linear layers and experts multiply operands of 8 or 4 bit.
 
     What such ops read is cast once for all of them. Weights are kept as their operands are, so
@@ -77,16 +78,23 @@ def lower_products(step: Lowered, graph: Graph, low: str) -> Lowered:
         step: the kernels of the step.
         graph: the graph of the step.
         low: the type of the operands; "" changes nothing.
+        stack: whose kernels scale and cast the operands of a layer on its own; None for the
+            kernel that casts most quickly, which steps take that know their scales.
     """
     names = find_low_ops(graph, low)
     if not names:
         return step
     ops = {op.name: op for op in graph.ops if op.name in names}
-    return replace(step, kernels=tuple(_lower_kernels(step.kernels, graph, ops, low)))
+    scaling = {} if stack is None else stack.kernels
+    return replace(step, kernels=tuple(_lower_kernels(step.kernels, graph, ops, low, scaling)))
 
 
 def _lower_kernels(
-    kernels: Iterable[Kernel], graph: Graph, ops: dict[str, Op], low: str
+    kernels: Iterable[Kernel],
+    graph: Graph,
+    ops: dict[str, Op],
+    low: str,
+    scaling: Mapping[str, Constant],
 ) -> Iterator[Kernel]:
     """Yield kernels with products in the low type, and the casts of their inputs before them."""
     cast_inputs: set[tuple[str, str]] = set()
@@ -99,8 +107,30 @@ def _lower_kernels(
         # An operand that several products of a pass read is cast once.
         if (op.inputs[0], kernel.pass_) not in cast_inputs:
             cast_inputs.add((op.inputs[0], kernel.pass_))
-            yield make_cast(kernel, source.size, source.dtype, low)
+            yield from _make_scaled_casts(kernel, source, low, scaling)
         yield lower_kernel(kernel, source.dtype, low)
+
+
+def _make_scaled_casts(
+    kernel: Kernel, source: TensorSpec, low: str, scaling: Mapping[str, Constant]
+) -> tuple[Kernel, ...]:
+    """Return the kernels that scale and cast an operand, as the constants of a stack say.
+
+    With `kernels.scale_s` the largest number is found by kernels of their own before the cast; with
+    `kernels.cast_row_s` a block of threads scales and casts a row, and `figures` are rows and
+    width. Operands in 4 bit have a scale for each block of numbers, which is found in the cast.
+    """
+    cast = make_cast(kernel, source.size, source.dtype, low)
+    if not SCALE_READS[low]:
+        return (cast,)
+    if "kernels.scale_s" in scaling:
+        scale_bytes = SCALE_READS[low] * SIZE_BYTES[source.dtype] * source.size
+        scale = cast._replace(kind="scale", bytes=scale_bytes)
+        return scale, cast._replace(bytes=cast.bytes - scale_bytes)
+    if "kernels.cast_row_s" in scaling:
+        width = source.shape[-1]
+        return (cast._replace(figures=(source.size / width, float(width))),)
+    return (cast,)
 
 
 def make_cast(kernel: Kernel, size: int, dtype: str, low: str) -> Kernel:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from steptime.core.graph import Attr, TensorSpec
+from steptime.core.graph import Attr, Op, TensorSpec
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -25,6 +25,8 @@ from steptime.network.ops.table import (
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
+
+MAX_HEAD_WIDTH = 256  # FlashAttention, csrc/flash_attn/src/static_switch.h; TensorRT-LLM, XQA
 
 
 def attention_outputs(
@@ -108,6 +110,18 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
     scores_ahead = 0 if causal else sum_capped(length - 1, window - 1)
     all_scores = length * keys
     return (scores_back + scores_ahead) / all_scores
+
+
+def describe_heads(op: Op, score_product: tuple[int, int, int, int]) -> tuple[float, ...]:
+    """Return the heads of an attention that share a key, and 1 if it has a window, else 0.
+
+    Heads wider than `MAX_HEAD_WIDTH`, as those of a latent cache, run by other kernels: () of them.
+    """
+    heads, kv_heads, window = (
+        float(str(op.attrs.get(name, 0))) for name in ("heads", "kv_heads", "window")
+    )
+    width = score_product[3]
+    return (heads / kv_heads, float(window > 0)) if width <= MAX_HEAD_WIDTH else ()
 
 
 def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:

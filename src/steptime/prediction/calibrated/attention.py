@@ -1,43 +1,32 @@
 """Attention as one kernel, which keeps its scores on the chip."""
 
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
 
 from steptime.core.dtypes import HALVES
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
+from steptime.prediction.calibrated.engine_attention import engine_attention, runs_engine_kernels
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
     TimeParts,
     ceil,
+    padded_width,
     stream_s,
 )
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
 
-WIDTHS = (32, 64, 96, 128, 160, 192, 224, 256)  # of heads that FlashAttention has kernels for
-
-
-def _padded_width(width: Any) -> Any:
-    """Return the width of heads with which the kernel runs: 64 for 40.
-
-    Source: flash-attention, csrc/flash_attn/src/static_switch.h, HEADDIM_SWITCH.
-    """
-    padded = width + 0.0
-    for smaller, wider in pairwise((0, *WIDTHS)):
-        padded = np.where((width > smaller) & (width < wider), wider, padded)
-    return padded
-
 
 def attention(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a fused attention kernel, forward or backward.
 
-    In half precision from Ampere on that is FlashAttention-2, else PyTorch's memory-efficient
-    kernel. The FLOP are those that the stack executes: half under a causal mask.
+    Stacks of inference may bring kernels of their own (`engine_attention.py`). Without them it is
+    FlashAttention-2 in half precision from Ampere on, else PyTorch's memory-efficient kernel. The
+    FLOP are those that the stack executes: half under a causal mask.
     """
+    if runs_engine_kernels(kernels, device, constants):
+        return engine_attention(kernels, device, constants)
     memory_s = stream_s(kernels.bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     # FlashAttention has kernels in half precision alone, and from Ampere on.
@@ -82,6 +71,6 @@ def _flash_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     # The last wave of thread blocks is not full, but takes as long as a full one.
     wave_padding = ceil(blocks, multiprocessors) * multiprocessors / blocks
     # The exponential of a score takes as long as so many more columns of the head.
-    executed_width = _padded_width(width) + constants["attention.softmax"]
+    executed_width = padded_width(width) + constants["attention.softmax"]
     executed_flop = kernels.flop * wave_padding * executed_width / width
     return executed_flop / (device.datasheet.peak_flop_per_s[kernels.dtype] * share)

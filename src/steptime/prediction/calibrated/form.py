@@ -4,6 +4,7 @@ A form is a function that prices kernels of one kind of work, such as matrix pro
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ def ceil(part: Any, size: Any) -> Any:
     return np.ceil(part / size)
 
 
+WIDTHS = (32, 64, 96, 128, 160, 192, 224, 256)  # of heads that FlashAttention has kernels for
 MULTIPROCESSORS = 64  # of a device whose file does not say
 CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
 CACHE_EDGE_POWER = 3  # steepness of the miss rate where bytes outgrow the last cache
@@ -99,6 +101,17 @@ def cached_share(device: Device, constants: Constants) -> float:
     cache_bytes_per_s = bytes_per_clock * device.datasheet.clock_hz
     memory_bytes_per_s = float(memory_rate(device, constants))
     return min(1.0, memory_bytes_per_s / cache_bytes_per_s)
+
+
+def padded_width(width: Any) -> Any:
+    """Return the width of heads with which the kernel runs: 64 for 40.
+
+    Source: flash-attention, csrc/flash_attn/src/static_switch.h, HEADDIM_SWITCH.
+    """
+    padded = width + 0.0
+    for smaller, wider in pairwise((0, *WIDTHS)):
+        padded = np.where((width > smaller) & (width < wider), wider, padded)
+    return padded
 
 
 def stream_s(moved_bytes: Any, device: Device, constants: Constants) -> Any:

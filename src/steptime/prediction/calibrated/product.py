@@ -35,6 +35,7 @@ from steptime.prediction.kernels import Rows, computed_as
 
 LARGEST_TILE = (128, 128)  # reaches `product.share` of the peak of vector units
 MAX_ISSUED_LANES = 96  # of a multiprocessor; with more, arithmetic fills all issue slots
+UNSPLIT_STEP = 128  # columns of the contraction in a tile of CUTLASS kernels for 8 bit (vLLM, c3x)
 NARROW_BYTES = 1  # size of an element of a type of 8 bits or fewer
 VECTOR_BYTES = 16  # that threads, and copies of tensors, read at once
 REFERENCE_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits of matrix units are stated
@@ -211,7 +212,8 @@ def _find_units(device: Device, constants: Constants, dtype: str, is_along: bool
 def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     """Return tensor or matrix cores with their tiles.
 
-    The slower a multiprocessor is, the less its units wait for numbers.
+    The slower a multiprocessor is, the less its units wait for numbers. CUTLASS kernels for 8 bit,
+    which some stacks bring (`kernels.unsplit`), split no contraction.
     """
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[dtype]
@@ -230,6 +232,9 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
     if not is_nvidia(device):
         batch_flop_per_s *= constants["product.amd_batched"]
     step = contraction_step(family_of(device))
+    is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
+    if is_unsplit:
+        step = UNSPLIT_STEP
     return Units(
         single_tiles=time_tiles(
             tiles, multiprocessors, flop_per_s, half_reuse, ramp_steps=ramp_steps
@@ -242,6 +247,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
         sum_s=latency_s(device, constants, "product.sum_s"),
         turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
         step=step,
+        splits=not is_unsplit,
     )
 
 

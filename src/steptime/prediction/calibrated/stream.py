@@ -11,6 +11,7 @@ from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
     TimeParts,
+    ceil,
     latency_s,
     memory_rate,
     miss_share,
@@ -18,6 +19,10 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.kernels import Rows
 
+ENGINE_CALLS = {  # kinds that stand for several kernels of an engine: the constant of their calls
+    "scale": "kernels.scale_s",
+    "route": "kernels.experts_s",
+}
 REDUCING = {  # kinds that reduce rows: the constant for the share of bytes that is read again
     **dict.fromkeys(
         ("softmax", "softmax_grad", "cross_entropy", "log_softmax_grad"), "stream.softmax_again"
@@ -53,8 +58,27 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
+    if kernels.kind == "route":
+        moved_bytes = moved_bytes * constants["kernels.routed_moves"]
+    if kernels.kind in ENGINE_CALLS:
+        wait_s = wait_s + latency_s(device, constants, ENGINE_CALLS[kernels.kind])
+    if kernels.kind == "cast" and kernels.figures:
+        compute_s = compute_s + _cast_rows_s(kernels, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return TimeParts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
+
+
+def _cast_rows_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of blocks of threads that each find the scale of a row and cast it.
+
+    300 rows of 4,096 numbers on 100 multiprocessors take three times `kernels.cast_row_s`, and
+    three times 4,096 `kernels.cast_number_s`.
+    """
+    rows, width = kernels.figures
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    row_s = latency_s(device, constants, "kernels.cast_row_s")
+    number_s = latency_s(device, constants, "kernels.cast_number_s")
+    return ceil(rows, multiprocessors) * row_s + rows * width / multiprocessors * number_s
 
 
 def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:

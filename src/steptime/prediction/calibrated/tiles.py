@@ -49,6 +49,7 @@ class Units(NamedTuple):
         sum_s: seconds to start the sum of these parts.
         turn_s: least seconds of a step of the contraction, since each waits for its numbers.
         step: columns of the contraction that are multiplied at once; it is padded to a multiple.
+        splits: whether the contraction of single products may be split over idle multiprocessors.
     """
 
     single_tiles: tuple[TileTime, ...]
@@ -58,6 +59,7 @@ class Units(NamedTuple):
     sum_s: float
     turn_s: float
     step: int = 1
+    splits: bool = True
 
 
 def time_tiles(
@@ -122,7 +124,7 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         # A step of the contraction takes at least `turn_s`: numbers must arrive first.
         seconds = np.maximum(waves_s, units.turn_s) * padded_k + waves_s * tile.ramp_steps
         # Only single products with half of the multiprocessors idle are split.
-        can_split = not in_batch and np.min(blocks) <= multiprocessors / 2
+        can_split = units.splits and not in_batch and np.min(blocks) <= multiprocessors / 2
         if can_split:
             split_s = _split_s((m, n), padded_k, blocks, tile, units)
             seconds = np.minimum(seconds, split_s)

@@ -1,0 +1,141 @@
+"""Attention by the kernels of inference engines: prompts in tiles, new tokens in blocks of heads.
+
+The constants are those of the stack (`kernels.*`), for GPUs of NVIDIA in 16 bit.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from steptime.core.dtypes import HALVES
+from steptime.hardware.architectures import has_trait
+from steptime.hardware.device import Device
+from steptime.prediction.calibrated.form import (
+    CLOCK_HZ,
+    MULTIPROCESSORS,
+    Constants,
+    TimeParts,
+    ceil,
+    is_nvidia,
+    latency_s,
+    memory_rate,
+    padded_width,
+    stream_s,
+)
+from steptime.prediction.kernels import Rows
+
+TILE = 128  # queries, and keys, of a tile of scores (FlashAttention 2 and 3, TensorRT-LLM)
+EXPONENTIALS = (
+    16  # of a multiprocessor in a clock: CUDA Programming Guide, throughput of arithmetic
+)
+FAST_EXPONENTIALS = 32  # of Blackwell Ultra: 10.7 T/s of 160 multiprocessors (NVIDIA, 2025-08)
+REFERENCE_WIDTH = 128  # of heads for which the seconds of a block are stated
+WINDOWED_SHARE = 0.5  # of scores below which a window masks them at both ends
+
+
+def runs_engine_kernels(kernels: Rows, device: Device, constants: Constants) -> bool:
+    """Return whether attention runs by the kernels of a stack that has constants for them."""
+    has_kernels = "kernels.attention_s" in constants and kernels.kind == "attention"
+    is_described = len(kernels.figures) > 0
+    is_half = kernels.dtype in HALVES and not has_trait(device, "unfused")
+    return has_kernels and is_described and is_half and is_nvidia(device)
+
+
+def engine_attention(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
+    """Return the time of an attention kernel of an inference engine.
+
+    Prompts take the products and exponentials of whole tiles of scores, and traffic of the kernels
+    that bring keys and values into the cache. New tokens take one block of threads for each
+    sequence and key head, at least `kernels.decode_block_s` of a multiprocessor.
+    """
+    _batch, queries, _keys, _width = kernels.products[0]
+    is_decode = queries <= 1
+    decode_s = _decode_blocks_s(kernels, device, constants)
+    compute_s = np.where(is_decode, decode_s, _prefill_s(kernels, device, constants))
+    memory_s = stream_s(kernels.bytes, device, constants)
+    moves = constants.get("kernels.prefill_moves", 0.0)
+    moved_s = moves * kernels.bytes / memory_rate(device, constants)
+    call_s = latency_s(device, constants, "kernels.attention_s")
+    gap_s = constants["launch.gap_s"] * kernels.launches + call_s
+    return TimeParts(compute_s, memory_s, gap_s + np.where(is_decode, 0.0, moved_s))
+
+
+def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the arithmetic of prompts: products, exponentials that are not hidden, and blocks."""
+    batch, queries, _keys, width = kernels.products[0]
+    value_width = kernels.products[1][2]
+    suffix = "_tensor" if has_trait(device, "copied_tensors") else ""
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    tiles = ceil(queries, TILE)
+    scores = batch * _count_tile_scores(kernels)
+    # Of both products, 2 for a multiply-add.
+    product_flop = 2.0 * scores * (padded_width(width) + padded_width(value_width))
+    peak = device.datasheet.peak_flop_per_s[kernels.dtype]
+    product_s = product_flop / (peak * constants[f"kernels.prefill_share{suffix}"])
+    is_fast = has_trait(device, "fast_exponentials")
+    exponentials = FAST_EXPONENTIALS if is_fast else EXPONENTIALS
+    exponential_s = scores / (exponentials * clock_hz * multiprocessors)
+    exposed_s = constants.get(f"kernels.softmax{suffix}", 0.0) * exponential_s
+    block_s = _scale_block_s(kernels, device, constants, f"kernels.prefill_block{suffix}_s")
+    return product_s + exposed_s + batch * tiles / multiprocessors * block_s
+
+
+def _count_tile_scores(kernels: Rows) -> Any:
+    """Return the scores of a head in tiles that a mask does not hide as a whole.
+
+    A causal mask cuts the last tile of each row of tiles in two, a window the first one, too.
+    """
+    batch, queries, keys, width = kernels.products[0]
+    value_width = kernels.products[1][2]
+    all_scores = queries * keys
+    share = kernels.flop / (2.0 * batch * all_scores * (width + value_width))
+    tiles = ceil(queries, TILE)
+    half_tile = TILE * TILE / 2
+    edge_count = np.where(share >= 1, 0.0, np.where(share < WINDOWED_SHARE, 2.0, 1.0))
+    tiled_scores = share * all_scores + edge_count * tiles * half_tile
+    padded_scores = tiles * TILE * ceil(keys, TILE) * TILE
+    return np.where(share >= 1, padded_scores, np.minimum(tiled_scores, padded_scores))
+
+
+def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of blocks of threads that each read the keys of one head of a sequence.
+
+    A block takes up to `kernels.packed_heads` heads that share keys. Where `packed_limit` or a
+    window leaves heads apart, each has a block of its own, `kernels.decode_head_s` long if that is
+    stated.
+    """
+    heads, _queries, _keys, _width = kernels.products[0]  # of all sequences
+    shared_heads, in_window = kernels.figures
+    is_new = has_trait(device, "tensor_memory")
+    packed_heads = constants["kernels.packed_heads_new" if is_new else "kernels.packed_heads"]
+    block_name = "kernels.decode_block_new_s" if is_new else "kernels.decode_block_s"
+    # One block, not several, has room in the shared memory of GPUs for graphics.
+    is_small = not has_trait(device, "stacked_memory")
+    if is_small and "kernels.decode_block_small_s" in constants:
+        block_name = "kernels.decode_block_small_s"
+    block_s = _scale_block_s(kernels, device, constants, block_name)
+    head_s = block_s
+    if "kernels.decode_head_s" in constants:
+        head_s = _scale_block_s(kernels, device, constants, "kernels.decode_head_s")
+    is_unpacked = False & (shared_heads > 0)
+    if "kernels.packed_limit" in constants:
+        is_single = (shared_heads <= 1) & (not is_new)
+        is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single
+    if constants.get("kernels.windows_unpacked") and not has_trait(device, "copied_tensors"):
+        is_unpacked = is_unpacked | (in_window > 0)
+    packed_s = heads / shared_heads * ceil(shared_heads, packed_heads) * block_s
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    return np.where(is_unpacked, heads * head_s, packed_s) / multiprocessors
+
+
+def _scale_block_s(kernels: Rows, device: Device, constants: Constants, name: str) -> Any:
+    """Return the seconds of a block on a multiprocessor, half of which grow with the head's width.
+
+    They are stated for heads of `REFERENCE_WIDTH` and a clock of `CLOCK_HZ`.
+    """
+    if name not in constants:
+        return 0.0
+    _batch, _queries, _keys, width = kernels.products[0]
+    relative_width = (width + REFERENCE_WIDTH) / (2 * REFERENCE_WIDTH)
+    return latency_s(device, constants, name) * relative_width
