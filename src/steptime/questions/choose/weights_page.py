@@ -156,8 +156,8 @@ def _list_cases(
         for cases in cases_by_device:
             if choice.weights == ALL_WEIGHTS:
                 best_case = choose_case(cases)
-                option = best_case.weights.label
-                page_cases.append(_PageCase(str(model), ALL_WEIGHTS, option, best_case))
+                label = best_case.weights.label
+                page_cases.append(_PageCase(str(model), ALL_WEIGHTS, label, best_case))
             for case in cases:
                 label = case.weights.label
                 option = None if choice.weights is None else label

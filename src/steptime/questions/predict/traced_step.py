@@ -66,6 +66,10 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         predicted_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
         predicted_high_s: upper end of the same.
+        flop: FLOP of the forward and the backward pass, of the ops that are known.
+        utilisation: share of the peak that they reach in a step of `predicted_s` (MFU); null for a
+            step without time.
+        uncounted_share: share of `predicted_s` in ops whose FLOP are unknown.
         assumed: settings that decide the time, by the option that changes them.
         notes: remarks that change how the answer is read.
         rows: the ops by name and pass, the longest first.
@@ -92,6 +96,9 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
     predicted_s: float
     predicted_low_s: float | None
     predicted_high_s: float | None
+    flop: float
+    utilisation: float | None
+    uncounted_share: float
     assumed: dict[str, str]
     notes: tuple[str, ...]
     rows: tuple[TracedKind, ...]
