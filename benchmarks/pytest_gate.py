@@ -2,12 +2,15 @@
 
     python benchmarks/pytest_gate.py measure 34 benchmarks/pytest_gate.jsonl
     python benchmarks/pytest_gate.py judge benchmarks/pytest_gate.jsonl
+    python benchmarks/pytest_gate.py measure 17 benchmarks/pytest_gate_reference.jsonl --reference
+    python benchmarks/pytest_gate.py judge benchmarks/pytest_gate_reference.jsonl
 
 `measure` runs rounds of two networks, one of 8 layers and one of 12, each in a fresh process as
-`steptime_bench` does, and keeps all samples. `judge` draws baselines and branches from these
-rounds: by chance, and as neighbours in time. Each side takes as many rounds as `needs_rounds` asks
-for, and `judge_runs` judges as `compare` does. A branch that is 1.5 times slower has the rounds of
-the 8 layers with all times multiplied, so that the slowdown is exact.
+`steptime_bench` does, and keeps all samples; with `--reference` the reference beside each round,
+too, by which `judge` then divides (`pytest_reference`). `judge` draws baselines and branches from
+these rounds: by chance, as neighbours in time, and at two times. Each side takes as many rounds as
+`needs_rounds` asks for, and `judge_runs` judges as `compare` does. A branch that is 1.5 times
+slower has the rounds of the 8 layers with all times multiplied, so that the slowdown is exact.
 """
 
 from __future__ import annotations
@@ -36,8 +39,15 @@ DRAWS = 2000
 Rounds = Sequence[float]
 
 
-def measure(count: int, path: Path) -> None:
-    """Measure rounds of both networks in turn and append them to a file."""
+def measure(count: int, path: Path, has_reference: bool) -> None:
+    """Measure rounds of both networks in turn and append them to a file.
+
+    Args:
+        count: rounds of each network in `ORDER`.
+        path: the file.
+        has_reference: whether the reference is measured beside each round.
+    """
+    from steptime.integrations.pytest_reference import measure_reference
     from steptime.questions.run.measured_step import RunAnswer
     from steptime.questions.run.question import run
 
@@ -49,6 +59,8 @@ def measure(count: int, path: Path) -> None:
                 continue
             samples = [round(seconds, 6) for seconds in answer.step_s.samples]
             row = {"layers": layers, "began_at": round(began_at), "samples": samples}
+            if has_reference:
+                row["reference_s"] = round(measure_reference(), 6)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
@@ -60,6 +72,13 @@ def read_medians(path: Path) -> dict[int, list[float]]:
         row = json.loads(line)
         medians[row["layers"]].append(median(row["samples"]))
     return medians
+
+
+def read_references(path: Path) -> list[float]:
+    """Return the reference beside each round of the network that is judged; [] without any."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["layers"] == min(NETWORKS)]
+    return [row["reference_s"] for row in rows if "reference_s" in row]
 
 
 def take_rounds(rounds: Iterator[float], is_fixed: bool) -> list[float]:
@@ -97,6 +116,20 @@ def draw_neighbours(rng: np.random.Generator, rounds: Rounds) -> tuple[Iterator[
     return iter(turned[:half].tolist()), iter(turned[half : 2 * half].tolist())
 
 
+def draw_distant(rng: np.random.Generator, rounds: Rounds) -> tuple[Iterator[float], ...]:
+    """Return the rounds of both sides, each as they followed each other, at two times."""
+    values = np.asarray(rounds)
+    half = min(MAX_ROUNDS, len(values) // 2)
+    starts = (0, 0)
+    while abs(starts[0] - starts[1]) < half:
+        starts = tuple(rng.integers(0, len(values) - half + 1, 2).tolist())
+    sides = (values[start : start + half] for start in starts)
+    return tuple(iter(side.tolist()) for side in sides)
+
+
+WAYS = {"by chance": draw_by_chance, "neighbours": draw_neighbours, "at two times": draw_distant}
+
+
 def judge(path: Path) -> None:
     """Print the share of slowdowns that are found, and of comparisons with itself that fail."""
     medians = read_medians(path)
@@ -105,20 +138,30 @@ def judge(path: Path) -> None:
         print(f"{layers} layers: {len(rounds)} rounds, which differ by {noise:.0%}")
     print("| rounds | drawn | 1.5 times slower is found | fails without a change | rounds a side |")
     print("|---|---|---|---|---|")
-    for name, is_fixed in (("five", True), ("five to twenty", False)):
-        for drawn, draw in (("by chance", draw_by_chance), ("neighbours", draw_neighbours)):
-            rng = np.random.default_rng(SEED)
-            found_count, failed_count, round_count = 0, 0, 0
-            for _ in range(DRAWS):
-                baseline, branch = (
-                    take_rounds(side, is_fixed) for side in draw(rng, medians[min(NETWORKS)])
-                )
-                found_count += is_slower(baseline, [SLOWDOWN * step_s for step_s in branch])
-                failed_count += is_slower(baseline, branch)
-                round_count += len(baseline) + len(branch)
-            shares = (found_count / DRAWS, failed_count / DRAWS)
-            cells = [f"{100 * share:.1f} of 100" for share in shares]
-            print(f"| {name} | {drawn} | {' | '.join(cells)} | {round_count / DRAWS / 2:.1f} |")
+    rounds = medians[min(NETWORKS)]
+    print_rates("five", rounds, is_fixed=True)
+    print_rates("five to twenty", rounds, is_fixed=False)
+    references = read_references(path)
+    if references:
+        ratios = [
+            step_s / reference_s for step_s, reference_s in zip(rounds, references, strict=True)
+        ]
+        print_rates("five to twenty over reference", ratios, is_fixed=False)
+
+
+def print_rates(name: str, rounds: Rounds, is_fixed: bool) -> None:
+    """Print the rates of rounds for each way of drawing two sides from them."""
+    for way, draw in WAYS.items():
+        rng = np.random.default_rng(SEED)
+        found_count, failed_count, round_count = 0, 0, 0
+        for _ in range(DRAWS):
+            baseline, branch = (take_rounds(side, is_fixed) for side in draw(rng, rounds))
+            found_count += is_slower(baseline, [SLOWDOWN * value for value in branch])
+            failed_count += is_slower(baseline, branch)
+            round_count += len(baseline) + len(branch)
+        shares = (found_count / DRAWS, failed_count / DRAWS)
+        cells = [f"{100 * share:.1f} of 100" for share in shares]
+        print(f"| {name} | {way} | {' | '.join(cells)} | {round_count / DRAWS / 2:.1f} |")
 
 
 def main() -> None:
@@ -128,11 +171,12 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("count", type=int)
     measuring.add_argument("path", type=Path)
+    measuring.add_argument("--reference", action="store_true")
     judging = commands.add_parser("judge")
     judging.add_argument("path", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "measure":
-        measure(arguments.count, arguments.path)
+        measure(arguments.count, arguments.path, arguments.reference)
     else:
         judge(arguments.path)
 

@@ -9,6 +9,15 @@ import numpy as np
 import pytest
 
 from steptime.analysis.comparison.gate import judge_runs
+from steptime.integrations.pytest_reference import (
+    REFERENCE_FILE,
+    ReferencedRounds,
+    judge_relative,
+    make_rounds,
+    measure_reference,
+    read_reference,
+    write_reference,
+)
 from steptime.integrations.pytest_rounds import (
     FIRST_ROUNDS,
     MAX_ROUNDS,
@@ -71,3 +80,51 @@ def test_rounds_are_read_by_run_and_joined():
 
 def test_two_rounds_that_a_person_asks_for_are_no_more():
     assert not needs_rounds((1.0, 2.0), MARGIN)
+
+
+SESSION_DRIFT = 0.2  # standard deviation of the speed of a core from session to session
+
+
+def draw_session(rng: np.random.Generator, noise: float, step_s: float) -> ReferencedRounds:
+    """Return the rounds of a session whose core is slower or faster than usual, as a step is."""
+    core = math.exp(rng.normal(0, SESSION_DRIFT))
+    medians_s: list[float] = []
+    reference_s: list[float] = []
+    while not medians_s or needs_rounds(ReferencedRounds(medians_s, reference_s).ratios, MARGIN):
+        medians_s += (core * step_s * np.exp(rng.normal(0, noise, FIRST_ROUNDS))).tolist()
+        reference_s += (core * 0.005 * np.exp(rng.normal(0, noise, FIRST_ROUNDS))).tolist()
+    return ReferencedRounds(tuple(medians_s), tuple(reference_s))
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_sessions_that_differ_fail_without_the_reference_and_not_with_it(noise):
+    rng = np.random.default_rng(3)
+    pairs = [(draw_session(rng, noise, 0.02), draw_session(rng, noise, 0.02)) for _ in range(DRAWS)]
+    failed = sum(is_slower([*a.medians_s], [*b.medians_s]) for a, b in pairs)
+    assert failed > 0.2 * DRAWS  # half of the sessions are slower than the one before
+    assert sum(judge_relative(a, b, MARGIN).is_slower for a, b in pairs) <= 0.05 * DRAWS
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_a_slowdown_of_half_is_found_in_sessions_that_differ(noise):
+    rng = np.random.default_rng(4)
+    pairs = [(draw_session(rng, noise, 0.02), draw_session(rng, noise, 0.03)) for _ in range(DRAWS)]
+    assert sum(judge_relative(a, b, MARGIN).is_slower for a, b in pairs) >= 0.95 * DRAWS
+
+
+def test_the_reference_is_measured_and_read_as_it_was_written(tmp_path):
+    seconds = measure_reference()
+    assert 1e-5 < seconds < 1
+    rounds = make_rounds([0.02, 0.03], [seconds, seconds])
+    assert rounds is not None
+    write_reference(tmp_path, rounds)
+    assert read_reference(tmp_path) == rounds
+    for text in ("", "[]", '{"medians_s": [1], "reference_s": ["a"]}', '{"medians_s": [1]}'):
+        (tmp_path / REFERENCE_FILE).write_text(text)
+        assert read_reference(tmp_path) is None
+    assert read_reference(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("reference_s", [[], [1.0], [1.0, math.nan], [1.0, 0.0]])
+def test_a_round_without_a_reference_leaves_none(reference_s):
+    assert make_rounds([1.0, 1.0], reference_s) is None

@@ -29,8 +29,12 @@ BATCH = 16
 DEVICE = "epyc-7763"
 STUB_FLOP = 1e9
 STUB_STEP = {  # an answer of `predict`
-    **{"step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "device": DEVICE},
-    **{"dtype": "float32", "flop": STUB_FLOP},
+    "step_s": 1.0,
+    "low_s": 0.5,
+    "high_s": 2.0,
+    "device": DEVICE,
+    "dtype": "float32",
+    "flop": STUB_FLOP,
 }
 OWN_LIMIT_S = 0.5e-3
 
