@@ -188,7 +188,7 @@ class Bench:
         with listening(take_reference):
             answer = self._measure(step, limits, rounds, folder)
         # The reference is of a core; a step of a GPU does not share what slows it.
-        is_on_cpu = answer.env.get("cpu_model") == answer.platform
+        is_on_cpu = answer.platform.startswith("cpu-")
         return read_rounds(answer, tuple(reference_s) if is_on_cpu else ())
 
     def _measure(
@@ -261,8 +261,10 @@ class Bench:
         line = f"{step_text}; {_describe_change(comparison)}"
         relative = self._judge_relative(bench_rounds, baseline)
         if relative is not None:
-            verdict = relative.adjust(verdict)
-            line += f"; {verdict}: {relative.describe()}"
+            adjusted = relative.adjust(verdict)
+            word = "" if adjusted == verdict else f"{adjusted}: "
+            line += f"; {word}{relative.describe()}"
+            verdict = adjusted
         self._add_line(line)
         # Other hardware, or runs that are too few to tell: then "slower" is no verdict.
         is_not_comparable = comparison.exit_code == REFUSED

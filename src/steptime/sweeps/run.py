@@ -72,7 +72,7 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
         if record.status != "ok":
             return record
         records.append(record)
-        if means.runs > 1:
+        if on_event and means.runs > 1:  # a sweep says its own progress
             tell("runs", number + 1, means.runs)
     return _merge_runs(records)
 
