@@ -39,7 +39,7 @@ from steptime.integrations.pytest_reference import (
 from steptime.integrations.pytest_rounds import (
     FIRST_ROUNDS,
     BenchRounds,
-    needs_rounds,
+    needs_further_rounds,
     read_rounds,
 )
 
@@ -166,7 +166,7 @@ class Bench:
         _refuse_records(self._out_folder / folder)
         count = FIRST_ROUNDS if rounds is None else rounds
         bench_rounds = self._measure_chunk(step, limits, count, folder)
-        while rounds is None and needs_rounds(bench_rounds.compared, self._margin_share):
+        while rounds is None and needs_further_rounds(bench_rounds, self._margin_share):
             further = self._measure_chunk(step, limits, count, folder)
             bench_rounds = bench_rounds.join(further)
         if bench_rounds.referenced is not None:

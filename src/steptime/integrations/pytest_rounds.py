@@ -46,11 +46,6 @@ class BenchRounds(NamedTuple):
         """The rounds beside their reference; None unless each round has one."""
         return make_rounds(self.medians_s, self.reference_s)
 
-    @property
-    def compared(self) -> Sequence[float]:
-        """What is compared with a baseline: medians, over their reference where there is one."""
-        return self.medians_s if self.referenced is None else self.referenced.ratios
-
     def join(self, further: BenchRounds) -> BenchRounds:
         """Return these rounds and further ones of the same step."""
         return BenchRounds(
@@ -59,6 +54,18 @@ class BenchRounds(NamedTuple):
             samples_s=(*self.samples_s, *further.samples_s),
             reference_s=(*self.reference_s, *further.reference_s),
         )
+
+
+def needs_further_rounds(rounds: BenchRounds, margin: float) -> bool:
+    """Return whether a benchmark needs further rounds, by its steps or by these over the reference.
+
+    Args:
+        rounds: the rounds until now.
+        margin: share below which a change counts as none.
+    """
+    if needs_rounds(rounds.medians_s, margin):
+        return True
+    return rounds.referenced is not None and needs_rounds(rounds.referenced.ratios, margin)
 
 
 def read_rounds(answer: RunAnswer, reference_s: tuple[float, ...] = ()) -> BenchRounds:
