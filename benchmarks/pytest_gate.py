@@ -2,12 +2,16 @@
 
     python benchmarks/pytest_gate.py measure 34 benchmarks/pytest_gate.jsonl
     python benchmarks/pytest_gate.py judge benchmarks/pytest_gate.jsonl
+    python benchmarks/pytest_gate.py measure 17 FILE --reference
+    python benchmarks/pytest_gate.py judge FILE
 
 `measure` runs rounds of two networks, one of 8 layers and one of 12, each in a fresh process as
-`steptime_bench` does, and keeps all samples. `judge` draws baselines and branches from these
-rounds: by chance, and as neighbours in time. Each side takes as many rounds as `needs_rounds` asks
-for, and `judge_runs` judges as `compare` does. A branch that is 1.5 times slower has the rounds of
-the 8 layers with all times multiplied, so that the slowdown is exact.
+`steptime_bench` does, and keeps all samples; with `--reference` the reference beside each round,
+too, over which a step must be slower as well (`pytest_reference`). `judge` draws baselines and
+branches from these rounds: by chance, as neighbours in time, and at two times. Each side takes as
+many rounds as `needs_rounds` asks for, and `judge_runs` judges as `compare` does. A branch that is
+1.5 times slower has the rounds of the 8 layers with all times multiplied, so that the slowdown is
+exact.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -33,11 +36,18 @@ MARGIN = 0.05
 SLOWDOWN = 1.5
 SEED = 20151115
 DRAWS = 2000
-Rounds = Sequence[float]
+Rounds = NDArray[np.float64]  # [rounds, 2]: seconds of the step and of the reference beside it
 
 
-def measure(count: int, path: Path) -> None:
-    """Measure rounds of both networks in turn and append them to a file."""
+def measure(count: int, path: Path, has_reference: bool) -> None:
+    """Measure rounds of both networks in turn and append them to a file.
+
+    Args:
+        count: rounds of each network in `ORDER`.
+        path: the file.
+        has_reference: whether the reference is measured beside each round.
+    """
+    from steptime.integrations.pytest_reference import measure_reference
     from steptime.questions.run.measured_step import RunAnswer
     from steptime.questions.run.question import run
 
@@ -49,76 +59,98 @@ def measure(count: int, path: Path) -> None:
                 continue
             samples = [round(seconds, 6) for seconds in answer.step_s.samples]
             row = {"layers": layers, "began_at": round(began_at), "samples": samples}
+            if has_reference:
+                row["reference_s"] = round(measure_reference(), 6)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 
 
-def read_medians(path: Path) -> dict[int, list[float]]:
-    """Return the median of each round by the layers of its network, in the order of time."""
-    medians: dict[int, list[float]] = {layers: [] for layers in NETWORKS}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        medians[row["layers"]].append(median(row["samples"]))
-    return medians
+def read_rounds(path: Path, layers: int) -> Rounds:
+    """Return the median of each round and its reference (1 without any), in the order of time."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    pairs = [
+        (median(row["samples"]), row.get("reference_s", 1.0))
+        for row in rows
+        if row["layers"] == layers
+    ]
+    return np.array(pairs)
 
 
-def take_rounds(rounds: Iterator[float], is_fixed: bool) -> list[float]:
+def take_rounds(rounds: Rounds, is_fixed: bool) -> Rounds:
     """Return the rounds that a benchmark takes: five, or as many as its noise asks for."""
-    taken: list[float] = []
-    while not taken or (not is_fixed and needs_rounds(taken, MARGIN)):
-        taken += [next(rounds) for _ in range(FIRST_ROUNDS)]
-    return taken
+    count = FIRST_ROUNDS
+    while not is_fixed and count + FIRST_ROUNDS <= len(rounds):
+        steps_s, references_s = rounds[:count].T
+        series = (steps_s.tolist(), (steps_s / references_s).tolist())
+        if not any(needs_rounds(values, MARGIN) for values in series):
+            break
+        count += FIRST_ROUNDS
+    return rounds[:count]
 
 
-def _log_row(rounds: Rounds) -> NDArray[np.float64]:
-    """Return the logarithms of one side's rounds [1, MAX_ROUNDS], NaN behind the last round."""
-    row = np.full((1, MAX_ROUNDS), np.nan)
-    row[0, : len(rounds)] = np.log(rounds)
-    return row
-
-
-def is_slower(baseline: Rounds, branch: Rounds) -> bool:
-    """Return whether the gate calls a branch slower than its baseline."""
-    judged = judge_runs(_log_row(baseline), _log_row(branch), math.log1p(MARGIN))
+def is_slower(baseline: NDArray[np.float64], branch: NDArray[np.float64]) -> bool:
+    """Return whether the gate calls a branch slower than its baseline; both are one series."""
+    judged = judge_runs(
+        np.log(baseline[np.newaxis]), np.log(branch[np.newaxis]), math.log1p(MARGIN)
+    )
     return bool(judged.is_changed[0] and judged.low[0] > 0)
 
 
-def draw_by_chance(rng: np.random.Generator, rounds: Rounds) -> tuple[Iterator[float], ...]:
+def draw_by_chance(rng: np.random.Generator, rounds: Rounds) -> tuple[Rounds, Rounds]:
     """Return the rounds of both sides, no round on both."""
-    order = rng.permutation(np.asarray(rounds))
-    half = len(order) // 2
-    return iter(order[:half].tolist()), iter(order[half:].tolist())
+    order = rng.permutation(rounds)
+    half = min(MAX_ROUNDS, len(order) // 2)
+    return order[:half], order[half : 2 * half]
 
 
-def draw_neighbours(rng: np.random.Generator, rounds: Rounds) -> tuple[Iterator[float], ...]:
+def draw_neighbours(rng: np.random.Generator, rounds: Rounds) -> tuple[Rounds, Rounds]:
     """Return the rounds of both sides as they followed each other, from anywhere in time."""
-    turned = np.roll(np.asarray(rounds), -int(rng.integers(len(rounds))))
+    turned = np.roll(rounds, -int(rng.integers(len(rounds))), axis=0)
     half = min(MAX_ROUNDS, len(turned) // 2)
-    return iter(turned[:half].tolist()), iter(turned[half : 2 * half].tolist())
+    return turned[:half], turned[half : 2 * half]
+
+
+def draw_distant(rng: np.random.Generator, rounds: Rounds) -> tuple[Rounds, Rounds]:
+    """Return the rounds of both sides, each as they followed each other, at two times."""
+    half = min(MAX_ROUNDS, len(rounds) // 2)
+    start = other_start = 0
+    while abs(start - other_start) < half:
+        start, other_start = rng.integers(0, len(rounds) - half + 1, 2).tolist()
+    return rounds[start : start + half], rounds[other_start : other_start + half]
+
+
+WAYS = {"by chance": draw_by_chance, "neighbours": draw_neighbours, "at two times": draw_distant}
 
 
 def judge(path: Path) -> None:
     """Print the share of slowdowns that are found, and of comparisons with itself that fail."""
-    medians = read_medians(path)
-    for layers, rounds in medians.items():
-        noise = float(np.std(np.log(rounds), ddof=1))
-        print(f"{layers} layers: {len(rounds)} rounds, which differ by {noise:.0%}")
+    rounds = read_rounds(path, min(NETWORKS))
+    for name, series in zip(("step", "reference"), np.log(rounds).T, strict=True):
+        print(f"{name}: {len(series)} rounds, which differ by {np.std(series, ddof=1):.0%}")
     print("| rounds | drawn | 1.5 times slower is found | fails without a change | rounds a side |")
     print("|---|---|---|---|---|")
-    for name, is_fixed in (("five", True), ("five to twenty", False)):
-        for drawn, draw in (("by chance", draw_by_chance), ("neighbours", draw_neighbours)):
-            rng = np.random.default_rng(SEED)
-            found_count, failed_count, round_count = 0, 0, 0
-            for _ in range(DRAWS):
-                baseline, branch = (
-                    take_rounds(side, is_fixed) for side in draw(rng, medians[min(NETWORKS)])
-                )
-                found_count += is_slower(baseline, [SLOWDOWN * step_s for step_s in branch])
-                failed_count += is_slower(baseline, branch)
-                round_count += len(baseline) + len(branch)
-            shares = (found_count / DRAWS, failed_count / DRAWS)
-            cells = [f"{100 * share:.1f} of 100" for share in shares]
-            print(f"| {name} | {drawn} | {' | '.join(cells)} | {round_count / DRAWS / 2:.1f} |")
+    print_rates("five", rounds, is_fixed=True)
+    print_rates("five to twenty", rounds, is_fixed=False)
+    if any(reference_s != 1 for _, reference_s in rounds):
+        print_rates("five to twenty, with reference", rounds, is_fixed=False, has_reference=True)
+
+
+def print_rates(name: str, rounds: Rounds, is_fixed: bool, has_reference: bool = False) -> None:
+    """Print the rates of rounds for each way of drawing two sides from them."""
+    for way, draw in WAYS.items():
+        rng = np.random.default_rng(SEED)
+        counts = dict.fromkeys((SLOWDOWN, 1.0), 0)
+        round_count = 0
+        for _ in range(DRAWS):
+            a, b = (take_rounds(side, is_fixed) for side in draw(rng, rounds))
+            round_count += len(a) + len(b)
+            for factor in counts:
+                is_found = is_slower(a[:, 0], factor * b[:, 0])
+                if has_reference and is_found:
+                    is_found = is_slower(a[:, 0] / a[:, 1], factor * b[:, 0] / b[:, 1])
+                counts[factor] += is_found
+        cells = [f"{100 * count / DRAWS:.1f} of 100" for count in counts.values()]
+        print(f"| {name} | {way} | {' | '.join(cells)} | {round_count / DRAWS / 2:.1f} |")
 
 
 def main() -> None:
@@ -128,11 +160,12 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("count", type=int)
     measuring.add_argument("path", type=Path)
+    measuring.add_argument("--reference", action="store_true")
     judging = commands.add_parser("judge")
     judging.add_argument("path", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "measure":
-        measure(arguments.count, arguments.path)
+        measure(arguments.count, arguments.path, arguments.reference)
     else:
         judge(arguments.path)
 

@@ -7,6 +7,11 @@ times the ratio of FLOP over peak, and `predict` of the module, which knows no t
 
     python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
     python benchmarks/trace_transfer.py judge FOLDER      # predictions and the table
+    python benchmarks/trace_transfer.py all FOLDER --case threads    # of one setting: 5 minutes
+
+With two threads, `cores` is the prediction for as many cores as the measured peak says: two threads
+of one core share its units, so that no op becomes twice as fast. A second table has the times of
+the ops by kind, traced with one thread and with two, and predicted for two.
 
 On a busy machine samples of one thread are CPU time, and the lower quartile counts. Samples of two
 threads are wall time, so that they mean little there. All samples stay in FOLDER/samples.json.
@@ -14,18 +19,20 @@ threads are wall time, so that they mean little there. All samples stay in FOLDE
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from steptime.core.toml_files import toml_text
+from steptime.hardware.device import Device
 
 TRACED_BATCH = 8
 LARGE_BATCH = 64
@@ -35,6 +42,7 @@ MIN_SAMPLES = 3
 TRACED_STEPS = 20
 CEILING_MINUTES = 0.6
 PROBES = 3
+MIN_KIND_SHARE = 0.01  # of all ops, below which a kind has no line
 
 
 class Setting(NamedTuple):
@@ -56,12 +64,13 @@ class Setting(NamedTuple):
 
 
 BASE = Setting("traced")
-SETTINGS = (
-    Setting("two threads", threads=2),
-    Setting("batch 64", batch=LARGE_BATCH),
-    Setting("AVX2", isa="AVX2"),
-    Setting("bfloat16", dtype="bfloat16"),
-)
+CASES = {
+    "threads": Setting("two threads", threads=2),
+    "batch": Setting("batch 64", batch=LARGE_BATCH),
+    "isa": Setting("AVX2", isa="AVX2"),
+    "dtype": Setting("bfloat16", dtype="bfloat16"),
+}
+SETTINGS = tuple(CASES.values())
 
 
 def make_networks(  # noqa: C901  # ten networks
@@ -291,12 +300,12 @@ class SettingWorker:
         self.process.communicate()  # its standard input ends
 
 
-def measure(folder: Path) -> None:
+def measure(folder: Path, settings: Sequence[Setting]) -> None:
     """Measure ceilings, take traces and samples, and keep all of them in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for setting in (BASE, *SETTINGS):
-        measure_ceilings(folder, setting)
-    keys = dict.fromkeys((setting.threads, setting.isa) for setting in (BASE, *SETTINGS))
+    for setting in (BASE, *settings):
+        measure_ceilings(folder, setting, probes=PROBES if len(settings) > 1 else 1)
+    keys = dict.fromkeys((setting.threads, setting.isa) for setting in (BASE, *settings))
     workers = {key: SettingWorker(*key) for key in keys}
     kept = folder / "samples.json"
     samples: dict[str, dict[str, list[float]]] = (
@@ -306,7 +315,7 @@ def measure(folder: Path) -> None:
         for network in make_networks():
             if network in samples:
                 continue
-            samples[network] = measure_network(network, folder, workers)
+            samples[network] = measure_network(network, folder, workers, settings)
             kept.write_text(json.dumps(samples))
             print(network, {name: f"{quartile(own):.4f}" for name, own in samples[network].items()})
     finally:
@@ -319,21 +328,29 @@ def device_file(folder: Path, setting: Setting) -> Path:
     return folder / f"cpu{setting.threads}{setting.isa}.toml"
 
 
-def measure_ceilings(folder: Path, setting: Setting) -> None:
+def measure_ceilings(folder: Path, setting: Setting, probes: int) -> None:
     """Write the device file of this CPU with such threads and instructions.
 
-    Other work only lowers what a probe reaches, so that the highest rates of several count.
+    Other work only lowers what a probe reaches, so that the highest rates of several count. Two
+    threads that wait for each other on a busy machine reach a hundredth of one, so that theirs are
+    at least those of one thread.
     """
     merged = device_file(folder, setting)
     if merged.exists():
         return
-    homes = [folder / f"probe{setting.threads}{setting.isa}-{number}" for number in range(PROBES)]
+    homes = [folder / f"probe{setting.threads}{setting.isa}-{number}" for number in range(probes)]
     tables = [probe_ceilings(home, setting) for home in homes]
     table = tables[0]
     table["memory_GB_per_s"] = max(probed["memory_GB_per_s"] for probed in tables)
     for dtype in table["peak_TFLOP_per_s"]:
         rates = [probed["peak_TFLOP_per_s"].get(dtype, 0.0) for probed in tables]
         table["peak_TFLOP_per_s"][dtype] = max(rates)
+    if setting.threads > 1:
+        base = tomllib.loads(device_file(folder, BASE).read_text())
+        table["memory_GB_per_s"] = max(table["memory_GB_per_s"], base["memory_GB_per_s"])
+        for dtype, rate in table["peak_TFLOP_per_s"].items():
+            base_rate = base["peak_TFLOP_per_s"].get(dtype, 0.0)
+            table["peak_TFLOP_per_s"][dtype] = max(rate, base_rate)
     del table["measured"]
     merged.write_text(toml_text(table))
 
@@ -350,17 +367,29 @@ def probe_ceilings(home: Path, setting: Setting) -> dict[str, Any]:
 
 
 def measure_network(
-    network: str, folder: Path, workers: dict[tuple[int, str], SettingWorker]
+    network: str,
+    folder: Path,
+    workers: dict[tuple[int, str], SettingWorker],
+    settings: Sequence[Setting],
 ) -> dict[str, list[float]]:
-    """Return the samples of a network by setting, and write its trace."""
+    """Return the samples of a network by setting, and write its trace, also of two threads."""
     base = workers[BASE.threads, BASE.isa]
     base.ask(network, BASE, str(folder / f"{network}.json"))
+    for setting in settings:
+        if setting.threads > 1:
+            worker = workers[setting.threads, setting.isa]
+            worker.ask(network, setting, str(threads_trace(folder, network)))
     samples: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
-        for setting in (BASE, *SETTINGS):
+        for setting in (BASE, *settings):
             own = workers[setting.threads, setting.isa].ask(network, setting)
             samples.setdefault(setting.name, []).extend(own)
     return samples
+
+
+def threads_trace(folder: Path, network: str) -> Path:
+    """Return the path of the trace of a network with two threads."""
+    return folder / f"{network}-threads.json"
 
 
 def quartile(samples: list[float]) -> float:
@@ -377,23 +406,68 @@ class Outcome(NamedTuple):
     traced_s: float
     flop_s: float
     plain_s: float
+    cores_s: float | None = None
 
 
-def judge(folder: Path) -> None:
+def judge(folder: Path, settings: Sequence[Setting]) -> None:
     """Print predicted over measured for each network and setting, and the errors."""
     samples = json.loads((folder / "samples.json").read_text())
-    outcomes = list(predict_all(folder, samples))
+    outcomes = list(predict_all(folder, samples, settings))
     (folder / "outcomes.json").write_text(json.dumps([row._asdict() for row in outcomes]))
-    print(f"{'network':13}{'setting':13}{'measured':>10}{'trace':>8}{'FLOP':>8}{'predict':>8}")
+    print(
+        f"{'network':13}{'setting':13}{'measured':>10}{'trace':>8}{'FLOP':>8}{'predict':>8}{'cores':>8}"
+    )
     for row in outcomes:
+        predictions_s = (row.traced_s, row.flop_s, row.plain_s, row.cores_s)
         ratios = [
-            predicted / row.measured_s - 1 for predicted in (row.traced_s, row.flop_s, row.plain_s)
+            predicted_s / row.measured_s - 1
+            for predicted_s in predictions_s
+            if predicted_s is not None
         ]
         texts = "".join(f"{100 * ratio:+7.0f}%" for ratio in ratios)
         print(f"{row.network:13}{row.setting:13}{1e3 * row.measured_s:8.2f}ms{texts}")
     for setting in (*dict.fromkeys(row.setting for row in outcomes), "all"):
         own = [row for row in outcomes if setting in (row.setting, "all")]
         print(f"{setting:13}", describe_errors(own))
+    for parallel in settings:
+        if parallel.threads > 1:
+            own = [row for row in outcomes if row.setting == parallel.name]
+            errors = [abs((row.cores_s or 0.0) / row.measured_s - 1) for row in own]
+            print(f"{parallel.name:13} median error {100 * median(errors):.0f} % with `cores`")
+            print_kinds(folder, list(samples), parallel)
+
+
+def print_kinds(folder: Path, networks: Sequence[str], setting: Setting) -> None:
+    """Print the times of ops by kind over all networks: with one thread, with more, predicted."""
+    import steptime
+    from steptime.questions.predict.traced_step import TracedStepTime
+
+    base_device = steptime.device(device_file(folder, BASE))
+    target = steptime.device(device_file(folder, setting))
+    totals: dict[str, list[float]] = {}
+    for network in networks:
+        trace, other_trace = folder / f"{network}.json", threads_trace(folder, network)
+        moved = steptime.predict(trace=trace, from_device=base_device, device=target)
+        measured = steptime.predict(trace=other_trace, from_device=target, device=target)
+        for place, answer in enumerate((moved, measured)):
+            if not isinstance(answer, TracedStepTime):
+                raise SystemExit(f"no step was predicted: {answer}")
+            for row in answer.rows:
+                total = totals.setdefault(row.kind, [0.0, 0.0, 0.0])
+                if place == 0:
+                    total[0] += row.measured_s
+                    total[2] += row.step_s
+                else:
+                    total[1] += row.measured_s
+    whole_s = sum(total[0] for total in totals.values())
+    print(f"{'op':34}{'1 thread':>10}{'threads':>10}{'faster':>8}{'predicted':>10}")
+    for kind, (one_s, threads_s, predicted_s) in sorted(
+        totals.items(), key=lambda item: -item[1][0]
+    ):
+        if one_s < MIN_KIND_SHARE * whole_s or not threads_s or not predicted_s:
+            continue
+        times = f"{1e3 * one_s:8.2f}ms{1e3 * threads_s:8.2f}ms"
+        print(f"{kind:34}{times}{one_s / threads_s:8.2f}{one_s / predicted_s:10.2f}")
 
 
 def describe_errors(rows: list[Outcome]) -> str:
@@ -421,7 +495,16 @@ def read_seconds(answer: object) -> float:
     return step_s
 
 
-def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
+def scale_cores(base_device: Device, target: Device) -> Device:
+    """Return a CPU with as many cores as its peak is a multiple of that of one thread."""
+    peaks = [device.datasheet.peak_flop_per_s["float32"] for device in (target, base_device)]
+    cores = max(1.0, peaks[0] / peaks[1])
+    return target.with_figures(cores=cores)
+
+
+def predict_all(
+    folder: Path, samples: dict[str, Any], settings: Sequence[Setting]
+) -> Iterator[Outcome]:
     """Yield the predictions of every network under every setting."""
     import torch
 
@@ -435,10 +518,17 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
         base_s = quartile(own[BASE.name])
         x = make_input(network, shape, TRACED_BATCH, torch.float32)
         module_file = steptime.from_module(build(), {"0": (tuple(x.shape), str(x.dtype)[6:])})
-        for setting in SETTINGS:
+        for setting in settings:
             target = steptime.device(device_file(folder, setting))
             options: dict[str, Any] = {"batch": setting.batch, "dtype": setting.dtype}
             moved = steptime.predict(trace=trace, from_device=base_device, device=target, **options)
+            cores_s = None
+            if setting.threads > 1:
+                scaled = scale_cores(base_device, target)
+                answer = steptime.predict(
+                    trace=trace, from_device=base_device, device=scaled, **options
+                )
+                cores_s = read_seconds(answer)
             plain = steptime.predict(module_file, target, optimizer="sgd", **options)
             peaks = [
                 base_device.datasheet.peak_flop_per_s["float32"]
@@ -452,11 +542,26 @@ def predict_all(folder: Path, samples: dict[str, Any]) -> Iterator[Outcome]:
                 read_seconds(moved),
                 flop_s,
                 read_seconds(plain),
+                cores_s,
             )
 
 
+def main() -> None:
+    """Measure, judge, or both, as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=("measure", "judge", "all"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--case", choices=CASES, help="one setting alone")
+    arguments = parser.parse_args()
+    settings = SETTINGS if arguments.case is None else (CASES[arguments.case],)
+    if arguments.command != "judge":
+        measure(arguments.folder, settings)
+    if arguments.command != "measure":
+        judge(arguments.folder, settings)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "work":
+    if sys.argv[1:2] == ["work"]:
         work()
     else:
-        {"measure": measure, "judge": judge}[sys.argv[1]](Path(sys.argv[2]))
+        main()

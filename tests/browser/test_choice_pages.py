@@ -1,4 +1,4 @@
-"""The pages of `choose` and `plan` in a real browser: what is chosen is what the command answers.
+"""The pages of `choose` and `plan` in a real browser: what is chosen is what is answered.
 
 Each page is opened four times, at 400 and 1300 pixels, light and dark; each time choices are made,
 the layout is measured, and an accessibility checker, axe-core, looks at the page.
@@ -32,8 +32,8 @@ class Case:
     """A page and what is asked of it.
 
     Attributes:
-        name: the command.
-        words: its words.
+        name: the file of the page.
+        words: the words of the command.
         first: the address with which the page opens; a part of it names what the page has not.
         choices: the choices, one after the other; `{}` is the choice of the address.
     """
@@ -46,7 +46,7 @@ class Case:
 
 CHOOSE = Case(
     "choose",
-    "resnet50,bert_base --device a100,t4,k20,h100 --batch 8,512 --link nvlink-3,ethernet-10 "
+    "choose resnet50,bert_base --device a100,t4,k20,h100 --batch 8,512 --link nvlink-3,ethernet-10 "
     "--replicas 1,2,8 --examples 1000000 --epochs 3 --dtype float32,float16-mixed --optimizer adam",
     "device=t4&replicas=3<b>&colour=red&max_price=0.6",
     (
@@ -69,9 +69,22 @@ CHOOSE = Case(
         {"sort": "cost", "device": "h100-sxm5"},
     ),
 )
+WEIGHTS = Case(
+    "weights",
+    "choose llama3_8b,llama3_70b --device rtx-3070,rtx-4090,m4-max-gpu,a40,ryzen-9-7950x,tpu-v5e "
+    "--weights all --length 2048,4096",
+    "device=rtx-4090&weights=q9<b>&min_speed=20&max_price=2",
+    (
+        {},
+        {"device": "rtx-3070", "weights": "q4_k_m", "min_speed": "", "max_price": ""},
+        {"weights": "all", "device": "m4-max-gpu", "context": "4096"},
+        {"model": "llama3_70b", "device": "rtx-3070"},
+        {"sort": "cost", "model": "llama3_8b", "device": "ryzen-9-7950x", "weights": "q8_0"},
+    ),
+)
 PLAN = Case(
     "plan",
-    f"{SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --device-count 4,16 "
+    f"plan {SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --device-count 4,16 "
     "--global-batch 32,64 --length 1024 --inside nvlink-3,nvlink-4 --link infiniband-ndr "
     "--tokens 1e11 --zero 1 --sequence-parallel --dtype bfloat16-mixed,float16-mixed",
     "device=h100-sxm5&device_count=5<b>",
@@ -85,6 +98,12 @@ PLAN = Case(
         },
         {"model": LARGE, "device_count": "4"},
     ),
+)
+
+ANSWERED_OF_WEIGHTS = (
+    *("file_bytes", "needed_bytes", "longest_context", "bits_per_weight"),
+    *("tokens_per_s_per_user", "tokens_per_s_low", "tokens_per_s_high", "prefill_tokens_per_s"),
+    "cost_per_million_tokens",
 )
 
 ASK = """
@@ -102,9 +121,11 @@ async function ask(choice) {
   const small = [...document.querySelectorAll("main *")].filter((one) => one.textContent
     && one instanceof HTMLElement && parseFloat(getComputedStyle(one).fontSize) < 11);
   return { ...JSON.parse(text("result")), command: text("command"), headline: text("headline"),
-    rows: first("rows"), splits: first("splits"), devices: first("devices"), tiles: text("tiles"),
+    rows: first("rows"), types: first("types"), splits: first("splits"),
+    devices: first("devices"), tiles: text("tiles"),
     hidden: text("hidden-devices"), shown: !byId("shown").hidden, small: small.length,
     parts: marks("parts"), pipeline: marks("pipeline"), memory: marks("memory"), why: marks("why"),
+    dots: document.querySelectorAll("#chart-speed .mark-symbol.role-mark path").length,
     errors: byId("errors").hidden ? "" : text("errors"), address: location.hash,
     back: getComputedStyle(document.body).backgroundColor,
     wider: document.documentElement.scrollWidth - document.documentElement.clientWidth };
@@ -121,11 +142,11 @@ async function ask(choice) {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Return a folder with both pages."""
+    """Return a folder with all pages."""
     folder = tmp_path_factory.mktemp("pages")
-    for case in (CHOOSE, PLAN):
+    for case in (CHOOSE, WEIGHTS, PLAN):
         page = folder / f"{case.name}.html"
-        assert run([case.name, *case.words.split(), "--page", str(page)]) == 0
+        assert run([*case.words.split(), "--page", str(page)]) == 0
     return folder
 
 
@@ -180,6 +201,34 @@ def test_the_page_of_devices(chromium, pages, capsys, width, dark):
         assert found["rows"] == ["1", "2", "8"]
     assert "--dtype float16-mixed" in mixed["command"]
     assert mixed["row"]["precision"] == "float16-mixed"
+
+
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_the_page_of_weights(chromium, pages, capsys, width, dark):
+    opened, small, best, large, by_cost = look_at(chromium, pages, WEIGHTS, width, dark)
+    assert "weights 'q9<b>', which this page has not" in opened["errors"]
+    assert opened["at"]["device"] == "rtx-4090"
+    assert opened["devices"] == ["rtx-4090", "a40"]  # the others have no price, or are slow
+    assert "3 devices too slow, too dear, or without a price" in opened["hidden"]
+    assert {"min_speed=20", "max_price=2"} <= set(opened["address"][1:].split("&"))
+    assert "min_speed" not in small["address"]
+    assert "rtx-3070: fits" in small["headline"]
+    assert len(small["types"]) == small["memory"] == small["dots"] == 17
+    assert best["row"]["type"] == "f16"  # of all types the one of most bits
+    assert best["devices"][0] == "rtx-4090"  # the fastest that it fits
+    assert "out of memory" in large["headline"]
+    assert large["devices"][0] == "m4-max-gpu"
+    assert by_cost["devices"][0] == "rtx-4090"
+    assert "of unknown room" in by_cost["headline"]
+    if (width, dark) != LOOKS[-1]:
+        return
+    for found in (opened, small, best, large, by_cost):
+        (row,) = answer_of(found["command"], capsys)["rows"]
+        assert (found["row"]["type"], found["row"]["verdict"]) == (row["weights"], row["verdict"])
+        numbers = {name: row[name] for name in ANSWERED_OF_WEIGHTS if row[name] is not None}
+        absent = {name for name in ANSWERED_OF_WEIGHTS if found["row"][name] is None}
+        assert absent == {*ANSWERED_OF_WEIGHTS} - {*numbers}
+        assert {name: found["row"][name] for name in numbers} == pytest.approx(numbers, rel=1e-5)
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)

@@ -35,6 +35,7 @@ peak_TFLOP_per_s = {{float32 = 15, bfloat16 = 30}}
 """
 PAGES = {  # a page: what writes it of a network's file and a device's
     "choose": "choose {model} --device {device} --page {out}",
+    "weights": "choose gpt2 --device {device} --weights q4_k_m,q8_0 --page {out}",
     "plan": "plan {model} --device {device} --device-count 2 --global-batch 4 --inside nvlink-3 "
     "--link infiniband-ndr --page {out}",
 }

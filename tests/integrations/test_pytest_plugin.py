@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -9,6 +10,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from places import ROOT
+from steptime.integrations.pytest_rounds import FIRST_ROUNDS
 from steptime.records import store
 
 pytest_plugins = ["pytester"]
@@ -29,6 +31,8 @@ import os, random
 import pytest
 
 from steptime.analysis.measurement import measurement
+from steptime.core.progress import tell
+from steptime.integrations import pytest_bench
 from steptime.questions.run import question
 from steptime.questions.run.measured_step import describe_measurement
 from steptime.questions.options import workload_of
@@ -42,6 +46,8 @@ CALLS = []
 
 def run(model, batch=None, *, runs, out, **options):
     CALLS.append(str(out))
+    for number in range(runs):
+        tell("runs", number + 1, runs)
     random.seed(SEED + 1000 * (CALLS.count(str(out)) - 1))
     step_s, noise, platform = STEPS[batch]
     medians = [step_s * random.lognormvariate(0, noise) for _ in range(runs)]
@@ -68,6 +74,11 @@ def run(model, batch=None, *, runs, out, **options):
 
 
 question.run = run
+REFERENCE_S = {reference_s}
+if REFERENCE_S is not None:
+    pytest_bench.measure_reference = lambda: REFERENCE_S * random.lognormvariate(0, 0.01)
+else:
+    pytest_bench.measure_reference = lambda: float("nan")
 """
 
 
@@ -86,9 +97,11 @@ def session(pytester):
 def made_up(pytester, session):
     """Return a function that runs pytest where `run` measures what it is told to, by batch."""
 
-    def run(text, *options, seed=1, **steps):
+    def run(text, *options, seed=1, reference_s=None, **steps):
         by_batch = {int(name.removeprefix("batch")): step for name, step in steps.items()}
-        pytester.makeconftest(MADE_UP_RUNS.format(steps=by_batch, seed=seed))
+        pytester.makeconftest(
+            MADE_UP_RUNS.format(steps=by_batch, seed=seed, reference_s=reference_s)
+        )
         return session(text, *options)
 
     return run
@@ -102,6 +115,8 @@ def test_a_benchmark_is_measured_and_its_record_is_kept(session, pytester):
     result.stdout.fnmatch_lines(["*= steptime =*", "fc:*batch 4: * no baseline"])
     (record,) = store.load(pytester.path / "records/test_bench.py-test_step", print)
     assert set(record.quantities["step_s"].columns["run"]) == {0, 1}
+    reference = pytester.path / "records/test_bench.py-test_step/reference.json"
+    assert len(json.loads(reference.read_text())["reference_s"]) == 2
 
 
 QUIET = (0.001, 0.01, "cpu-test-2t")
@@ -164,6 +179,37 @@ def test_a_slower_step_fails_and_one_without_a_verdict_only_if_asked(made_up, py
 
     result = made_up(GATE, "--steptime-out", "branch", "-k", "2", **CHANGES)
     result.stdout.fnmatch_lines(["steptime: branch*: holds records; name a new folder*"])
+
+
+SINGLE = """
+def test_step(steptime_bench):
+    steptime_bench("fc:layers=2,nodes=4,inputs=4,outputs=4", 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step_s", "reference_s", "word"),
+    [
+        (0.0125, 0.01, "slower"),  # the machine is as fast as it was
+        (0.0125, 0.0125, "unsure"),  # the machine is slower, too
+        (0.0150, 0.0110, "slower"),  # by more than the machine is
+        (0.0100, 0.0075, "same"),  # a reference alone fails nothing
+    ],
+)
+def test_a_machine_that_became_slower_is_no_slower_step(
+    made_up, pytester, step_s, reference_s, word
+):
+    cpu = "cpu-amd-epyc-2t"
+    steady = (0.01, 0.01, cpu)
+    kept = ("--steptime-out", "main")
+    result = made_up(SINGLE, *kept, reference_s=0.01, batch1=steady)
+    result.assert_outcomes(passed=1)
+    (file,) = pytester.path.glob("main/*/reference.json")
+    assert len(json.loads(file.read_text())["reference_s"]) == FIRST_ROUNDS
+    now = {"reference_s": reference_s, "batch1": (step_s, 0.01, cpu)}
+    result = made_up(SINGLE, "--steptime-baseline", "main", seed=2, **now)
+    result.stdout.fnmatch_lines([f"*batch 1: *{word}: *the machine's reference *, the step over*"])
+    result.assert_outcomes(**{"failed" if word == "slower" else "passed": 1})
 
 
 @pytest.mark.slow

@@ -27,6 +27,15 @@ torch = pytest.importorskip("torch")
 
 BATCH = 16
 DEVICE = "epyc-7763"
+STUB_FLOP = 1e9
+STUB_STEP = {  # an answer of `predict`
+    "step_s": 1.0,
+    "low_s": 0.5,
+    "high_s": 2.0,
+    "device": DEVICE,
+    "dtype": "float32",
+    "flop": STUB_FLOP,
+}
 OWN_LIMIT_S = 0.5e-3
 
 
@@ -121,7 +130,7 @@ def test_own_time_is_small(tmp_path):
 def test_a_slow_loader_is_named(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "steptime")
     causes = [{"cause": "accumulation"}, {"cause": "loader"}, {"cause": "clocks"}]
-    times = {"step_s": 1e-5, "low_s": 0.5e-5, "high_s": 2e-5, "device": DEVICE}
+    times = STUB_STEP | {"step_s": 1e-5, "low_s": 0.5e-5, "high_s": 2e-5}
     without_processes(
         monkeypatch, {"predict": lambda _: times, "why": lambda _: {"causes": causes}}
     )
@@ -166,6 +175,9 @@ def test_a_model_that_cannot_be_exported_is_predicted_from_a_step(tmp_path):
     assert answer.predicted_low_s < answer.predicted_s < answer.predicted_high_s
     ratio = answer.predicted_s / readable.predicted_s  # the same layers, and a sum beside
     assert 0.5 < ratio < 2
+    # The time of the arithmetic of the same layers: MFU of a predicted step, times its seconds.
+    works_s = [one.predicted_utilisation * one.predicted_s for one in (answer, readable)]
+    assert works_s[0] == pytest.approx(works_s[1], rel=0.1)
     assert answer.step_count == len(training.loader) - 2  # the first and the traced one
     (note,) = answer.notes
     assert note.startswith("the network cannot be exported (")
@@ -197,10 +209,17 @@ def test_the_trace_of_a_step_that_failed_is_taken_of_the_next(monkeypatch):
         files.append(arguments["trace"])
         assert arguments["steps"] == 1
         ends = {"predicted_low_s": 0.5, "predicted_high_s": 2.0}
-        return {"predicted_s": 1.0, **ends, "device": DEVICE}
+        work = {"utilisation": 0.5, "uncounted_share": 0.125}
+        return {"predicted_s": 1.0, **ends, **work, "device": DEVICE}
 
     answer = traced(monkeypatch, ask)
     assert answer.predicted_s == 1.0
+    assert answer.predicted_utilisation == 0.5
+    assert answer.utilisation == pytest.approx(0.5 / answer.step_s)
+    assert any(line.startswith("MFU ") for line in answer.headline)
+    (note,) = answer.notes
+    assert "memory is measured and not predicted" in note
+    assert "MFU leaves out ops of unknown FLOP, 12.5 % of its predicted time" in note
     assert answer.step_count == 3  # of six the first, the failed and the traced one are left out
     assert len(files) == 1
     assert not Path(files[0]).exists()
@@ -292,7 +311,7 @@ def test_a_loader_keeps_its_length_and_attributes():
 
 def test_accumulated_batches_are_one_step(monkeypatch):
     asked = []
-    times = {"step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "device": DEVICE}
+    times = STUB_STEP
     without_processes(monkeypatch, {"predict": lambda call: asked.append(call) or times})
     training = Training()
     with steptime.watch(training.net, device=DEVICE) as watch:
@@ -304,11 +323,14 @@ def test_accumulated_batches_are_one_step(monkeypatch):
     assert watch.answer.batch == 2 * BATCH
     assert asked[0]["batch"] == BATCH
     assert watch.answer.predicted_s == 2.0
+    peak_flop_per_s = steptime.device(DEVICE).datasheet.peak_flop_per_s["float32"]
+    expected = 2 * STUB_FLOP / peak_flop_per_s / 2.0
+    assert watch.answer.predicted_utilisation == pytest.approx(expected)
 
 
 def test_a_compiled_module_is_exported_from_the_module_inside(monkeypatch):
     asked = []
-    times = {"step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "device": DEVICE}
+    times = STUB_STEP
     without_processes(monkeypatch, {"predict": lambda call: asked.append(call) or times})
     training = Training()
     training.net = torch.compile(training.net, backend="eager")

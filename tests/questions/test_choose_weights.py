@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import steptime
 from steptime.core.errors import InputError
 from steptime.questions.choose.desktop import DesktopChooseAnswer
+from steptime.questions.choose.weights_page import WeightsPage
 
 CARDS = ["rtx-3070", "rtx-4090", "m4-max-gpu", "ryzen-9-7950x"]
 SHARED = (
@@ -84,3 +88,44 @@ def test_every_device_of_the_list_is_answered_or_named():
 def test_an_adapter_is_of_a_training():
     with pytest.raises(InputError, match="unknown weights 'q4_k_m'"):
         steptime.choose("llama3_8b", CARDS, weights="q4_k_m", adapter="ia3")
+
+
+def write_page(path: Path, model: str = "llama3_8b", **options: Any) -> WeightsPage:
+    answer = steptime.choose(model, ["rtx-4090", "tpu-v5e"], page=path, **options)
+    assert isinstance(answer, WeightsPage)
+    return answer
+
+
+def test_a_page_lists_networks_types_and_contexts_of_every_device_that_runs_them(tmp_path):
+    page = write_page(
+        tmp_path / "page.html", "llama3_8b,gpt2", weights="q4_k_m,q8_0,int4", length="512,1024"
+    )
+    assert page.model == ("llama3_8b", "gpt2")
+    assert page.weights == ("q4_k_m", "q8_0")  # `int4` is `q4_k_m`
+    assert page.context_tokens == (512, 1024)
+    assert page.device == ("rtx-4090",)
+    assert page.row_count == 2 * 2 * 2
+    assert page.notes[0] == "1 device that llama.cpp is not for: tpu-v5e"
+
+
+def test_a_page_of_a_stack_has_the_type_that_its_answer_has(tmp_path):
+    answer = steptime.choose("llama3_8b", "rtx-4090", stack="exllama")
+    assert isinstance(answer, DesktopChooseAnswer)
+    page = write_page(tmp_path / "page.html", stack="exllama")
+    assert page.weights == (answer.rows[0].weights,)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"model": "llama3_8b,llama3_9b", "weights": "q4_k_m"}, "llama3_9b"),
+        ({"weights": "q4_k_m,q4_k_n"}, "q4_k_n"),
+        ({"weights": "q4_k_m", "batch": 8}, "--batch is of a training"),
+        ({"weights": "q4_k_m", "max_price": 2}, "--max-price: the page has a field"),
+        ({"weights": "q4_k_m", "length": "0"}, "--length"),
+    ],
+)
+def test_a_page_is_refused_for_any_choice_that_no_device_answers(tmp_path, options, fault):
+    with pytest.raises(InputError, match=fault):
+        write_page(tmp_path / "page.html", **options)
+    assert not (tmp_path / "page.html").exists()

@@ -28,10 +28,18 @@ from steptime.integrations.pytest_limits import (
     read_limits,
 )
 from steptime.integrations.pytest_names import LINES_KEY, MARKER
+from steptime.integrations.pytest_reference import (
+    MIN_ROUNDS,
+    RelativeChange,
+    judge_relative,
+    measure_reference,
+    read_reference,
+    write_reference,
+)
 from steptime.integrations.pytest_rounds import (
     FIRST_ROUNDS,
     BenchRounds,
-    needs_rounds,
+    needs_further_rounds,
     read_rounds,
 )
 
@@ -157,11 +165,31 @@ class Bench:
         """
         _refuse_records(self._out_folder / folder)
         count = FIRST_ROUNDS if rounds is None else rounds
-        bench_rounds = read_rounds(self._measure(step, limits, count, folder))
-        while rounds is None and needs_rounds(bench_rounds.medians_s, self._margin_share):
-            further = read_rounds(self._measure(step, limits, count, folder))
+        bench_rounds = self._measure_chunk(step, limits, count, folder)
+        while rounds is None and needs_further_rounds(bench_rounds, self._margin_share):
+            further = self._measure_chunk(step, limits, count, folder)
             bench_rounds = bench_rounds.join(further)
+        if bench_rounds.referenced is not None:
+            write_reference(self._out_folder / folder, bench_rounds.referenced)
         return bench_rounds
+
+    def _measure_chunk(
+        self, step: BenchStep, limits: Limits | None, rounds: int, folder: Path
+    ) -> BenchRounds:
+        """Measure a step in so many fresh processes, each with the reference beside it."""
+        from steptime.core.progress import report_progress_to
+
+        reference_s: list[float] = []
+
+        def take_reference(noun: str, *_: int) -> None:
+            if noun == "runs":  # one of the fresh processes has ended
+                reference_s.append(measure_reference())
+
+        with report_progress_to(take_reference):
+            answer = self._measure(step, limits, rounds, folder)
+        # The reference is of a core; a step of a GPU does not share what slows it.
+        is_on_cpu = answer.platform.startswith("cpu-")
+        return read_rounds(answer, tuple(reference_s) if is_on_cpu else ())
 
     def _measure(
         self, step: BenchStep, limits: Limits | None, rounds: int, folder: Path
@@ -231,6 +259,12 @@ class Bench:
         # There is one row: the benchmark's folder has the records of one step.
         verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
         line = f"{step_text}; {_describe_change(comparison)}"
+        relative = self._judge_relative(bench_rounds, baseline)
+        if relative is not None:
+            adjusted = relative.adjust(verdict)
+            word = "" if adjusted == verdict else f"{adjusted}: "
+            line += f"; {word}{relative.describe()}"
+            verdict = adjusted
         self._add_line(line)
         # Other hardware, or runs that are too few to tell: then "slower" is no verdict.
         is_not_comparable = comparison.exit_code == REFUSED
@@ -240,6 +274,16 @@ class Bench:
             verdict = "unsure"
             self._fail_unsure("\n".join([line, *comparison.notes]))
         return BenchResult(measured, comparison, verdict, folder=out)
+
+    def _judge_relative(self, rounds: BenchRounds, baseline: Path) -> RelativeChange | None:
+        """Return the change in multiples of the reference; None where a side has too few of it."""
+        referenced_baseline = read_reference(baseline)
+        if rounds.referenced is None or referenced_baseline is None:
+            return None
+        round_counts = (len(rounds.medians_s), len(referenced_baseline.medians_s))
+        if min(round_counts) < MIN_ROUNDS:
+            return None
+        return judge_relative(referenced_baseline, rounds.referenced, self._margin_share)
 
     def _fail_unsure(self, text: str) -> None:
         if self._test_item.config.getoption("--steptime-fail-unsure"):

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from statistics import median, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+from steptime.integrations.pytest_reference import ReferencedRounds, make_rounds
+
 if TYPE_CHECKING:
     from steptime.questions.run.measured_step import RunAnswer
 
@@ -26,32 +28,55 @@ class BenchRounds(NamedTuple):
         answer: the first ones, as `run` answers.
         medians_s: median of the steps of each round.
         samples_s: the steps of all rounds.
+        reference_s: the reference beside each round; () of a step that is not of a CPU.
     """
 
     answer: RunAnswer
     medians_s: tuple[float, ...]
     samples_s: tuple[float, ...]
+    reference_s: tuple[float, ...] = ()
 
     @property
     def median_s(self) -> float | None:
         """The median of all steps; None where nothing was measured."""
         return median(self.samples_s) if self.samples_s else None
 
+    @property
+    def referenced(self) -> ReferencedRounds | None:
+        """The rounds beside their reference; None unless each round has one."""
+        return make_rounds(self.medians_s, self.reference_s)
+
     def join(self, further: BenchRounds) -> BenchRounds:
         """Return these rounds and further ones of the same step."""
-        medians_s = (*self.medians_s, *further.medians_s)
-        return BenchRounds(self.answer, medians_s, (*self.samples_s, *further.samples_s))
+        return BenchRounds(
+            self.answer,
+            medians_s=(*self.medians_s, *further.medians_s),
+            samples_s=(*self.samples_s, *further.samples_s),
+            reference_s=(*self.reference_s, *further.reference_s),
+        )
 
 
-def read_rounds(answer: RunAnswer) -> BenchRounds:
-    """Return the rounds of an answer of `run`."""
+def needs_further_rounds(rounds: BenchRounds, margin: float) -> bool:
+    """Return whether a benchmark needs further rounds, by its steps or by these over the reference.
+
+    Args:
+        rounds: the rounds until now.
+        margin: share below which a change counts as none.
+    """
+    if needs_rounds(rounds.medians_s, margin):
+        return True
+    return rounds.referenced is not None and needs_rounds(rounds.referenced.ratios, margin)
+
+
+def read_rounds(answer: RunAnswer, reference_s: tuple[float, ...] = ()) -> BenchRounds:
+    """Return the rounds of an answer of `run`, and the reference beside each."""
     from steptime.records.row import by_run
 
     step = answer.step_s
     if step is None:
         return BenchRounds(answer, (), ())
     runs = by_run(step.samples, step.run_of_sample)
-    return BenchRounds(answer, tuple(map(median, runs)), tuple(step.samples))
+    return BenchRounds(answer, tuple(map(median, runs)), tuple(step.samples), reference_s)
 
 
 def needs_rounds(medians_s: Sequence[float], margin: float) -> bool:

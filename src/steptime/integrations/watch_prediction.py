@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from steptime.core.dtypes import precision
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.json_types import JsonObject
 from steptime.hardware import catalog
@@ -121,13 +122,17 @@ def predict_step(
     high_s = answer["high_s"]
     # Each microbatch of a step is predicted as a step of its own.
     step_s = forward_passes * answer["step_s"]
-    utilisation = answer.get("utilisation")
+    # What the FLOP take at the peak: `utilisation` of the answer is time, not FLOP.
+    peaks = catalog.device(answer["device"]).datasheet.peak_flop_per_s
+    peak_flop_per_s = peaks.get(precision(answer["dtype"]).compute)
+    peak_work_s = None
+    if peak_flop_per_s is not None:
+        peak_work_s = forward_passes * answer["flop"] / peak_flop_per_s
     return WatchPrediction(
         step_s=step_s,
         low_s=None if low_s is None else forward_passes * low_s,
         high_s=None if high_s is None else forward_passes * high_s,
         device=answer["device"],
-        # The time of the step's work at the device's peak, from which MFU follows.
-        peak_work_s=None if utilisation is None else step_s * utilisation,
+        peak_work_s=peak_work_s,
         peak_bytes=answer.get("peak_bytes"),
     )

@@ -5,12 +5,24 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from steptime.core.units import format_seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.integrations.watch_prediction import WatchPrediction, ask_question
 
 MAX_REASON = 200  # characters of what a library says
+
+
+class TracedPrediction(NamedTuple):
+    """A step that was predicted from its trace.
+
+    Attributes:
+        step: the prediction.
+        uncounted_share: share of its time in ops whose FLOP are unknown.
+    """
+
+    step: WatchPrediction
+    uncounted_share: float
 
 
 class LoopTrace:
@@ -78,9 +90,11 @@ class LoopTrace:
             return None
         self._note = (
             f"the network cannot be exported ({self._export_fault}): predicted from the shapes of "
-            f"the ops of one profiled step, in {format_seconds(time.perf_counter() - start_s)}"
+            f"the ops of one profiled step, in {format_seconds(time.perf_counter() - start_s)}; "
+            "memory is measured and not predicted; "
+            f"{_describe_uncounted(predicted.uncounted_share)}"
         )
-        return predicted
+        return predicted.step
 
     def finish(self) -> list[str]:
         """End a record that is still going on, and return the remark on all of it."""
@@ -97,7 +111,14 @@ def describe_fault(error: BaseException) -> str:
     return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 
-def predict_traced_step(path: Path, device: str, limit_s: float) -> WatchPrediction:
+def _describe_uncounted(share: float) -> str:
+    """Return the remark on the FLOP that MFU leaves out."""
+    if not share:
+        return "MFU counts all of its ops"
+    return f"MFU leaves out ops of unknown FLOP, {format_percent(share)} of its predicted time"
+
+
+def predict_traced_step(path: Path, device: str, limit_s: float) -> TracedPrediction:
     """Return the predicted step of a trace of one step.
 
     What was measured in it is not carried over, since the loop is held against the prediction.
@@ -105,9 +126,13 @@ def predict_traced_step(path: Path, device: str, limit_s: float) -> WatchPredict
     # `from_device`: from this device to itself, so that what was measured is not carried over.
     arguments = {"trace": str(path), "device": device, "from_device": device, "steps": 1}
     answer = ask_question("predict", arguments, limit_s)
-    return WatchPrediction(
-        step_s=answer["predicted_s"],
+    step_s = answer["predicted_s"]
+    utilisation = answer["utilisation"]
+    prediction = WatchPrediction(
+        step_s=step_s,
         low_s=answer["predicted_low_s"],
         high_s=answer["predicted_high_s"],
         device=answer["device"],
+        peak_work_s=None if utilisation is None else step_s * utilisation,
     )
+    return TracedPrediction(prediction, answer["uncounted_share"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
+from steptime.core.progress import report_progress
 from steptime.core.units import format_bytes, format_count
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import part_key, select_missing
@@ -59,13 +60,10 @@ def attempt(
 
 
 def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent = None) -> Record:
-    """Return the record of a trial, measured in `means.runs` fresh processes if they are several.
-
-    `on_event` is called with each report of progress of a worker.
-    """
+    """Return the record of a trial from `means.runs` processes; reports go to `on_event`."""
     records = []
     has_replicas = trial.cell.workload.plan.data > 1
-    for _ in range(means.runs):
+    for number in range(means.runs):
         (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
         # An unsupported cell is refused by all processes alike; after a failure they may differ.
         has_failed = record.status not in {"ok", "unsupported"}
@@ -74,6 +72,8 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
         if record.status != "ok":
             return record
         records.append(record)
+        if on_event and means.runs > 1:  # a sweep says its own progress
+            report_progress("runs", number + 1, means.runs)
     return _merge_runs(records)
 
 

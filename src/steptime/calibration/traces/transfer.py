@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from steptime.calibration.traces.batch import BatchChange, WeightShapes, scale_batch
+from steptime.calibration.traces.calls import table_call
 from steptime.calibration.traces.kernels import find_dtype, kernels_of
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.errors import InputError
@@ -23,6 +24,7 @@ from steptime.prediction.host import bound_step, count_calls, find_host
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
+from steptime.prediction.price import peak_flop_per_s
 from steptime.records.traces.traced_ops import OpKey, TracedStep
 
 MAX_UNSHAPED_SHARE = 0.3  # of the step, beyond which a prediction would rest on bandwidth alone
@@ -60,6 +62,23 @@ class MovedOp(NamedTuple):
     moved_s: float
 
 
+class StepWork(NamedTuple):
+    """The FLOP of the forward and the backward pass of a traced step.
+
+    Attributes:
+        flop: FLOP of the ops that the op table knows; a multiply-add is 2.
+        peak_s: seconds that these take at the peak of the other device.
+        uncounted_s: predicted seconds of all other ops of both passes, those without shapes too.
+    """
+
+    flop: float = 0.0
+    peak_s: float = 0.0
+    uncounted_s: float = 0.0
+
+
+NO_WORK = StepWork()
+
+
 @dataclass(frozen=True)
 class MovedStep:
     """A traced step on the other device.
@@ -71,6 +90,7 @@ class MovedStep:
         is_carried: whether what predictions are off by is carried over.
         priced_s: seconds of a step by the shapes of its ops, without the ratio of measured to
             predicted.
+        work: the FLOP of a step.
     """
 
     ops: tuple[MovedOp, ...]
@@ -78,6 +98,7 @@ class MovedStep:
     host_s: float
     is_carried: bool
     priced_s: float = 0.0
+    work: StepWork = NO_WORK
 
     @property
     def step_s(self) -> float:
@@ -146,10 +167,40 @@ def move_step(
     kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
     priced_step = MovedStep(tuple(priced_ops), unshaped_s, host_s=0.0, is_carried=False)
     priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
+    work = _count_work(priced_step, target_keys, target, change.dtype, method)
     moved_step = MovedStep(
-        tuple(moved_ops), unshaped_s, host_s=0.0, is_carried=is_carried, priced_s=priced_step_s
+        tuple(moved_ops),
+        unshaped_s,
+        host_s=0.0,
+        is_carried=is_carried,
+        priced_s=priced_step_s,
+        work=work,
     )
     return replace(moved_step, host_s=_host_s(step, moved_step, target, method, kernels))
+
+
+def _count_work(
+    priced_step: MovedStep,
+    keys: Sequence[OpKey],
+    target: Device,
+    dtype: str | None,
+    method: Method,
+) -> StepWork:
+    """Return the FLOP of a step; an update counts as none, since it moves bytes alone."""
+    settings = _settings(method, target)
+    flop = 0.0
+    peak_s = 0.0
+    uncounted_s = priced_step.unshaped_s
+    for op, key in zip(priced_step.ops, keys, strict=True):
+        if key.pass_ == "update":
+            continue
+        if table_call(key.name, key.inputs) is None:
+            uncounted_s += op.moved_s
+            continue
+        for kernel in kernels_of(key, dtype, settings):
+            flop += op.calls * kernel.flop
+            peak_s += op.calls * kernel.flop / peak_flop_per_s(target, kernel.dtype)
+    return StepWork(flop, peak_s, uncounted_s)
 
 
 def price_ops(

@@ -1,6 +1,6 @@
 """`choose` of devices for a language model of one's own: which card runs these weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -158,9 +158,12 @@ def answer_desktop_choose(
     """
     weights = options.weights or ""
     check_choice("--sort", sort.removeprefix("-"), _map_sort_names_to_keys())
-    cases, unsupported = _choose_weights_by_device(model, devices, options)
-    rows = [_make_row(case, offers) for case in cases]
-    notes = _list_notes(rows, unsupported, cases[0])
+    cases_by_device, unsupported = resolve_devices(model, devices, options)
+    if not cases_by_device:
+        raise InputError(next(iter(unsupported.values())))
+    cases = [choose_case(device_cases) for device_cases in cases_by_device]
+    rows = [make_choose_row(case, offers) for case in cases]
+    notes = _list_notes(rows, list(unsupported), cases[0])
     rows = _sort_rows(rows, sort, has_all_weights=weights == ALL_WEIGHTS)[:row_count]
     currencies = {offers[row.device].currency for row in rows if row.device in offers}
     # The model, the software and the type of the cache are the same on every device.
@@ -180,36 +183,38 @@ def answer_desktop_choose(
     )
 
 
-def _choose_weights_by_device(
+def resolve_devices(
     model: Any, devices: Iterable[Device], options: StepOptions
-) -> tuple[list[DesktopCase], list[str]]:
-    """Return the case of each device, and the devices that the software does not run on."""
-    cases = []
-    unsupported_devices = []
-    reasons = []
+) -> tuple[list[list[DesktopCase]], dict[str, str]]:
+    """Return the cases of each device, and why the software does not run on each other one.
+
+    The cases of a device are the types of weights that are asked for, that of most bits first.
+    """
+    cases_by_device = []
+    reason_by_device = {}
     for device in devices:
         request = make_request("choose", model, device, options)
         try:
-            cases_of_types = resolve_cases_of_types(request, options.weights)
+            cases_by_device.append(resolve_cases_of_types(request, options.weights))
         except InputError as error:
-            unsupported_devices.append(device.name)
-            reasons.append(str(error))
-            continue
-        # The largest file comes first; where none is known to fit, the smallest stands for all.
-        smallest_case = cases_of_types[-1]
-        if device.datasheet.usable_bytes is None:
-            cases.append(smallest_case)
-        else:
-            fitting_cases = (
-                case for case in cases_of_types if not case.predict_memory().over_bytes
-            )
-            cases.append(next(fitting_cases, smallest_case))
-    if not cases:
-        raise InputError(reasons[0])
-    return cases, unsupported_devices
+            reason_by_device[device.name] = str(error)
+    return cases_by_device, reason_by_device
 
 
-def _make_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRow:
+def choose_case(cases: Sequence[DesktopCase]) -> DesktopCase:
+    """Return the case of most bits that fits a device; where none is known to fit, the smallest.
+
+    Args:
+        cases: the types of weights on the device, that of most bits first.
+    """
+    smallest_case = cases[-1]
+    if smallest_case.machine.device.datasheet.usable_bytes is None:
+        return smallest_case
+    fitting_cases = (case for case in cases if not case.predict_memory().over_bytes)
+    return next(fitting_cases, smallest_case)
+
+
+def make_choose_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopChooseRow:
     """Predict a device, as `fit` does, and add its price."""
     device = case.machine.device
     row = predict_row(case)
@@ -295,9 +300,12 @@ def _list_notes(
         names = first_of(unsupported, MAX_NAMES)
         stack = case.machine.stack.name
         notes.append(f"{format_count(len(unsupported), 'device')} that {stack} is not for: {names}")
-    dates = sorted({row.price_date for row in rows if row.price_date})
-    if dates:
-        notes.append(f"prices are of a date and change: {'; '.join(dates)}")
+    notes += describe_price_dates({row.price_date for row in rows if row.price_date})
     if any(row.longest_context == case.trained_length for row in rows):
         notes.append(f"a context of {case.trained_length:,} tokens is the longest of the model")
     return notes
+
+
+def describe_price_dates(dates: Collection[str]) -> list[str]:
+    """Return the remark that prices are of these dates; none without a date."""
+    return [f"prices are of a date and change: {'; '.join(sorted(dates))}"] if dates else []

@@ -39,6 +39,7 @@ from steptime.questions.choose.device_choices import (
     map_sort_names_to_keys,
     sort_rows,
 )
+from steptime.questions.choose.weights_page import WeightsPage, is_weights_page, write_weights_page
 from steptime.questions.fit.desktop import is_desktop_fit
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import training_fields, training_of_tokens
@@ -52,6 +53,7 @@ PAGE_CURRENCY = "USD"
 NODE_LINKS = "nvlink-4,pcie-4-x16"
 CLUSTER_LINKS = "infiniband-ndr,ethernet-25"
 MAX_NODE_LINKS = 4  # links in nodes of a page where none is named
+MAX_PRICE_REFUSED = "{}: the page has a field for it"
 REPLICAS = "1,2,4,...,64"
 
 
@@ -66,7 +68,7 @@ class _PageRequest:
         links: links as a text; None for those of the devices and of clusters.
         replicas: numbers of replicas as a text.
         training: the examples of the training.
-        prices: offers of devices.
+        prices: offers by device.
     """
 
     models: Sequence[str]
@@ -75,7 +77,7 @@ class _PageRequest:
     links: Any
     replicas: str
     training: Training
-    prices: Sequence[Offer]
+    prices: Mapping[str, Offer]
 
 
 def choose(
@@ -93,7 +95,7 @@ def choose(
     top: kinds.Count = MAX_DEVICES,
     tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
-) -> ChooseAnswer | ChoicesPage | DesktopChooseAnswer:
+) -> ChooseAnswer | ChoicesPage | DesktopChooseAnswer | WeightsPage:
     """Compare devices for a training or weights: time, cost, energy.
 
     Args:
@@ -109,7 +111,8 @@ def choose(
         max_price: Highest price of a device for an hour; devices without a known price are left
             out.
         page: Write an .html page to choose devices in: MODEL, --batch and --dtype take lists, and
-            each device is shown with each number of replicas, over each link.
+            each device is shown with each number of replicas, over each link; of weights MODEL,
+            --weights and --length take lists.
         link: With --page: links between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
@@ -119,27 +122,26 @@ def choose(
 
     Returns:
         A `ChooseAnswer`; with `page` a `ChoicesPage`; with weights for one's own machine, such as
-        `q4_k_m` or `all`, a `DesktopChooseAnswer`.
+        `q4_k_m` or `all`, a `DesktopChooseAnswer`, and with both a `WeightsPage`.
 
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, choose)
-    if is_desktop_fit(model, step):
+    if is_desktop_fit(model, step) or (page is not None and is_weights_page(model, step)):
         refused: dict[str, object] = {"--batch": batch, "--examples": examples, "--epochs": epochs}
-        refused |= {"--tokens": tokens, "--page": page, "--link": link, "--replicas": replicas}
-        options.refuse(
-            refused,
-            f"{{}} is of a training, --weights {step.weights} of a server; leave it out",
-        )
+        refused |= {"--tokens": tokens, "--link": link, "--replicas": replicas}
+        message = f"{{}} is of a training, --weights {step.weights} of a server; leave it out"
+        options.refuse(refused, message)
+        if page is not None:
+            return _write_weights_page(Path(page), model, device, prices, max_price, step)
         return _choose_for_weights(model, device, prices, max_price, sort, top, step)
     training = _parse_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
     check_choice("--sort", sort.removeprefix("-"), map_sort_names_to_keys())
-    price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")
-        options.refuse({"--max-price": max_price}, "{}: the page has a field for it")
+        options.refuse({"--max-price": max_price}, MAX_PRICE_REFUSED)
         request = _PageRequest(
             models=parse_models(text_of(model)),
             devices=find_devices(text_of(device), step.method),
@@ -147,12 +149,12 @@ def choose(
             links=text_of(link),
             replicas=text_of(replicas or REPLICAS),
             training=training,
-            prices=read_offers(price_file),
+            prices=_find_page_offers(prices),
         )
         return _write_page(Path(page), step, request)
     options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     devices = find_devices(text_of(device), step.method)
-    all_offers = read_offers(price_file)
+    all_offers = read_offers(None if prices is None else Path(prices))
     currency = _find_currency(all_offers)
     price_notes = []
     if max_price is not None:
@@ -203,6 +205,21 @@ def _choose_for_weights(
     if max_price is not None:
         devices = _affordable_devices(devices, cheapest(all_offers), max_price)
     return answer_desktop_choose(model, devices, step, cheapest(all_offers), sort, row_count)
+
+
+def _write_weights_page(
+    page: Path, model: Any, device: Any, prices: Any, max_price: Any, step: StepOptions
+) -> WeightsPage:
+    """Write the page of weights of one's own machine; raises `InputError`."""
+    options.refuse({"--max-price": max_price}, MAX_PRICE_REFUSED)
+    devices = find_devices(text_of(device), step.method)
+    return write_weights_page(page, model, devices, step, _find_page_offers(prices))
+
+
+def _find_page_offers(prices: Any) -> Mapping[str, Offer]:
+    """Return the cheapest offer of each device in the currency of pages."""
+    all_offers = read_offers(None if prices is None else Path(prices))
+    return cheapest(offer for offer in all_offers if offer.currency == PAGE_CURRENCY)
 
 
 def _parse_training(examples: Any, epochs: Any, tokens: Any) -> Training:
@@ -316,7 +333,7 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
         links=_list_page_links(request.links, request.devices),
         replicas=parse_counts(request.replicas, "--replicas"),
         training=training,
-        offers=cheapest(offer for offer in request.prices if offer.currency == PAGE_CURRENCY),
+        offers=request.prices,
         method=step.method,
         options=step.method_options(step.options),
         words=options.words_of(option_values),

@@ -68,6 +68,10 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             predicted.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
         predicted_high_s: upper end of the 80 % interval of `predicted_s`.
+        flop: FLOP of the forward and the backward pass, of the ops whose FLOP are known.
+        utilisation: share of the device's peak that `flop` reach in `predicted_s` (MFU); null for a
+            step without time.
+        uncounted_share: share of `predicted_s` in ops whose FLOP are unknown.
         assumed: settings that were not given and decide the time, by the option that changes them.
         notes: remarks that change how the answer is read.
         rows: the ops by name and pass, the longest first.
@@ -94,6 +98,9 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
     predicted_s: float
     predicted_low_s: float | None
     predicted_high_s: float | None
+    flop: float
+    utilisation: float | None
+    uncounted_share: float
     assumed: dict[str, str]
     notes: tuple[str, ...]
     rows: tuple[TracedKind, ...]
