@@ -205,8 +205,8 @@ def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
     bare_number = number_of(value)  # NaN for a text with a unit
     if bare_number > bare_max_s:
         number = str(value).strip()
-        says = f"{number} seconds is no latency target; for milliseconds write {place} {number}ms"
-        raise InputError(f"{place} {number}: {says}")
+        hint = f"{number} seconds is no latency target; for milliseconds write {place} {number}ms"
+        raise InputError(f"{place} {number}: {hint}")
     return parse_seconds(value, place)
 
 

@@ -117,8 +117,8 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
             f"{self.model}, batch {self.batch}, {self.dtype}: {self.device}, then {self.server} "
             f"over {self.link} ({self.method})"
         )
-        below = assumed_line([(self.device, assumed_text(self.assumed))])
-        return [Table(COLUMNS, rows, title, below)]
+        footnotes = assumed_line([(self.device, assumed_text(self.assumed))])
+        return [Table(COLUMNS, rows, title, footnotes)]
 
 
 def split(

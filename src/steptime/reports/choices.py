@@ -206,15 +206,15 @@ def charts() -> dict[str, style.Spec]:
     """Return the Vega-Lite of the page's charts over the rows that it shows, by their places."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
     x = {
-        **style.number_encoding("replicas", "replicas", **integers),
+        **style.encode_number("replicas", "replicas", **integers),
         "scale": {"type": "log", "base": 2},
     }
-    bars_x = style.name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
-    speed = {**style.number_encoding("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
+    bars_x = style.encode_name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
+    speed = {**style.encode_number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"  # `4x`
-    hours = style.number_encoding("train_h", "hours of training", grid=False, tickCount=3)
+    hours = style.encode_number("train_h", "hours of training", grid=False, tickCount=3)
     hours["scale"] = {"type": "log"}
-    cost = style.number_encoding(
+    cost = style.encode_number(
         "cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}"
     )
     parts = style.encode_categories(
@@ -222,7 +222,7 @@ def charts() -> dict[str, style.Spec]:
     )
     dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
-    seconds = style.number_encoding("seconds", "step (s)", "s")
+    seconds = style.encode_number("seconds", "step (s)", "s")
     stacked = {"x": bars_x, "y": seconds, "color": parts["color"], "order": {"field": "index"}}
     fold = {"transform": [{"fold": PARTS, "as": ["part", "seconds"]}]}
     return {

@@ -333,7 +333,7 @@ def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
 
 def samples_chart() -> Spec:
     """Return the Vega-Lite of a network's samples, over rows that the page makes from them."""
-    x = style.number_encoding("sample", "sample", format="d", grid=False)
+    x = style.encode_number("sample", "sample", format="d", grid=False)
     x["scale"] = {"nice": False, "zero": False}
     points = style.layer(
         "point", {"x": x, **encode_marks(KINDS, ("sample", "time", "kind"))}, size=22
@@ -345,10 +345,10 @@ def kinds_chart() -> Spec:
     """Return the Vega-Lite of a network's kinds of ops: shares of the step, each side a bar."""
     axis = {"title": "share of the step", "format": "~%", "tickCount": 6}
     encoding = {
-        "y": style.name("kind", title=None, sort=None, axis={"labelLimit": 220}),
+        "y": style.encode_name("kind", title=None, sort=None, axis={"labelLimit": 220}),
         "yOffset": {"field": "side", "sort": None},
-        "x": style.number_encoding("share") | {"axis": axis},
-        "color": style.name("side", legend={"title": None, "orient": "top"}, sort=None),
+        "x": style.encode_number("share") | {"axis": axis},
+        "color": style.encode_name("side", legend={"title": None, "orient": "top"}, sort=None),
         "tooltip": style.tooltip(("kind", "side", "of_the_step", "time")),
     }
     return EMPTY | {"mark": "bar", "height": {"step": 30}, "encoding": encoding}

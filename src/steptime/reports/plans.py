@@ -151,10 +151,10 @@ def _draw_step_times(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
     x = {
-        **style.number_encoding("device_count", "devices", **integers),
+        **style.encode_number("device_count", "devices", **integers),
         "scale": {"type": "log", "base": 2},
     }
-    y = {**style.number_encoding("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
+    y = {**style.encode_number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
     y["axis"]["values"] = [
         # From 0.1 ms to 500 ks, as a fixed list of ticks does for every search.
         float(f"{digit}e{exponent}")

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.reports.charts import EmptyPlotError, draw
-from steptime.reports.charts.style import config, log_number, log_ticks
+from steptime.reports.charts.style import config, encode_log_number, log_ticks
 from steptime.reports.files import FORMATS, save
 
 pytestmark = pytest.mark.slow
@@ -165,7 +165,7 @@ def test_ticks_are_round_and_inside():
     assert log_ticks(3.1, 6.5) == [4.0, 5.0, 6.0]
     assert log_ticks(1.01, 1.02) == [1.01, 1.015, 1.02]
     assert log_ticks(0.98, 1.04) == [0.98, 1.0, 1.02, 1.04]
-    alone = log_number("bytes", [639e3, 639e3], "memory")  # no length without a domain
+    alone = encode_log_number("bytes", [639e3, 639e3], "memory")  # no length without a domain
     assert alone["scale"]["domain"] == pytest.approx([639e3 / 1.2, 639e3 * 1.2])
     assert alone["axis"]["values"] == [5.5e5, 6e5, 6.5e5, 7e5, 7.5e5]
 

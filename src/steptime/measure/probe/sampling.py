@@ -48,9 +48,9 @@ class ProbeCase:
     def warm_up(self) -> None:
         """Run until a sample has as many calls as it needs."""
         self.timer(1)  # loads and compiles
-        enough = 1
-        while self.calls != enough:  # until so many calls fill a sample
-            self.calls, enough = enough, _next_call_count(enough, self.timer(enough))
+        calls = 1
+        while self.calls != calls:  # until so many calls fill a sample
+            self.calls, calls = calls, _next_call_count(calls, self.timer(calls))
 
     def visit(self) -> None:
         """Take a sample."""

@@ -195,9 +195,11 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
     )
     counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
     title = f"Unbeaten in {', '.join(AMOUNT_WORDS.values())}: {counts}"
-    below = _describe_space(answer)
+    footnotes = _describe_space(answer)
     has_table_of_counts = len(answer.by_device_count) > 1
-    return Table(heads, rows, title, below, max_rows=MAX_UNBEATEN, is_detail=has_table_of_counts)
+    return Table(
+        heads, rows, title, footnotes, max_rows=MAX_UNBEATEN, is_detail=has_table_of_counts
+    )
 
 
 def _describe_space(answer: PlanSearchAnswer) -> list[str]:

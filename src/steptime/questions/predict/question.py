@@ -60,8 +60,8 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
             *(Column(f"{name}_s", name) for name in PASSES),
             Column("peak_bytes", "peak memory"),
         )
-        below = assumed_line([(row.stack, assumed_text(row.assumed)) for row in self.rows])
-        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title, below)]
+        footnotes = assumed_line([(row.stack, assumed_text(row.assumed)) for row in self.rows])
+        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title, footnotes)]
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def predict(
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = _list_settings(step, stacks)
     if other_settings:
-        several = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
-        options.refuse(several, "{} takes one --stack")
+        single_stack_options = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
+        options.refuse(single_stack_options, "{} takes one --stack")
     method = _method_of(step.method)
     origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
     traced = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)

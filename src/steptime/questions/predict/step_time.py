@@ -241,9 +241,9 @@ class StepTime(Answer, frozen=True, kw_only=True):
         verdict = (
             "" if self.status == "ok" else f" - out of memory by {format_bytes(lacking_bytes)}"
         )
-        below = [EXTRAPOLATED_FOOTNOTE] if self.is_extrapolated else []
+        footnotes = [EXTRAPOLATED_FOOTNOTE] if self.is_extrapolated else []
         table = make_facts_table(f"{self.title}{verdict}", "one step", rows)
-        return Table(table.columns, table.rows, table.title, below)
+        return Table(table.columns, table.rows, table.title, footnotes)
 
 
 def predict_step(

@@ -138,8 +138,8 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         printed_rows = self.rows[:row_count]
         hidden_rows = self.rows[row_count:]
         hidden_s = sum(row.step_s for row in hidden_rows)
-        below = []
+        footnotes = []
         if hidden_s:
             hidden_share = format_percent(hidden_s / self.step_s)
-            below = [f"{len(hidden_rows)} more ops, {hidden_share} of the step: --by-op"]
-        return Table(KIND_COLUMNS, [row.to_dict() for row in printed_rows], "ops", below)
+            footnotes = [f"{len(hidden_rows)} more ops, {hidden_share} of the step: --by-op"]
+        return Table(KIND_COLUMNS, [row.to_dict() for row in printed_rows], "ops", footnotes)

@@ -309,8 +309,8 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
             if any(row.get(column.key) is not None for row in cells)
         ]
         assumptions = "; ".join(self._assumptions())
-        below = [f"assumed: {assumptions}"] if assumptions else []
-        return [Table(heads, cells, self._title(), below, csv_columns=CSV_COLUMNS)]
+        footnotes = [f"assumed: {assumptions}"] if assumptions else []
+        return [Table(heads, cells, self._title(), footnotes, csv_columns=CSV_COLUMNS)]
 
     def _title(self) -> str:
         """Return the question in words: `resnet50 on v100 over aws, batch 64 a replica, ...`."""

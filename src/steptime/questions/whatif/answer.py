@@ -265,7 +265,7 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the classes of ops, the kinds of ops and the networks."""
         title = f"{self.device} with {', '.join(self.changes)}"
-        below = self.describe_assumed()
+        footnotes = self.describe_assumed()
         networks = []
         for row in self.rows:
             batch_texts = {
@@ -277,7 +277,7 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
             NETWORK_COLUMNS,
             networks,
             f"{title}, by network",
-            below,
+            footnotes,
             max_rows=MAX_ROWS,
             csv_columns=NETWORK_CSV_COLUMNS,
         )
@@ -396,5 +396,5 @@ def _speed_table(
     rows: Sequence[Mapping[str, Any]],
 ) -> Table:
     """Return the table of changed devices, with what is assumed below."""
-    below = answer.describe_assumed()
-    return Table(heads, rows, answer.describe_question(), below, max_rows=MAX_ROWS)
+    footnotes = answer.describe_assumed()
+    return Table(heads, rows, answer.describe_question(), footnotes, max_rows=MAX_ROWS)

@@ -157,8 +157,8 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
             "meaning": f"what kernels, power and host reach{tf32}: {interval}",
         }
         title = f"{self.title}: from paleo to analytic, and to calibrated"
-        below = assumed_line([(self.device, assumed_text(self.assumed))])
-        return [Table(COLUMNS, [*rows, calibrated_row], title, below)]
+        footnotes = assumed_line([(self.device, assumed_text(self.assumed))])
+        return [Table(COLUMNS, [*rows, calibrated_row], title, footnotes)]
 
 
 def _format_change(change_s: float) -> str:

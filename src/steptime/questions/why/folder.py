@@ -94,8 +94,8 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
                 "bound": row.bound,
             }
             rows.append(cells | {f"{name}_share": shares[name] for name in SHARES})
-        below = assumed_line([(self.folder, assumed_text(self.assumed))])
-        return [Table(heads, rows, self.folder, below, max_rows=MAX_ROWS)]
+        footnotes = assumed_line([(self.folder, assumed_text(self.assumed))])
+        return [Table(heads, rows, self.folder, footnotes, max_rows=MAX_ROWS)]
 
 
 def explain_folder(

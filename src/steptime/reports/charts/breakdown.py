@@ -40,9 +40,9 @@ def chart(table: Table) -> style.Spec:
     ]
     bars = list(dict.fromkeys(segment["bar"] for segment in segments))
     encoding = {
-        "x": style.number_encoding("from") | {"axis": AXIS},
+        "x": style.encode_number("from") | {"axis": AXIS},
         "x2": {"field": "to"},
-        "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
+        "y": style.encode_name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
     }
     has_remainder = len(kinds) > 1 + len(coloured)
@@ -103,7 +103,7 @@ def _color_layers(
     """Return a grey layer of the remaining kinds, and a layer of the coloured kinds."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
-    colour = style.name("kind", scale={"domain": kinds}, legend=legend)
+    colour = style.encode_name("kind", scale={"domain": kinds}, legend=legend)
     no_edge = {"stroke": None, "cornerRadius": 0}
     grey_layer = style.layer(mark, encoding, style="band", **no_edge)
     coloured_encoding = {**encoding, "color": colour}
@@ -133,8 +133,8 @@ def _icicle(table: Table) -> style.Spec:
     level_count = top - 1
     share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
     level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
-    x = style.number_encoding("from") | share_axis
-    y = style.number_encoding("level") | level_axis
+    x = style.encode_number("from") | share_axis
+    y = style.encode_number("level") | level_axis
     box_encoding = {
         "x": x,
         "x2": {"field": "to"},

@@ -48,9 +48,9 @@ def chart(data: Data) -> style.Spec:
     used_texts = [text for text in STAGED.values() if text in staged_texts]
     speeds = [point[end] for point in points for end in ("speed", "low", "high")]
     positive_speeds = [speed for speed in speeds if speed and speed > 0]
-    y = style.log_number("speed", positive_speeds, "speed (examples/s)")
+    y = style.encode_log_number("speed", positive_speeds, "speed (examples/s)")
     legend = {"title": "input read from"} if len(used_texts) > 1 else None
-    shape = style.name("staged", scale={"domain": used_texts}, legend=legend)
+    shape = style.encode_name("staged", scale={"domain": used_texts}, legend=legend)
     position = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
     middle = {**position, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
     error = {**position, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
@@ -98,10 +98,10 @@ def _arrange_points(
     if compares_places:
         device_counts = sorted({point["devices"] for point in points if point["devices"] != "?"})
         axis = {"title": "devices", "labelAngle": 0}
-        x = style.name("devices", sort=[*device_counts, "?"], axis=axis)
+        x = style.encode_name("devices", sort=[*device_counts, "?"], axis=axis)
     else:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
-        x = style.name("at", axis={"title": None, "labelLimit": 290})
+        x = style.encode_name("at", axis={"title": None, "labelLimit": 290})
     omitted = len(panels) - len(drawable_panels) + omitted_models
     caption = [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
     return rows, x, caption

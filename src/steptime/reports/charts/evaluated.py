@@ -40,8 +40,8 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
 
 def _scatter(points: Sequence[style.Row], times_s: Sequence[float]) -> style.Spec:
     """Return the panel of predicted over measured seconds, with the line of equality."""
-    x = style.log_number("measured", times_s, "measured time (s)", "s")
-    y = style.log_number("predicted", times_s, "predicted time (s)", "s")
+    x = style.encode_log_number("measured", times_s, "measured time (s)", "s")
+    y = style.encode_log_number("predicted", times_s, "predicted time (s)", "s")
     tooltip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
     has_several_devices = len({point["device"] for point in points}) > 1
     color_field = "device" if has_several_devices else "kind"
@@ -63,8 +63,8 @@ def _scatter(points: Sequence[style.Row], times_s: Sequence[float]) -> style.Spe
 def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
     """Return the panels of the ratios' middle 80 %, one per size, with a line at equality."""
     ends = [span[end] for span in spans for end in ("low", "high")]
-    ratio = style.log_number("low", [*ends, EQUALITY], "predicted / measured, middle 80 %")
-    kind_axis = style.name("kind", title=None)
+    ratio = style.encode_log_number("low", [*ends, EQUALITY], "predicted / measured, middle 80 %")
+    kind_axis = style.encode_name("kind", title=None)
     span_rule = {"x": ratio, "x2": {"field": "high"}, "y": kind_axis}
     median_point = {"x": {**ratio, "field": "middle"}, "y": kind_axis}
     equality_rule = {"x": {**ratio, "field": "one"}}
@@ -76,7 +76,7 @@ def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
     ]
     return {
         "transform": [{"filter": "isValid(datum.middle)"}],  # the rows of spans
-        "facet": {"row": style.name("regime", title=None, sort=SIZES, header=LEVEL)},
+        "facet": {"row": style.encode_name("regime", title=None, sort=SIZES, header=LEVEL)},
         "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},
     }

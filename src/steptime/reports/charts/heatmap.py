@@ -122,8 +122,8 @@ def _cell_layers(
     x_axis = {**axis, "title": describe_quantity(x)}
     y_axis = {**axis, "title": describe_quantity(y)}
     position = {
-        "x": style.name("x", sort=_order_values(rows, "x"), axis=x_axis),
-        "y": style.name("y", sort=_order_values(rows, "y")[::-1], axis=y_axis),
+        "x": style.encode_name("x", sort=_order_values(rows, "x"), axis=x_axis),
+        "y": style.encode_name("y", sort=_order_values(rows, "y")[::-1], axis=y_axis),
     }
     tooltip_keys = ("cell", "shown", "networks", "failed")
     tooltip = style.tooltip(key for key in cells[0] if key in tooltip_keys)

@@ -36,12 +36,12 @@ def chart(table: Table) -> style.Spec:
     title = f"folder, by date: {folders[0]} to {folders[-1]}"
     folder_axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
     folder_scale = {"domain": [1, folder_count], "nice": False}
-    x = style.number_encoding("at") | {"axis": folder_axis, "scale": folder_scale}
+    x = style.encode_number("at") | {"axis": folder_axis, "scale": folder_scale}
     ratio_axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
-    y = style.number_encoding("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
+    y = style.encode_number("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))  # changes are drawn on top
     colour = style.encode_categories("became", points)["color"]
-    line: style.Spec = {"x": x, "y": y, "detail": style.name("line")}
+    line: style.Spec = {"x": x, "y": y, "detail": style.encode_name("line")}
     dot: style.Spec = {"x": x, "y": y, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
     # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [

@@ -36,8 +36,8 @@ def chart(data: Data) -> style.Spec:
         colour = {"color": style.encode_categories("platform", points)["color"]}
     order = list(dict.fromkeys(point["network"] for point in points))
     sizes = [point[side] for point in points for side in SIDES]
-    x = style.log_number("", sizes, "peak memory of a step (byte)", "B", orient="top")
-    y = style.name("network", sort=order, axis={"title": None, "grid": True})
+    x = style.encode_log_number("", sizes, "peak memory of a step (byte)", "B", orient="top")
+    y = style.encode_name("network", sort=order, axis={"title": None, "grid": True})
     places = {side: {"x": {**x, "field": side}, "y": y} for side in SIDES}
     ends = places[SIDES[0]] | {"x2": {"field": SIDES[1]}}
     tooltip = style.tooltip(TOOLTIP)

@@ -50,8 +50,8 @@ def chart(table: Table) -> style.Spec:
     }
     name_room = max(1, math.ceil(len(rows) / 20))  # of the last node
     scale = {"domain": [0, len(rows) + name_room], "nice": False}
-    x = style.number_encoding("rank") | {"axis": axis, "scale": scale}
-    y = style.number_encoding(
+    x = style.encode_number("rank") | {"axis": axis, "scale": scale}
+    y = style.encode_number(
         "slower", "slower than the others", labelExpr="format(datum.value, '.1~%')"
     )
     verdicts = ["like the others", "slow", "fast"]

@@ -133,7 +133,7 @@ def pipeline(
     """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
     # `room` is the width of the chart in pixels, a number or `width`, as Vega's expressions say it.
     device_count = 1 + max(row["device"] for row in rows)
-    x = {**style.number_encoding("from", "time in a step (s)", "s"), "scale": {"nice": False}}
+    x = {**style.encode_number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     device_axis = {
         "title": "device of the pipeline",
         "tickMinStep": 1,
@@ -151,7 +151,7 @@ def pipeline(
         "y": y,
         "y2": {"field": "lower"},
         "tooltip": style.tooltip(("kind", "takes", "microbatch", "stage", "device")),
-        "color": style.name("kind", scale=kind_scale, legend=LEGEND),
+        "color": style.encode_name("kind", scale=kind_scale, legend=LEGEND),
     }
     word_encoding = {
         "x": {**x, "field": "middle"},
@@ -189,11 +189,11 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
 
 def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: stacked parts, the usable memory as a line."""
-    x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
-    size_axis = style.number_encoding("bytes", "memory (byte)", "B")
+    x = style.encode_name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
+    size_axis = style.encode_number("bytes", "memory (byte)", "B")
     used_parts = {row["part"] for row in rows}
     legend = {**LEGEND, "values": [part for part in Memory._fields if part in used_parts]}
-    colour = style.name("part", scale={"domain": Memory._fields}, legend=legend)
+    colour = style.encode_name("part", scale={"domain": Memory._fields}, legend=legend)
     tip = style.tooltip(("device", "part", "takes", "of"))
     encoding = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
     room = {"y": {**size_axis, "field": "room", "aggregate": "max"}}

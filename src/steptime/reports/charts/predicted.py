@@ -66,8 +66,8 @@ def _layers(
     colour_field = "platform" if has_platforms else "family"
     colour = style.encode_categories(colour_field, points)["color"]
     shape = style.encode_categories("family", points)["shape"]
-    x = style.log_number("predicted_s", times_s, "predicted time of a step (s)", "s")
-    y = style.log_number("measured_s", times_s, "measured time of a step (s)", "s")
+    x = style.encode_log_number("predicted_s", times_s, "predicted time of a step (s)", "s")
+    y = style.encode_log_number("measured_s", times_s, "measured time of a step (s)", "s")
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     equal = {**along, "text": {"field": "text"}}

@@ -126,7 +126,7 @@ def _ceiling_color(layout: _Layout, encoding: style.Spec) -> style.Spec:
         return {}
     if encoding and layout.color == "platform":  # or the legends of lines and points conflict
         return {"color": {**encoding["color"], "field": "platform"}}
-    return {"color": style.name("platform", scale={"domain": layout.platforms}, legend=None)}
+    return {"color": style.encode_name("platform", scale={"domain": layout.platforms}, legend=None)}
 
 
 def _title(platforms: Sequence[str], points: str) -> str:
@@ -332,8 +332,8 @@ def _spread_labels(rows: Sequence[style.Row], ends: AxisEnds, size: style.Spec) 
 def axes(ends: AxisEnds) -> style.Spec:
     """Return the encodings of intensity and speed between these ends."""
     left, right, low, high = ends
-    x = style.log_number(X, (left, right), "intensity (FLOP per byte)")
-    y = style.log_number("speed", (low, high), "speed (FLOP/s)", "FLOP/s")
+    x = style.encode_log_number(X, (left, right), "intensity (FLOP per byte)")
+    y = style.encode_log_number("speed", (low, high), "speed (FLOP/s)", "FLOP/s")
     x["scale"] = {"type": "log", "nice": False, "domain": [left, right]}
     y["scale"] = {"type": "log", "nice": False, "domain": [low, high]}
     return {"x": x, "y": y}

@@ -18,9 +18,9 @@ EXPLANATION = (
     "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 )
 SERIES = ("folder_rank", "workload_key", "platform", *METHOD)  # a panel has one value of these
-X = style.number_encoding("sample", "", format="d", grid=False, tickCount=4)
+X = style.encode_number("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
-Y = style.number_encoding("seconds", "step (s)", "s", tickCount=3)
+Y = style.encode_number("seconds", "step (s)", "s", tickCount=3)
 
 
 def chart(data: Data) -> style.Spec:
@@ -114,8 +114,10 @@ def encode_marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
     legend, names = {"title": None, "orient": "top"}, {"domain": list(kinds)}
     return {
         "y": Y,
-        "color": style.name("kind", scale=names, legend=legend),
-        "shape": style.name("kind", scale=names | {"range": list(kinds.values())}, legend=legend),
+        "color": style.encode_name("kind", scale=names, legend=legend),
+        "shape": style.encode_name(
+            "kind", scale=names | {"range": list(kinds.values())}, legend=legend
+        ),
         "tooltip": style.tooltip(fields),
     }
 

@@ -77,8 +77,8 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
     longest = max(len(point["term"]) for point in points)
     # `at` is `regression|term`, so that panels have orders of their own; the label is the term.
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
-    x = style.number_encoding("weight", "weight (standard deviations)")
-    y = style.name("at", sort=None, axis=axis)
+    x = style.encode_number("weight", "weight (standard deviations)")
+    y = style.encode_name("at", sort=None, axis=axis)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     tooltip = style.tooltip(("term", *NUMBERS))
     dot = {"x": x, "y": y, **regression_encoding, "tooltip": tooltip}
@@ -104,10 +104,12 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
 def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
     ratios, title = [row["ratio"] for row in curves], "ratio to the least"
-    y = style.number_encoding("ratio", title) | {"scale": {"zero": False}}
+    y = style.encode_number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
-        "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,
+        "y": style.encode_log_number("ratio", ratios, title)
+        if max(ratios) > 5 * min(ratios)
+        else y,
         **regression_encoding,
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }

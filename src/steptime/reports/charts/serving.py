@@ -29,8 +29,8 @@ def front(
         for point in sorted(points, key=lambda point: point["tokens_per_s_per_user"])
     ]
     place = {
-        "x": style.log_number("user", [row["user"] for row in rows], "tokens/s of a user"),
-        "y": style.log_number(
+        "x": style.encode_log_number("user", [row["user"] for row in rows], "tokens/s of a user"),
+        "y": style.encode_log_number(
             "per device", [row["per device"] for row in rows], "tokens/s of a device"
         ),
     }

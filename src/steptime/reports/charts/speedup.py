@@ -79,8 +79,8 @@ def _panel(
     """Return the histogram of a level above its scatter."""
     level_rows = [row for row in rows if row["panel"] == name]
     ends = [1.0, *(row[key] for row in level_rows for key in ("low", "high") if key in row)]
-    x = style.log_number("low", ends, "speed-up", labelExpr=RATIO_LABEL, grid=False)
-    count = style.number_encoding("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
+    x = style.encode_log_number("low", ends, "speed-up", labelExpr=RATIO_LABEL, grid=False)
+    count = style.encode_number("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
     bars = {
         "x": x,
         "x2": {"field": "high"},
@@ -99,7 +99,7 @@ def _panel(
     histogram |= {"transform": [level_filter], "layer": layers}
     if summary["x"] is None:
         return histogram
-    y = style.log_number("speedup", ends, "speed-up", labelExpr=RATIO_LABEL)
+    y = style.encode_log_number("speedup", ends, "speed-up", labelExpr=RATIO_LABEL)
     color: style.Spec = {}
     if len({row["color"] for row in rows if row.get("color") is not None}) > 1:
         color["color"] = style.encode_categories("color", rows, summary["color"])["color"]
@@ -120,9 +120,9 @@ def _encode_x(rows: Sequence[style.Row], field: str, title: str) -> style.Spec:
     """Return the axis of a hyperparameter: logarithmic with its values, or their names."""
     values = {row["x"] for row in rows if row.get("x") is not None}
     if not all(isinstance(value, int | float) and value > 0 for value in values):
-        return style.name(field, title=title)
+        return style.encode_name(field, title=title)
     ends = [*values, *(row["at"] for row in rows if "at" in row)]
-    encoding = style.log_number(field, ends, title, grid=False)
+    encoding = style.encode_log_number(field, ends, title, grid=False)
     encoding["axis"] |= {"labelExpr": "format(datum.value, ',~r')"}
     if len(values) <= MAX_TICKS:
         encoding["axis"] |= {"values": sorted(values)}

@@ -139,13 +139,13 @@ def break_lines(text: str, width: int) -> str:
     return "|".join(textwrap.wrap(text, width // CHARACTER_WIDTH))
 
 
-def number_encoding(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
+def encode_number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
     """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
     settings = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
     return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": settings}
 
 
-def log_number(
+def encode_log_number(
     field: str, values: Iterable[float | None], title: str, unit: str = "", **axis: Any
 ) -> Spec:
     """Return the encoding of a number on a logarithmic axis that shows all of `values`."""
@@ -157,7 +157,7 @@ def log_number(
         low, high = low / 1.2, high * 1.2
         scale["domain"] = [low, high]
         ticks = log_ticks(low, high)
-    return {**number_encoding(field, title, unit, values=ticks, **axis), "scale": scale}
+    return {**encode_number(field, title, unit, values=ticks, **axis), "scale": scale}
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -190,7 +190,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
     return [low, high]
 
 
-def name(field: str, **settings: Any) -> Spec:
+def encode_name(field: str, **settings: Any) -> Spec:
     """Return the encoding of a name."""
     return {"field": field, "type": "nominal", **settings}
 
@@ -205,7 +205,9 @@ def encode_categories(field: str, rows: Iterable[Row], title: str = "", **legend
     if values and all(isinstance(value, int | float) for value in values):
         return {"color": _encode_ramp(field, values, title, legend)}
     settings = {"title": title or field, "symbolLimit": len(values), **legend}
-    encoding = name(field, legend=settings if len(values) > 1 else None, scale={"domain": values})
+    encoding = encode_name(
+        field, legend=settings if len(values) > 1 else None, scale={"domain": values}
+    )
     return {"color": encoding, "shape": encoding}
 
 
@@ -261,4 +263,4 @@ def point_columns(fields: Iterable[str], columns: Sequence[Column]) -> list[str]
 def tooltip(columns: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
     fields = [column.label if isinstance(column, Column) else column for column in columns]
-    return [name(field, title=field.replace("_", " ")) for field in fields]
+    return [encode_name(field, title=field.replace("_", " ")) for field in fields]

@@ -61,8 +61,10 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     batches = sorted({point["batch"] for point in family_points})
     line_count = len({point["line"] for point in family_points})
     place = {
-        "x": style.log_number("batch", batches, "batch (examples)", grid=False),
-        "y": style.log_number("speed", [p["speed"] for p in family_points], "speed (examples/s)"),
+        "x": style.encode_log_number("batch", batches, "batch (examples)", grid=False),
+        "y": style.encode_log_number(
+            "speed", [p["speed"] for p in family_points], "speed (examples/s)"
+        ),
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25

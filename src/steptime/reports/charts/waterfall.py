@@ -7,7 +7,7 @@ from steptime.reports.charts import style
 
 Change = tuple[str, float]  # what is done, and the seconds after it
 KINDS = ("shorter", "longer", "total")
-X = style.number_encoding("from", "time of a step (s)", "s")
+X = style.encode_number("from", "time of a step (s)", "s")
 
 
 def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str]) -> style.Spec:
@@ -17,8 +17,10 @@ def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str
     rows.append(_make_total_row(end, final_s))
     for row in rows:  # where the text of a bar begins
         row["right"] = max(row["from"], row["to"])
-    y = style.name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
-    colour = style.name("kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"})
+    y = style.encode_name("name", sort=None, axis={"title": None, "ticks": False, "domain": False})
+    colour = style.encode_name(
+        "kind", scale={"domain": KINDS}, legend={"title": None, "orient": "bottom"}
+    )
     bar = {"x": X, "x2": {"field": "to"}, "y": y, "color": colour}
     label = {"x": {**X, "field": "right"}, "y": y, "text": {"field": "text"}}
     layers = [

@@ -67,8 +67,8 @@ def _as_lists(value: Any) -> Any:
 
 def specs_of(inputs: Any) -> dict[str, Spec]:
     """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
-    several = [inputs] if isinstance(inputs, Tensor) else inputs
-    keywords = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
+    values = [inputs] if isinstance(inputs, Tensor) else inputs
+    keywords = inputs if isinstance(inputs, Mapping) else dict(enumerate(values))
     return {
         name: spec
         for key, value in keywords.items()
