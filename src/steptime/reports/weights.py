@@ -89,14 +89,14 @@ def _draw_empty_charts() -> dict[str, style.Spec]:
     verdicts = {"domain": ["yes", "no", "unknown"]}
     legend = {"title": "fits", "orient": "top", "direction": "horizontal"}
     color = style.name("verdict", scale=verdicts, legend=legend)
-    speed = style.number_encoding("tokens_per_s_per_user", "tokens a second", tickCount=4)
+    speed = style.encode_number("tokens_per_s_per_user", "tokens a second", tickCount=4)
     interval = {
         "y": y,
         "x": {**speed, "field": "tokens_per_s_low"},
         "x2": {"field": "tokens_per_s_high"},
         "color": color,
     }
-    memory = style.number_encoding("needed_bytes", "memory", "B", tickCount=4)
+    memory = style.encode_number("needed_bytes", "memory", "B", tickCount=4)
     usable = {"x": {**memory, "field": "usable_bytes"}}
     return {
         "speed": _stack_layers(
