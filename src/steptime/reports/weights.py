@@ -85,10 +85,10 @@ def write_weights(choices: WeightsChoices, path: Path) -> dict[str, list[str]]:
 def _draw_empty_charts() -> dict[str, style.Spec]:
     """Return the charts of all types of weights on a device; the page puts in their rows."""
     # Rows come with the most bits first.
-    y = style.name("type", sort=None, title=None)
+    y = style.encode_name("type", sort=None, title=None)
     verdicts = {"domain": ["yes", "no", "unknown"]}
     legend = {"title": "fits", "orient": "top", "direction": "horizontal"}
-    color = style.name("verdict", scale=verdicts, legend=legend)
+    color = style.encode_name("verdict", scale=verdicts, legend=legend)
     speed = style.encode_number("tokens_per_s_per_user", "tokens a second", tickCount=4)
     interval = {
         "y": y,
