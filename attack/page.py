@@ -9,41 +9,89 @@ from typing import Any
 
 HEAD = """# How it was attacked
 
-Everything here is written by `python -m attack --write` (`--share 0.1 kills` runs a tenth of one
-attack; `--seed` draws others). It needs a clone after `make test` and nothing else. The slow tests
-run 20 kills, `make test-rare` 50 and a tenth of each other attack. Whatever went wrong when it was
-attacked first is mended, and a test holds it.
+`python -m attack` tries to break steptime in seven ways. It kills commands, fills disks, writes
+from many processes at once, feeds damaged files, hostile texts and archives, and breaks the
+source to see whether tests notice. This page has its last results. Each fault that an attack ever
+found is mended, and a test keeps it so.
+
+To repeat it, run `python -m attack --write` in a clone after `make test`. `--share 0.1 kills` runs
+a tenth of one attack, and `--seed` draws other cases. The test suite repeats a part of each attack.
+
+`full size` is the size of the whole attack, `run` the part that was run. `faults` counts what went
+wrong, by the rules of the attack's section. Cases are drawn at random from `seed`.
 
 """
 ABOUT: Mapping[str, str] = {
-    "kills": "Commands are killed where they are at work, again and again in the folder that the "
-    "kill before left, and at last run to their end. Three of five kills come at the n-th event of "
-    "the process (it opens a file for writing, writes, flushes to the disk, renames, removes, "
-    "locks, starts a process; of a write half may be done), the others after a drawn share of its "
-    "time. SIGINT goes to all processes of the terminal. Lost is a record that was acknowledged or "
-    "was there before; doubled one that is there twice; an orphan a process that does not go by "
-    "itself. The Slurm suites run on a Slurm that is made up, which answers every third submission "
-    "with a timeout although it takes the job; a cell is doubled there where two jobs would "
-    "measure it. tests/slurm kills tasks, workers and nodes of a real one.",
-    "disks": "Thirteen commands that write, on disks that fill, take nothing or are emptied while "
-    "they run. Right is exit code 0, 1, 2 or 3, one line that says why, earlier records as they "
-    "were to the byte, no process that stays, nothing in TMPDIR.",
-    "writers": "Processes that wait for one another and then append 25 records each to one folder.",
-    "inputs": "Files and options from generators (`scripts/attack`): networks, devices, links, "
-    "stacks, prices, mappings, formulas, experiments, logs, traces, records, Slurm's answers, "
-    "options of every command. Failed is a traceback, a hang, an exit code that is none of ours, "
-    "an escape sequence, or more than 2 GB.",
-    "texts": "Texts in HTML, SVG, CSV, SQL, shell, paths, escapes of terminals, Python and "
-    "templates, in one field after the other (of records: model, file, type, platform, cause, "
-    "note, scope, method, options, host, names of hyperparameters, quantities and so on; the name "
-    "of a folder; a device's file), through one way out after the other. Right is a page in which "
-    "nothing of it runs, a CSV without formulas, a terminal without escapes, no canary, nothing "
-    "outside of the folder. In a browser tests/browser looks at the same pages.",
-    "archives": "Bombs, names that go up or begin at the root, links, lies about sizes, archives "
-    "in archives, pickles, files that are cut or another's. Right is an answer or one line.",
-    "mutants": "Small wrong changes of the source, one at a time in a copy, and the tests of its "
-    "room. A killed one is seen by a test that passes without it.",
-}  # fmt: skip
+    "kills": """\
+Is any record lost if a command is killed? Each command is killed while it works, started again in
+the same folder, killed again, and so on until one run ends by itself. After each run the folder is
+checked.
+
+* `kills`: their number, and the number by each of the signals KILL, TERM and INT (Ctrl-C);
+* `at an event`: kills at a drawn event of the process (it opens a file for writing, writes,
+  flushes, renames, removes, locks, or starts a process). A write may be half done. All others
+  come after a drawn time;
+* `ended by itself`: runs that ended before a kill, or were not to be killed;
+* `acknowledged`: records that the command had reported as kept (0: it reports none one by one);
+* `lost`: acknowledged or earlier records that are gone. `doubled`: records that are there twice;
+* `orphans`: processes that stay. `left in TMPDIR`: temporary files that stay;
+* `tracebacks`: Python tracebacks on the screen. `wrong`: any other fault, such as half a page.
+
+The `writer of records` only appends records to a folder. A Slurm suite is a sweep on a cluster. It
+runs on a simulated Slurm that answers every third submission with a timeout although it accepts
+the job. There `doubled` counts cells that two jobs would measure. The tests in `tests/slurm` kill
+tasks, workers and nodes of a real Slurm.""",
+    "disks": """\
+Thirteen commands write to disks that are full, are read-only, or lose their files meanwhile. A
+disk `full to 10 B to 100 kB` has that much space left. `emptied at the n-th file` removes all files
+when the command opens its n-th one. Sizes and `n` are drawn.
+
+A run is right if it ends with exit code 0, 1, 2 or 3, explains a failure in one line, leaves all
+earlier records unchanged, and leaves no process and no temporary file. `wrong` counts all other
+runs. `36 x 1` means that 36 runs ended with exit code 1, which stands for errors such as a full
+disk ([exit codes](commands.md)).""",
+    "writers": """\
+Many processes append 25 records each to one folder at the same time. `failed` counts processes,
+`lost` and `doubled` count records.""",
+    "inputs": """\
+Generated files and options, most of them faulty (`scripts/attack`): networks, devices, links,
+stacks, prices, mappings, formulas, experiments, logs, traces, records, Slurm's answers, and
+options of every command. An input has `failed` if it leads to a traceback, a hang, an undocumented
+exit code, an escape sequence on the terminal, or more than 2 GB of memory.""",
+    "texts": """\
+Can a text in somebody's record run in your browser, spreadsheet or shell? 19 hostile texts (HTML,
+SVG, CSV formulas, SQL, shell, paths, terminal escapes, Python, templates) are written into 24
+fields: those of records (model, file, note, host, names of options, ...) and the name of a folder.
+Then 30 outputs show them: `report.html` is `steptime report -o x.html`, `export.csv` is
+`query -o x.csv`. The last four show a device file with such texts. `runs` counts commands, `texts`
+the hostile texts that they were given.
+
+A run is `wrong` if a part of a page would run, a CSV has a formula, the terminal gets an escape
+sequence, or a file appears that a text wanted to create. `exit code 0` counts runs that succeeded:
+`sweep status` refuses these folders, as no sweep was submitted from them. The tests in
+`tests/browser` open such pages in a browser.""",
+    "archives": """\
+Hostile archives and weight files: decompression bombs, names that lead out of the folder, links,
+false sizes, archives in archives, pickles that run code, files that are cut or of another type.
+Each must be read (`exit code 0`) or `refused` in one line, with less than 2 GB of memory.""",
+    "mutants": """\
+Do the tests notice a wrong line? A mutant is a copy of the source with one small wrong change. The
+tests of the changed package run on it. A mutant is killed if a test fails that passes without the
+change. `killed by` names that test.""",
+}
+HEADINGS: Mapping[str, str] = {
+    "KILL TERM INT": "by KILL, TERM, INT",
+    "exit codes": "runs x exit code",
+    "of them records": "records among them",
+    "way out": "output",
+    "commands": "runs",
+    "answered": "exit code 0",
+    "archives": "kind of archive",
+    "read": "archives",
+    "refused in a line": "refused",
+    "became": "result",
+    "by": "killed by",
+}  # of columns, where they differ from the keys of the results
 FULL: Mapping[str, str] = {
     "kills": "1,000 kills", "disks": "468 runs", "writers": "200 writers",
     "inputs": "100,000 inputs", "texts": "24 fields and 19 texts, 30 ways out",
@@ -90,7 +138,9 @@ def _size(name: str, one: Mapping[str, Any]) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = [*rows[0]]
-    lines = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
+    headings = [HEADINGS.get(name, name) for name in names]
+    cells = [[_cell(row[name]) for name in names] for row in rows]
+    lines = [headings, ["---"] * len(names), *cells]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

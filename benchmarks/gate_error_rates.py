@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.change_points import change_points
 from steptime.analysis.comparison.verdict import judge_folders
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.statistics import run_logs
 
 Floats = NDArray[np.float64]
@@ -214,13 +214,15 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
         rates = {noise: task.result() for noise, task in tasks.items()}
     yield FALSE_ALARMS
     for runs in RUNS:
-        yield f"{counted(runs, 'run')} a side:"
+        yield f"{format_count(runs, 'run')} on each side:"
         yield ""
         rows = [
             [noise, *(f"{100 * rates[noise][runs, networks, 1.0][0]:.1f}" for networks in NETWORKS)]
             for noise in NOISES
         ]
-        yield from table(["noise", *(counted(networks, "network") for networks in NETWORKS)], rows)
+        yield from table(
+            ["noise", *(format_count(networks, "network") for networks in NETWORKS)], rows
+        )
     yield POWER
     rows = []
     for noise in NOISES:
@@ -237,7 +239,14 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
                     f"{100 * smallest:.0f} %",
                 ]
             )
-    heads = ["noise", "runs", "networks", "10 % slower", "1.5 times slower", "says: smallest"]
+    heads = [
+        "noise",
+        "runs of each side",
+        "networks",
+        "found if 10 % slower",
+        "found if 1.5 times slower",
+        "`smallest_slowdown`",
+    ]
     yield from table(heads, rows)
 
 
@@ -249,7 +258,7 @@ def history_lines(draws: int) -> Iterator[str]:
         rows.append([kind, *(f"{100 * rate:.1f}" for rate in rates)])
         print(rows[-1], flush=True)
     yield from table(["series", *(f"{folders} folders" for folders in FOLDERS)], rows)
-    yield "Share of series of 1 % normal noise in which a slowdown of the newest folders is found:"
+    yield HISTORY_POWER
     yield ""
     rows = []
     for folders, newest in ((10, 2), (10, 5), (30, 1), (30, 2), (30, 3), (30, 15)):
@@ -259,13 +268,15 @@ def history_lines(draws: int) -> Iterator[str]:
         ]
         rows.append([f"{folders}", f"{newest}", *(f"{100 * rate:.1f}" for rate in found)])
         print(rows[-1], flush=True)
-    yield from table(["folders", "slower in the newest", "5 %", "10 %", "1.5 times"], rows)
+    yield from table(
+        ["folders", "newest folders that are slower", "by 5 %", "by 10 %", "by 1.5 times"], rows
+    )
 
 
 INTRODUCTION = """# Error rates of the gates
 
-How often does `compare --fail-on slower`, the gate of a CI, stop a pull request without a
-reason? Which slowdowns does it find?
+In CI, `compare --fail-on slower` and `analyse history --fail-on slower` are gates: they fail if a
+step became slower. How often do they fail without a reason, and which slowdowns do they find?
 
 ```console
 $ steptime compare main branch --fail-on slower --margin 3%
@@ -275,36 +286,56 @@ cnn residual, filters 32, batch 4: 53.4 % slower (49.9 % to 57.6 %)
 ...
 ```
 
+`main` and `branch` are folders of measured steps. The last line is an alarm: a network's slowdown,
+with its interval. An alarm is false if nothing changed.
+
 {summary}
 
-Both gates promise at most 5 % of false alarms. Each answer says the smallest slowdown that it finds
-in 90 % of cases ([how they judge](measuring.md#did-a-folder-become-slower)).
+Both gates promise at most 5 % of false alarms. Each answer states the smallest slowdown that it
+finds in 90 % of cases ([how they judge](measuring.md#did-a-folder-become-slower)).
 
-Every number of this page comes from simulated times. A row is a kind of noise, a number the
-share of {draws:,} draws, with networks from a pool of {pool:,}, seed {seed} and a margin
-of 3 %. Repeat it with
+All rates come from simulated step times, with a margin of 3 %: slowdowns below it are ignored. A
+rate is the share of {draws:,} simulated comparisons. A *run* is a fresh process that measures a
+network; `compare` has equally many runs in both folders. The tables name these kinds of noise:
+
+| noise | simulated times |
+|---|---|
+| normal, 3 % | medians of runs follow a normal distribution with a standard deviation of 3 % |
+| autocorrelated steps (0.95), 3 % | steps of a run vary by 3 %, neighbours with correlation 0.95 |
+| two speeds, 5 % apart, half of the runs | half of the runs are 5 % slower than the others |
+| Student, 2 degrees | medians of runs follow Student's t distribution with 2 \
+degrees of freedom (long tails), scaled to 2 % |
+| spikes: 5 % of the runs, 20 to 60 % slower | normal noise of 1 %; 5 % of the runs, and 2 % \
+of all steps, are slower by 20 to 60 % |
+| correlated nights (0.8), 3 % | for `history`, which compares the folders of many nights: \
+they vary by 3 %, neighbours with correlation 0.8 |
+
+To repeat it (seed {seed}, {pool:,} simulated networks of each noise):
 `python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`.
 
 """
-SUMMARY = """* **False alarms.** `compare` raises one in at most {compare} % of comparisons of equal
-  folders, and `history` in at most {history} % of series without a change.
-* **Slowdowns that are found.** If one network of 24 is 10 % slower, and times vary by 3 % from run
-  to run, 2 runs a branch find it in {two} % of cases, 5 runs in {five} %, 10 runs in {ten} %."""
+SUMMARY = """* **False alarms.** `compare` raises one in at most {compare} % of comparisons without
+  a change, and `history` in at most {history} % of series without a change.
+* **Slowdowns that are found.** One network of 24 is 10 % slower, and times vary by 3 % from
+  run to run: 2 runs of each branch find it in {two} % of cases, 5 in {five} %, 10 in {ten} %."""
 FALSE_ALARMS = """## False alarms of `compare`
 
-Share of comparisons of a folder with itself [%] in which a network is called slower or faster.
-Single runs are never judged.
+Percentage of comparisons without a change in which any network is called slower or faster. With a
+single run on a side, `compare` never judges.
 """
 POWER = """## What `compare` finds
 
-Share of comparisons [%] in which the one network that is slower, by 10 % or 1.5 times, is called
-slower. The last column is the median `smallest_slowdown`: the slowdown that the answers themselves
-say they find in 90 % of cases.
+Percentage of comparisons in which a slower network is found. One of the networks is slower, by 10 %
+or 1.5 times. The last column is the median of `smallest_slowdown`, the smallest slowdown that
+the answers say they find in 90 % of cases.
 """
+HISTORY_POWER = """\
+Percentage of series with 1 % of normal noise in which a slowdown of the newest folders is found, by
+the size of the slowdown:"""
 HISTORY = """## False alarms of `history`
 
-Share of series of one network without a change [%] in which a change is found. With fewer than
-8 folders, only changes of more than 25 % are judged.
+Percentage of series of one network without a change in which `history` finds a change. With fewer
+than 8 folders it judges only changes of more than 25 %.
 
 """
 
@@ -312,7 +343,7 @@ Share of series of one network without a change [%] in which a change is found. 
 def format_summary(tables: str) -> str:
     """Return the answer at the top of the page: the highest false alarms, and three powers."""
     compare = tables.partition(FALSE_ALARMS)[2].partition(POWER)[0]
-    history = tables.partition(HISTORY)[2].partition("Share of series of 1 %")[0]
+    history = tables.partition(HISTORY)[2].partition(HISTORY_POWER)[0]
     powers = dict(
         re.findall(r"^\| normal, 3 % \| (\d+) \| 24 \| ([\d.]+) \|", tables, re.MULTILINE)
     )

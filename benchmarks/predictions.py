@@ -74,7 +74,7 @@ def main() -> None:
     """Measure and print."""
     device = catalog.device("A100")
     model = StepModel("resnet50", device)
-    model.lowered(32)
+    model.lower_step(32)
     graph = model.graph(32)
     many = BatchSteps(model, range(1, 65))
 
@@ -85,10 +85,12 @@ def main() -> None:
         return StepModel(workload("resnet50", 32), device, graph=graph).timeline()
 
     def all_rows(_: int) -> object:
-        return model.on(device).timeline(32)
+        return model.with_device(device).timeline(32)
 
     def on_a_new_device(_: int) -> object:
-        return model.on(replace(device)).timeline(32)  # which keeps nothing of what was worked out
+        return model.with_device(replace(device)).timeline(
+            32
+        )  # which keeps nothing of what was worked out
 
     def steps_alone(_: int) -> object:
         return many.spans([model])

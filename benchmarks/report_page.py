@@ -66,7 +66,7 @@ def made() -> Data:
         )
         quantities = {**measured.quantities, "step_s": longer}
         records += [*synthetic.predicted(workload), replace(measured, quantities=quantities)]
-    return Data.of(records)
+    return Data.from_records(records)
 
 
 def main() -> None:

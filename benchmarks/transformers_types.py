@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import copy
 import json
+import math
 import random
 import signal
 import sys
@@ -29,12 +30,13 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.measure.backends.native.export import export
-from steptime.measure.backends.native.inputs import Spec, nest, tensors_of
+from steptime.measure.backends.native.inputs import Spec, nest_arguments, tensors_of
 from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import without_values
 from steptime.measure.backends.native.transformers_models import (
@@ -93,8 +95,11 @@ def make_model(kind: str, layers: int | None, device: str = "meta") -> tuple[Any
     """Return the model of a type on a device, and its configuration; any error of transformers."""
     config = transformers.CONFIG_MAPPING[kind]()
     for part in (config, *vars(config).values()):
+        other_names = getattr(part, "attribute_map", {})
         for field in LAYER_FIELDS if layers else ():
-            if isinstance(getattr(part, field, None), int):
+            # A number of stages, for which other settings are lists, stays.
+            is_of_layers = other_names.get(field, field) in LAYER_FIELDS
+            if is_of_layers and isinstance(getattr(part, field, None), int):
                 with contextlib.suppress(Exception):
                     setattr(part, field, min(layers or 0, getattr(part, field)))
     prepare_config(config)
@@ -115,14 +120,27 @@ def find_inputs_of(kind: str, layers: int | None, model: Any, config: Any) -> tu
     return find_inputs(*make_model(kind, layers, "cpu"))
 
 
+def count_distances(points: list[int], others: list[int], *_: Any, **__: Any) -> int:
+    """Return the FLOP of the product by which torch computes distances of more than 25 points."""
+    *batch, point_count, width = points
+    return 2 * math.prod(batch) * point_count * others[-2] * width
+
+
+def make_counter() -> FlopCounterMode:
+    """Return torch's counter, which counts the product in distances of points, too."""
+    distances = {torch.ops.aten._euclidean_dist: count_distances}  # noqa: SLF001
+    return FlopCounterMode(display=False, custom_mapping=distances)
+
+
 def count_by_torch(model: Any, inputs: dict[str, Spec]) -> int:
     """Return the FLOP that torch's counter sees in a forward pass without values."""
     try:
         return count_on_meta(model, inputs)
     except Exception:  # noqa: BLE001  # it reads values
-        network, counter = without_values(model), FlopCounterMode(display=False)
+        network, counter = without_values(model), make_counter()
         values = keep_small_values(network, list_value_buffers(model))
-        with FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad(), values:
+        fake = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        with fake, counter, torch.no_grad(), values:
             by_place, by_name = tensors_of(inputs)
             with sdpa_kernel(SDPBackend.MATH):
                 network(*by_place, **by_name)
@@ -135,12 +153,12 @@ def count_on_meta(model: Any, inputs: dict[str, Spec]) -> int:
         name: torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device="meta")
         for name, (shape, dtype) in inputs.items()
     }
-    by_place, by_name = nest(values)
+    by_place, by_name = nest_arguments(values)
     masks = transformers.masking_utils  # `meta` has no values to look at
     masks.fast_all = lambda _: True
     masks.find_packed_sequence_indices = lambda *_, **__: None
     transformers.PreTrainedModel.warn_if_padding_and_no_attention_mask = lambda *_, **__: None
-    counter = FlopCounterMode(display=False)
+    counter = make_counter()
     with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(*by_place, **by_name)
     return int(counter.get_total_flops())

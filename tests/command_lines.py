@@ -15,11 +15,13 @@ from steptime.core.signatures.signature import parameters_of
 class Option:
     """A parameter of a command: an option, or an argument, whose name has no dashes.
 
-    `panel` is the heading under which the help lists it.
+    `panel` is the heading under which the help lists it, `value` stands for what is typed after the
+    name, such as `N`; "" for a flag.
     """
 
     name: str
     names: tuple[str, ...]
+    value: str
     help: str
     is_required: bool
     default: Any
@@ -55,6 +57,7 @@ def _options(name: str) -> tuple[Option, ...]:
         Option(
             argument.field_info.name,
             tuple(argument.names),
+            "" if argument.is_flag() else argument.parameter.metavar or "",
             argument.parameter.help or "",
             argument.required,
             parameters[argument.field_info.name].default,

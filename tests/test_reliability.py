@@ -35,7 +35,7 @@ from steptime.core.copying import replace
 from steptime.core import scratch
 
 def act():
-    scratch.temporary()
+    scratch.make_temporary_folder()
     return 0
 
 for number in count(1):

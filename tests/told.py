@@ -15,11 +15,11 @@ from steptime.records.record_columns import record_columns
 
 
 def predicted_and_measured(records: Sequence[Record], *told: Any) -> SimpleNamespace:
-    return _told(pairs.predicted_and_measured(Data.of(records), *told))
+    return _told(pairs.predicted_and_measured(Data.from_records(records), *told))
 
 
 def two_platforms(records: Sequence[Record], *told: Any, **more: Any) -> SimpleNamespace:
-    return _told(pairs.two_platforms(Data.of(records), *told, **more))
+    return _told(pairs.two_platforms(Data.from_records(records), *told, **more))
 
 
 def two_folders(a: Sequence[Record], b: Sequence[Record], *told: Any) -> SimpleNamespace:
@@ -43,16 +43,16 @@ def _told(found: Pairing) -> SimpleNamespace:
 
 
 def device_rows(records: Sequence[Record]) -> list[Any]:
-    return list(devices_table.device_table(Data.of(records)).rows)
+    return list(devices_table.device_table(Data.from_records(records)).rows)
 
 
 def device_bars(records: Sequence[Record]) -> list[Any]:
-    return devices_table.device_bars(Data.of(records))
+    return devices_table.device_bars(Data.from_records(records))
 
 
 def row_of(record: Record) -> dict[str, Any]:
     """Return the row of `records` of one record."""
-    (row,) = record_rows(Data.of([record]))
+    (row,) = record_rows(Data.from_records([record]))
     return row
 
 

@@ -10,7 +10,7 @@ from steptime.calibration.evaluation import WORST
 from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
 from steptime.cli.command import show
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import Printout
 from steptime.prediction import DEFAULT
 from validation import sets
@@ -81,11 +81,11 @@ def answer(given: Namespace) -> Printout:
         raise InputError(f"{[*unread, *given.tables, 'TABLE'][0]}: no table that is known")
     asked = tables, given.method, given.stack
     rows = rows_left_out(*asked, given.data) if given.left_out else [*predicted(*asked)]
-    by = [word.strip() for word in given.by.split(",") if word.strip()]
+    group_names = [word.strip() for word in given.by.split(",") if word.strip()]
     found = errors_of(
         rows,
         given.method,
-        by=by,
+        group_names=group_names,
         worst=given.worst,
         points=given.calibrate_with,
         draws=given.draws,
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         show(answer(given), "json" if given.json else "text")
     except (InputError, OutsideError) as error:
-        note(f"validation: {error}")
+        print_note(f"validation: {error}")
         return 2 if isinstance(error, InputError) else 1
     return 0
 

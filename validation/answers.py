@@ -104,7 +104,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     problem, sound = prepare_plan(question, method, tuning)
     found, plan = time_plan(problem, sound), sound.plan
     if problem.rank.runs_full_network(plan):
-        step = problem.rank.full_step(sound.microbatch, plan.recompute).lowered(sound.microbatch)
+        step = problem.rank.full_step(sound.microbatch, plan.recompute).lower_step(sound.microbatch)
         if step.executed_flop > problem.rank.peak_flop_per_s * question.measured["step_s"]:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
@@ -148,7 +148,7 @@ def tune(question: Question, method: str | Method) -> Reply:
     least = parts["weights"] + parts["state"] + sum(model.gradients.values())
     if question.measured.get("memory_bytes", inf) < least:
         raise InputError(
-            "less than weights, gradients and states of one device: how they are shared is unsaid"
+            "less than weights, gradients and states: the table does not say how they are sharded"
         )
     needs = needs._replace(peak_bytes=held)
     values = {"memory_bytes": Interval(float(held))}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from steptime.calibration.plan_errors import predict_rows
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.prediction.conformal import (
     COLLECTIVES,
@@ -151,7 +151,7 @@ def residuals_of(row: Row, added: str) -> Iterator[Residual]:
         ends = [log(end / interval.value) if end else 0.0 for end in (interval.low, interval.high)]
         below, above = (-ends[0], ends[1]) if sign > 0 else (ends[1], -ends[0])
         if kind in SCALED:
-            shipped = packaged(FILE)["kinds"][kind]
+            shipped = read_packaged_toml(FILE)["kinds"][kind]
             below, above = below / shipped["below"], above / shipped["above"]
         yield Residual(
             kind,

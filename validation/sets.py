@@ -10,7 +10,7 @@ from typing import Any
 
 from steptime.calibration.cases import conditions
 from steptime.core.tables.table import Column, Table
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from validation.layouts import layouts
@@ -46,8 +46,8 @@ def owned() -> Iterator[tuple[str, str, Constant]]:
         yield "conditions", name, one
     for stack in catalog.stack_names(with_user_files=False):
         for name, one in constants_of_stack(stack).items():
-            like = catalog.stack(stack).like
-            if not like or constants_of_stack(like).get(name) != one:
+            base = catalog.stack(stack).base
+            if not base or constants_of_stack(base).get(name) != one:
                 yield stack, name, one
 
 
@@ -59,7 +59,7 @@ def constants_of_stack(name: str) -> dict[str, Constant]:
 
 def neutral_value(name: str) -> float | None:
     """Return what a constant of a price is where no rows tell it; None for those of stacks."""
-    value: float | None = packaged("constants.toml")["neutral"].get(name)
+    value: float | None = read_packaged_toml("constants.toml")["neutral"].get(name)
     return value
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from steptime.calibration.cases import priors_of
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
-from steptime.hardware.constants import NEUTRAL, Constant, kinds_of_use, uses, value_of
+from steptime.hardware.constants import NEUTRAL, Constant, kinds_of_use, stack_uses, value_of
 from steptime.prediction.method import Method
 from steptime.prediction.prices import Floats
 from validation.score import CaseAnswer
@@ -99,8 +99,8 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
     one of these sets told that, too; else what `data/constants.toml` says, of a factor 1.
     """
     line = [stack]
-    while (like := catalog.stack(line[-1]).like) and name in constants_of_stack(like):
-        line.append(like)
+    while (base := catalog.stack(line[-1]).base) and name in constants_of_stack(base):
+        line.append(base)
     for one in (*line, catalog.DEFAULT_STACK):
         other = constants_of_stack(one).get(name)
         if other is not None and {*other.rows}.isdisjoint(told.rows):
@@ -111,7 +111,7 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
 def _what(name: str) -> str | None:
     """Return what a constant of a stack is, a factor, say; None for one of something else."""
     use = name.partition(".")[0]
-    return kinds_of_use(use).get(name) if use in uses() else None
+    return kinds_of_use(use).get(name) if use in stack_uses() else None
 
 
 def places(rows: Sequence[Row]) -> list[tuple[int, str]]:

@@ -45,7 +45,7 @@ from steptime.hardware.defaults import (
     default_dtype,
 )
 from steptime.hardware.device import Device
-from steptime.network.families import family, find_network_name, names
+from steptime.network.families import family, find_network_name, list_names
 from steptime.network.families.family import Family, drop_defaults, resolve
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
@@ -124,7 +124,7 @@ def read_model(
         return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
     _check_words(text)
     # names on Hugging Face hold "/" too; a file of that name wins
-    if is_path(text) and (find_network_name(text) not in names() or Path(text).exists()):
+    if is_path(text) and (find_network_name(text) not in list_names() or Path(text).exists()):
         return _read_file(find_network_name(text), allow_unknown)
     name, colon, settings = text.partition(":")
     if colon and not settings.strip():
@@ -143,9 +143,9 @@ def _check_words(text: str) -> None:
     name = text.partition(":")[0].strip()
     words = name.split()
     is_file = path_exists(text) or text.endswith(".toml") or is_network_file(text)
-    if len(words) < 2 or is_file or find_network_name(name) in names():
+    if len(words) < 2 or is_file or find_network_name(name) in list_names():
         return
-    model_names = set(names())
+    model_names = set(list_names())
     for word in words:
         if find_network_name(word) in model_names:
             reason = f"several words, and MODEL is one; nearest: {word}"
@@ -371,7 +371,7 @@ def build_step(workload: Workload) -> Graph:
     if workload.phase == "infer":
         return graph
     try:
-        return differentiated(graph, workload.optimizer, workload.tuning)
+        return differentiate(graph, workload.optimizer, workload.tuning)
     except InputError:
         raise
     except ValueError as error:
@@ -389,7 +389,7 @@ def tokens_per_example(workload: Workload) -> int | None:
     return min(length, text_tokens) if text_tokens else length
 
 
-def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
+def differentiate(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
     step = training_graph(graph, optimizer, tuning.methods, StateMode.EIGHT_BIT in tuning.states)
     if step.checkpoints:

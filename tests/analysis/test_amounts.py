@@ -59,9 +59,9 @@ def test_levels_errors_and_groups_follow_from_their_pairs(seed):
     farthest = sorted(ratios, key=lambda ratio: -max(ratio, 1 / ratio))
     assert [row["ratio"] for row in off["worst"]] == farthest[:3]
 
-    errors = analysis("errors").answer(Data.of(records)).rows
+    errors = analysis("errors").answer(Data.from_records(records)).rows
     assert sum(row["pairs"] for row in errors) == len(ratios)
-    numbers = analysis("results").answer(Data.of(records)).chart_rows[0]["prediction"]
+    numbers = analysis("results").answer(Data.from_records(records)).chart_rows[0]["prediction"]
     for name in ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2"):
         assert numbers[name] == pytest.approx(off[name])
     assert [row["ratio"] for row in numbers["worst"]] == pytest.approx(farthest[:3])

@@ -60,7 +60,7 @@ PREDICTED = [
 
 
 def _table(records: list[Record], **settings: object) -> Table:
-    return analysis("breakdown").answer(Data.of(records), **settings)
+    return analysis("breakdown").answer(Data.from_records(records), **settings)
 
 
 def _by_name(table: Table) -> dict[str, dict[str, object]]:
@@ -73,7 +73,7 @@ def test_the_step_is_that_of_all_samples_and_of_the_last_prediction():
 
     steps = [measured(9.0, 9.0, 9.0, 9.0, 12.0), measured(12.0)]  # together 9, of medians 10.5
     early = replace(PREDICTED[0], quantities={"step_s": Quantity(16.0)})
-    data = Data.of([*steps, *MEASURED[1:], early, *PREDICTED])
+    data = Data.from_records([*steps, *MEASURED[1:], early, *PREDICTED])
     rows = _by_name(analysis("breakdown").answer(data))
     assert rows["linear"]["measured_share"] == pytest.approx(7 / 9)
     assert rows["linear"]["predicted_share"] == pytest.approx(5 / 8)
@@ -137,7 +137,7 @@ def test_several_networks_count_the_same_and_zero_where_they_lack_the_op():
         NO_OP_NAME: 0.0,
     }
     moved = [replace(one, platform="elsewhere") for one in MEASURED]
-    said = analysis("breakdown").says(_table([*MEASURED, *moved]))
+    said = analysis("breakdown").describe(_table([*MEASURED, *moved]))
     assert "linear (elsewhere) " in said[0]
     assert said[0].startswith("Of the measured step in the mean of 2 networks: ")
 
@@ -153,7 +153,7 @@ def test_networks_with_ops_on_one_side_alone_are_not_mixed_with_others():
     assert [dict(row) for row in mixed.rows] == [dict(row) for row in alone.rows]
     assert mixed.summary["omitted_networks"] == 1
     assert "1 network with ops measured or predicted alone left out: --by-network shows them." in (
-        analysis("breakdown").says(mixed)
+        analysis("breakdown").describe(mixed)
     )
     each = _table([*MEASURED, *PREDICTED, *_other(PREDICTED)], by_network=True)
     assert {row["network"] for row in each.rows} == {

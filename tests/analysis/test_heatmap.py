@@ -24,7 +24,7 @@ HEATMAP = analysis("heatmap")
 
 
 def answer(records: list[Record], **settings: Any) -> Table:
-    return HEATMAP.answer(Data.of(records), **settings)
+    return HEATMAP.answer(Data.from_records(records), **settings)
 
 
 def fc(layers: int, nodes: int, batch: int) -> Workload:
@@ -116,7 +116,7 @@ def test_axes_are_what_varies_most_and_words_stand_for_quantities():
     assert (table.summary["x"], table.summary["y"]) == ("batch", "layers")
     assert table.summary["value"] == "examples_per_s"
     error = answer(records, x="family", y="batch", value="error").rows
-    results = Data.of(records).results
+    results = Data.from_records(records).results
     row = next(r for r in error if (r["x"], r["y"]) == ("transformer", 1))
     ratios = [1 / r["ratio"] - 1 for r in results if (r["family"], r["batch"]) == (row["x"], 1)]
     assert row["value"] == pytest.approx(median(ratios))
@@ -130,7 +130,7 @@ def test_many_numbers_share_steps():
     table = answer(records, x="nodes", y="batch")
     assert len({row["x"] for row in table.rows}) <= 60
     assert sum(row["networks"] for row in table.rows) == 600
-    assert "nodes: 60 steps of equal ratio." in HEATMAP.says(table)
+    assert "nodes: 60 steps of equal ratio." in HEATMAP.describe(table)
 
 
 def test_colours_are_logarithmic_over_two_decades_and_part_at_zero():
@@ -179,9 +179,9 @@ def test_paradnn_s_failures_are_cells(shared, tmp_path, capsys):
 def test_nothing_known_is_said():
     one = replace(synthetic.measured(GRID[0]), quantities={})
     table = answer([one], x="nodes", y="batch")
-    assert HEATMAP.says(table) == ["no examples_per_s is known here over nodes and batch"]
+    assert HEATMAP.describe(table) == ["no examples_per_s is known here over nodes and batch"]
     alone = answer([synthetic.measured(GRID[0])])
-    assert HEATMAP.says(alone) == [
+    assert HEATMAP.describe(alone) == [
         "no examples_per_s is known here over two hyperparameters that vary"
     ]
 
@@ -205,7 +205,7 @@ def test_platforms_are_panels_and_never_one_cell():
 
 def test_predictions_alone_have_a_utilisation_and_a_share_of_their_ceiling():
     records = [one for each in synthetic.workloads() for one in synthetic.predicted(each)]
-    data = Data.of(records)
+    data = Data.from_records(records)
     table = analysis("heatmap").answer(data, value="utilisation")
     assert len(table.rows) == 8
     assert all(0 < row["value"] < 1 for row in table.rows)

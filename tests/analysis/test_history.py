@@ -124,7 +124,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     assert event["differ"] == ["framework torch 2.9 -> torch 2.10"]
     assert {row["family"] for row in found["changes"]} == {"rnn", "cnn"}
     assert all(row["low_fraction"] < 0.06 < row["high_fraction"] for row in found["changes"][:3])
-    first, slower, power, last = one.says(table)
+    first, slower, power, last = one.describe(table)
     assert first.startswith("12 of 24 networks became ")
     assert first.endswith(
         " % slower between night-09 and night-10: framework torch 2.9 -> torch 2.10"
@@ -154,7 +154,7 @@ def test_published_steps_say_nothing_of_runs():
     ]
     assert analysis("history").answer(Data(*found)).summary["networks"] == 24
     alone = analysis("history").answer(Data(found[0]))
-    (said,) = analysis("history").says(alone)
+    (said,) = analysis("history").describe(alone)
     assert said.endswith("24 networks over 1 folder by date, and a history takes two or more")
 
 

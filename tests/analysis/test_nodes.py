@@ -23,7 +23,7 @@ from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.tables.table import Table
 from steptime.core.tables.text_table import text
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.core.workload import Plan, Workload
 from steptime.records import store
 from steptime.records.data import Data
@@ -101,7 +101,7 @@ def test_the_many_like_the_others_are_a_line():
     assert more == "... and 63 more; --json has all"
     alike = sorted(row["slower_fraction"] for row in table.rows[1:])
     assert said.startswith("63 nodes like the others: ")
-    assert said.endswith(f"{percent(alike[0], '+')} to {percent(alike[-1], '+')}")
+    assert said.endswith(f"{format_percent(alike[0], '+')} to {format_percent(alike[-1], '+')}")
 
 
 def _predictions(bound: dict[str, bool]) -> list[Record]:
@@ -118,8 +118,8 @@ def _predictions(bound: dict[str, bool]) -> list[Record]:
 
 def _table(records: list[Record], **settings: Any) -> tuple[Table, list[str]]:
     one = analysis("nodes")
-    table = one.answer(Data.of(records), **settings)
-    return table, one.says(table)
+    table = one.answer(Data.from_records(records), **settings)
+    return table, one.describe(table)
 
 
 def test_a_slow_node_is_named_with_how_much_and_in_what():

@@ -54,7 +54,9 @@ def test_measured_beside_predicted_by_hand():
 
 def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic():
     for traffic, roof in ((2e9, 3 * 39e9), (6e8, 204e9)):  # 3 and 10 FLOP/byte; the ridge: 5.2
-        data = Data.of([a_prediction(0.1, traffic_bytes=traffic), a_measurement(0.2, 0.2, 0.2)])
+        data = Data.from_records(
+            [a_prediction(0.1, traffic_bytes=traffic), a_measurement(0.2, 0.2, 0.2)]
+        )
         (row,) = data.results
         assert row["roof_flop_per_s"] == pytest.approx(roof)
         assert row["roof_fraction"] == pytest.approx(3e10 / roof)
@@ -68,7 +70,7 @@ def test_errors_by_family_by_hand(tmp_path, capsys):
             replace(a_prediction(predicted), workload=workload),
             a_measurement(measured, workload=workload),
         ]
-    (row,) = make_error_table(Data.of(records)).rows
+    (row,) = make_error_table(Data.from_records(records)).rows
     # predicted / measured - 1: -0.5, -0.75, 0.5; the ratios 2, 4 and 2/3
     assert (row["family"], row["pairs"], row["median_error_share"]) == ("fc", 3, 0.5)
     assert row["geometric_mean_ratio"] == pytest.approx((2 * 4 * 2 / 3) ** (1 / 3))
@@ -113,7 +115,7 @@ def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled():
     (pair,) = predicted_and_measured(records).pairs
     assert pair["ratio"] == pytest.approx(0.75)  # the middle of 0.2 and 0.4 over 0.4
     assert pair["b"]["runs"] == 2
-    (row,) = Data.of(records).results
+    (row,) = Data.from_records(records).results
     assert (row["status"], row["runs"], row["samples_n"]) == ("ok", 2, 4)
     assert row["measured_s"] == pytest.approx(0.3)
 
@@ -140,7 +142,7 @@ def test_the_table_of_results_has_the_pairs_of_compare():
             replace(one, origin="published", quantities=stated),
         )
         records.append(replace(draw.choice(made), workload=workload))
-    data = Data.of(records)
+    data = Data.from_records(records)
     rows = [row for row in data.results if row["ratio"]]
     ends = (("ratio", "ratio"), ("measured_s", "value"), ("measured_low_s", "low"))
     ends = (*ends, ("measured_high_s", "high"), *((one, one) for one in pair_rows.SHARES))
@@ -224,7 +226,7 @@ def test_rows_of_one_network_are_told_apart_by_whatever_differs():
         a_measurement(0.2, 0.2, method=replace(torch, options=way), env={"host": f"node{i}"})
         for i, way in enumerate(ways)
     ]
-    assert [row["name"] for row in Data.of([a_prediction(0.1), *records]).results] == [
+    assert [row["name"] for row in Data.from_records([a_prediction(0.1), *records]).results] == [
         "fc batch 64, p100, shared",
         "fc batch 64, p100, local",
         "fc batch 64, v100, shared",
@@ -232,9 +234,16 @@ def test_rows_of_one_network_are_told_apart_by_whatever_differs():
     ]
     found = predicted_and_measured([a_prediction(0.1), *records])
     assert len({pair["name"] for pair in found.pairs}) == 4
-    assert [row["host"] for row in Data.of(records).results] == ["node0", "node1", "node2", "node3"]
+    assert [row["host"] for row in Data.from_records(records).results] == [
+        "node0",
+        "node1",
+        "node2",
+        "node3",
+    ]
     here = a_measurement(0.2, env={"host": "a"}), a_measurement(0.2, env={"host": "b"})
-    assert [row["host"] for row in Data.of(here).results] == ["a, b"]  # one method: one row
+    assert [row["host"] for row in Data.from_records(here).results] == [
+        "a, b"
+    ]  # one method: one row
 
 
 def test_two_platforms_pair_like_with_like():

@@ -16,7 +16,7 @@ from every import every
 from steptime.analysis.query import export, query
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
-from steptime.core.progress import listening, watched
+from steptime.core.progress import report_progress_to, track_progress
 from steptime.core.workload import Plan, Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
@@ -24,12 +24,12 @@ from steptime.records.row import COLUMNS, Row
 from steptime.records.short_names import name_networks
 
 RECORDS = synthetic.sweep(failures=True)
-DATA = Data.of(RECORDS)
+DATA = Data.from_records(RECORDS)
 FIRST = next(record for record in RECORDS if record.origin == "measured")
 
 
 def rows(records: Sequence[Record]) -> list[Row]:
-    return query(Data.of(records), "FROM records")
+    return query(Data.from_records(records), "FROM records")
 
 
 ROWS = rows(RECORDS)
@@ -103,7 +103,7 @@ def test_names_tell_the_networks_apart_and_no_more():
 
     def names(workloads: Sequence[Workload]) -> list[str]:
         first = synthetic.measured(synthetic.workloads()[0])
-        data = Data.of([replace(first, workload=one) for one in workloads])
+        data = Data.from_records([replace(first, workload=one) for one in workloads])
         return name_networks(data.scan().collect().to_dicts())
 
     assert names([a, b, c, d, a]) == [
@@ -118,10 +118,10 @@ def test_names_tell_the_networks_apart_and_no_more():
 
 def test_who_listens_hears_how_far_rows_are():
     heard: list[tuple[str, int, int]] = []
-    with listening(lambda *said: heard.append(said)):
-        list(watched([FIRST] * 401, "rows"))
+    with report_progress_to(lambda *said: heard.append(said)):
+        list(track_progress([FIRST] * 401, "rows"))
     assert heard == [("rows", 200, 401), ("rows", 400, 401)]
-    list(watched([FIRST] * 201, "rows"))
+    list(track_progress([FIRST] * 201, "rows"))
     assert len(heard) == 2  # nobody listens
 
 
@@ -163,7 +163,9 @@ def test_one_row_a_record_comes_back_as_it_went_in():
         {name: row[name] for name in ("step_s", "model", "workload_key")} for row in ROWS
     ]
     assert query(DATA, "") == []
-    assert query(Data.of([]), "SELECT count(*) AS n FROM records WHERE status = 'ok'") == [{"n": 0}]
+    assert query(
+        Data.from_records([]), "SELECT count(*) AS n FROM records WHERE status = 'ok'"
+    ) == [{"n": 0}]
 
 
 REFUSED = [
@@ -233,7 +235,7 @@ def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path):
     record = synthetic.measured(synthetic.workloads()[0])
     texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "-5.2"]
     workload = replace(record.workload, params={f"=p{i}": one for i, one in enumerate(texts)})
-    data = Data.of([replace(record, workload=workload, note=texts[0])])
+    data = Data.from_records([replace(record, workload=workload, note=texts[0])])
     export(data, tmp_path / "all.csv")
     with (tmp_path / "all.csv").open(newline="") as file:
         (row,) = csv.DictReader(file)

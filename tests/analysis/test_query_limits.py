@@ -19,7 +19,7 @@ from steptime.core.errors import InputError
 from steptime.records.data import Data
 from steptime.records.store import open_writer
 
-DATA = Data.of(synthetic.sweep())
+DATA = Data.from_records(synthetic.sweep())
 MEMORY_BYTES = 256 << 20
 LIMITS = QueryLimits(memory_bytes=MEMORY_BYTES, limit_s=20.0, max_rows=1000)
 SHORT = QueryLimits(memory_bytes=MEMORY_BYTES, limit_s=1.0, max_rows=1000)

@@ -32,7 +32,7 @@ SAID: dict[str, Any] = {
 
 
 def answer(records: list[Record], **settings: Any) -> Table:
-    return ROOFLINE.answer(Data.of(records), **settings)
+    return ROOFLINE.answer(Data.from_records(records), **settings)
 
 
 def document(line: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
@@ -119,7 +119,10 @@ def test_what_a_published_record_lacks_is_said_and_a_prediction_adds_it():
     assert table.rows[0]["flop_per_s"] == 2e12
     assert table.rows[0]["intensity"] is None  # FLOP per byte of parameters are something else
     assert table.rows[0]["roof_fraction"] is None
-    assert "1 lack FLOP per byte of memory; `steptime predict --in DIR`" in ROOFLINE.says(table)[-1]
+    assert (
+        "1 lack FLOP per byte of memory; `steptime predict --in DIR`"
+        in ROOFLINE.describe(table)[-1]
+    )
     other = replace(synthetic.predicted(one.workload)[0], platform=one.platform)
     both = answer([one, other])
     assert len(both.rows) == 1
@@ -144,7 +147,7 @@ def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named():
     assert (row["flop_per_s"], row["bound"]) == (0.5 * 15.67e12, "compute")
     table = answer([published(step_s=0.01, published_flop_per_s=80e12)])
     assert table.summary["platforms"][0]["above_peak"] == 1
-    assert "above the peak of float32: matrix units were used" in " ".join(ROOFLINE.says(table))
+    assert "above the peak of float32: matrix units were used" in " ".join(ROOFLINE.describe(table))
 
 
 def test_a_step_of_no_time_has_no_speed():
@@ -157,7 +160,7 @@ def test_an_unknown_device_has_no_ceiling_and_says_so():
     one = replace(published(step_s=0.01, published_flop_per_s=2e12), platform="no-such-device")
     table = answer([one])
     assert table.rows[0]["peak_fraction"] is None
-    assert "no ceiling is known" in " ".join(ROOFLINE.says(table))
+    assert "no ceiling is known" in " ".join(ROOFLINE.describe(table))
 
 
 def test_ops_are_points_too():

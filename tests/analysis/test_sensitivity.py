@@ -53,11 +53,14 @@ def power(layers: int, nodes: int, batch: int) -> float:
 
 
 def summary_of(records: Sequence[Record], **settings: Any) -> Mapping[str, Any]:
-    return ONE.answer(Data.of(records), **settings).summary
+    return ONE.answer(Data.from_records(records), **settings).summary
 
 
 def by_name(records: list[Record], **settings: Any) -> dict[str, Mapping[str, Any]]:
-    return {row["hyperparameter"]: row for row in ONE.answer(Data.of(records), **settings).rows}
+    return {
+        row["hyperparameter"]: row
+        for row in ONE.answer(Data.from_records(records), **settings).rows
+    }
 
 
 @every("scale", ["linear", "log"])
@@ -124,12 +127,12 @@ def test_an_effect_beyond_any_number_is_unknown():
 
 
 def test_what_never_varies_has_no_weight_and_is_said():
-    table = ONE.answer(Data.of(cells(power)))
+    table = ONE.answer(Data.from_records(cells(power)))
     (row,) = (row for row in table.rows if row["hyperparameter"] == "inputs")
     assert row["weight"] is None
     assert row["note"] == "never varies"
     assert table.summary["never_varies"] == ["inputs"]
-    assert "Never varies, so nothing is known of it: inputs." in ONE.says(table)
+    assert "Never varies, so nothing is known of it: inputs." in ONE.describe(table)
 
 
 def test_collinear_hyperparameters_are_said():
@@ -176,13 +179,13 @@ def test_failed_cells_are_told_by_what_makes_them_fail():
     def speed(layers: int, nodes: int, batch: int) -> float | None:
         return None if nodes == 256 and layers > 2 else power(layers, nodes, batch)
 
-    table = ONE.answer(Data.of(cells(speed)))
+    table = ONE.answer(Data.from_records(cells(speed)))
     by = {one["hyperparameter"]: one for one in table.summary["failures"]}
     assert table.summary["failed"] == 6
     assert by["nodes"]["failed_share"] == {"32": 0, "64": 0, "128": 0, "256": pytest.approx(2 / 3)}
     assert by["nodes"]["depends"] is True
     assert by["batch"]["depends"] is False
-    said = " ".join(ONE.says(table))
+    said = " ".join(ONE.describe(table))
     assert "6 of 36 cells failed, not at random but by nodes (0 % at 32, 66.7 % at 256)" in said
     assert "medians by nodes are over survivors" in said
     row = next(row for row in table.rows if row["hyperparameter"] == "nodes")
@@ -205,7 +208,7 @@ def test_who_wins_and_what_decides_it():
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
     a = cells(power, "a", "bfloat16-mixed")
     b = cells(lambda *at: power(*at) * (at[2] / 64) * 4 ** noise[at], "b")
-    table = ONE.answer(Data.of([*a, *b]), against="b", platform="a")
+    table = ONE.answer(Data.from_records([*a, *b]), against="b", platform="a")
     wins = table.summary["wins"]
     assert table.summary["networks"] == 36  # paired whatever the dtype
     assert table.summary["quantity"] == "examples_per_s"
@@ -214,7 +217,7 @@ def test_who_wins_and_what_decides_it():
     assert wins["ridge"] == 0
     row = next(row for row in table.rows if row["hyperparameter"] == "batch")
     assert row["win_high"] < 0
-    again = ONE.answer(Data.of([*a, *b]), against="b", of="step_s")
+    again = ONE.answer(Data.from_records([*a, *b]), against="b", of="step_s")
     assert again.summary["weights"] == pytest.approx(table.summary["weights"])
 
 
@@ -237,25 +240,25 @@ def test_logistic_weights_maximise_the_likelihood():
 
 def test_winners_that_a_plane_tells_apart_are_said_in_place_of_infinite_weights():
     b = cells(lambda *at: power(*at) * (2 if at[2] > 16 else 0.5), "b")
-    table = ONE.answer(Data.of([*cells(power, "a"), *b]), against="b")
+    table = ONE.answer(Data.from_records([*cells(power, "a"), *b]), against="b")
     assert table.summary["wins"]["separable"] is True
     assert table.summary["wins"]["ridge"] == regression.RIDGE
-    assert "a ridge of 1 keeps weights finite" in " ".join(ONE.says(table))
+    assert "a ridge of 1 keeps weights finite" in " ".join(ONE.describe(table))
     always = [*cells(power, "a"), *cells(lambda *at: power(*at) / 2, "b")]
-    table = ONE.answer(Data.of(always), against="b")
-    assert "a wins 100 % of the networks: nothing decides it." in ONE.says(table)
+    table = ONE.answer(Data.from_records(always), against="b")
+    assert "a wins 100 % of the networks: nothing decides it." in ONE.describe(table)
 
 
 def test_families_have_a_regression_each_and_too_few_networks_have_none():
-    data = Data.of(synthetic.sweep())
+    data = Data.from_records(synthetic.sweep())
     table = ONE.answer(data)
     regressions = [table.summary, *table.summary["others"]]
     assert {one["family"] for one in regressions} == {"fc", "cnn", "rnn", "transformer"}
     assert table.summary["too_few"] == []
     alone = [one for one in synthetic.sweep() if one.workload.model == "transformer"]
-    few = ONE.answer(Data.of(alone), order=2)
+    few = ONE.answer(Data.from_records(alone), order=2)
     assert not few.rows
-    (line,) = ONE.says(few)
+    (line,) = ONE.describe(few)
     assert line.startswith("Fewer networks than weights, so no regression: transformer on")
     assert line.endswith("(4 networks).")
     with pytest.raises(InputError, match="nothing to draw"):
@@ -270,7 +273,7 @@ def test_an_overfit_is_seen():
 
 
 def test_wrong_settings():
-    data = Data.of([*cells(power, "a"), *cells(power, "b"), *cells(power, "c")])
+    data = Data.from_records([*cells(power, "a"), *cells(power, "b"), *cells(power, "c")])
     for settings, message in (
         ({"order": 3}, "--order: must be 1 or 2, not 3"),
         ({"scale": "lgo"}, "unknown scale 'lgo'; did you mean 'log'"),
@@ -316,7 +319,7 @@ def test_the_picture(tmp_path):
     from steptime.reports.files import save
 
     for settings in ({}, {"order": 2, "scale": "log"}):
-        spec = ONE.draw(ONE.answer(Data.of(synthetic.sweep()), **settings))
+        spec = ONE.draw(ONE.answer(Data.from_records(synthetic.sweep()), **settings))
         json.dumps(spec, allow_nan=False)
         save(spec, tmp_path / "x.svg")
         svg = (tmp_path / "x.svg").read_text()
@@ -333,7 +336,7 @@ def test_against_is_above_1_where_the_platform_is_better(of, doubles):
     """
     a = cells(lambda *at: power(*at) * at[1] / 64, "a")
     b = cells(power, "b")
-    data = Data.of([*a, *b])
+    data = Data.from_records([*a, *b])
     table = ONE.answer(data, against="b", platform="a", of=of, scale="log")
     row = next(row for row in table.rows if row["hyperparameter"] == "nodes")
     assert table.summary["wins"]["share"] == 0.5

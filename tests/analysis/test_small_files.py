@@ -29,7 +29,7 @@ def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path):
     code = (
         "import os, signal, synthetic\n"
         "from steptime.records.data import Data\n"
-        "data = Data.of(synthetic.sweep())\n"
+        "data = Data.from_records(synthetic.sweep())\n"
         "assert data.count_records()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -35,7 +35,7 @@ def step(platform: str, batch: int, step_s: float, nodes: int = 64, **more: Any)
 
 
 def speedup(*records: Record, **settings: Any) -> Table:
-    return analysis("speedup").answer(Data.of(records), **settings)
+    return analysis("speedup").answer(Data.from_records(records), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_published_speed_ups_of_the_tpu(paradnn, shared):
 
 
 def test_what_failed_on_paradnns_platforms_is_counted(paradnn):
-    text = " ".join(analysis("speedup").says(paradnn))
+    text = " ".join(analysis("speedup").describe(paradnn))
     assert "Left out, because they failed: 220 on tpu-v2-8, 94 on v100-sxm2-16gb" in text
 
 
@@ -149,7 +149,7 @@ def test_options_hosts_and_verdicts_of_measurements():
     (row,) = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host").rows
     assert row["verdict"] == "same"
     alike = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host")
-    assert "the same within noise" in analysis("speedup").says(alike)[0]
+    assert "the same within noise" in analysis("speedup").describe(alike)[0]
     two = [measured(fused | {"threads": n}, 0.1 / n) for n in (1, 2)]
     (row,) = speedup(measured(eager | {"threads": 2}, 0.4), *two, by="compile").rows
     assert row["speedup"] == pytest.approx(8, rel=0.02)  # threads are those of the other side
@@ -208,7 +208,7 @@ def test_its_picture(number, tmp_path, capsys):
 def test_a_folder_of_one_platform_has_nothing_to_compare():
     table = speedup(*synthetic.sweep())
     assert not table.rows
-    assert analysis("speedup").says(table) == [
+    assert analysis("speedup").describe(table) == [
         "nothing to compare: no network has its step_s at two levels of platform"
     ]
 
@@ -240,7 +240,7 @@ def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path):
 def test_what_is_the_same_is_not_won_everywhere():
     sides = [step("old", 2**at, 1.0) for at in range(10)]
     sides += [step("new", 2**at, 1.0 if at < 4 else 0.5) for at in range(10)]
-    said = analysis("speedup").says(speedup(*sides))
+    said = analysis("speedup").describe(speedup(*sides))
     assert "40 % same" in said[0]
     assert "0.5x" not in said[0]
     medians = "1 at 1, 1 at 2, 1 at 4, 1 at 8, 2 at 16, 2 at 32, 2 at 64, 2 at 128, 2 at 256"
@@ -250,7 +250,7 @@ def test_what_is_the_same_is_not_won_everywhere():
 def test_a_picture_of_very_many_draws_some_by_chance():
     told = {"step_s": Quantity(value=1.0), "flop": Quantity(value=1e9)}
     records = [step("old", 1 + at, 1.0, quantities=told) for at in range(40)]
-    data = Data.of(records)
+    data = Data.from_records(records)
     rows, number = data.draw_results(("batch",), pl.col("measured_s") > 0, 15)
     assert (len(rows), number) == (15, 40)
     assert [row["batch"] for row in rows] == sorted(row["batch"] for row in rows)

@@ -15,7 +15,7 @@ from browsing import answers, browse, complaints
 from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.records.record import Record
-from steptime.reports.charts import EmptyPlotError, draw, kinds, style
+from steptime.reports.charts import EmptyPlotError, draw, list_plots, style
 from steptime.reports.files import save
 
 pytestmark = pytest.mark.browser
@@ -107,8 +107,8 @@ def test_charts_are_whole(chromium, tmp_path, records, dark):
         "lacking": lacking,
         "many": lambda: of(PLATFORMS[:2], 2500),
     }
-    data, specs = Data.of(given[records]()), {}
-    for kind in kinds():
+    data, specs = Data.from_records(given[records]()), {}
+    for kind in list_plots():
         try:
             specs[kind] = draw(kind, data) | {"config": style.config(dark=dark)}
         except EmptyPlotError:
@@ -162,7 +162,7 @@ def test_a_roofline_alone_has_the_colours_of_its_page_and_names_beside_lines(
     chromium, tmp_path, width, dark
 ):
     path = tmp_path / "roofline.html"
-    save(draw("roofline", Data.of(of(PLATFORMS[:2], 12))), path)
+    save(draw("roofline", Data.from_records(of(PLATFORMS[:2], 12))), path)
     found = answers(chromium, path, ALONE, width=width, dark=dark)
     assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")
     assert found["names"] >= 4

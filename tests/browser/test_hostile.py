@@ -17,7 +17,7 @@ from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
-from steptime.reports.charts import draw, kinds
+from steptime.reports.charts import draw, list_plots
 from steptime.reports.files import save
 from steptime.reports.markdown import markdown_page
 from steptime.reports.page import page
@@ -84,17 +84,17 @@ def hostile(platform: str = PLACE, host: str = "", is_alike: bool = False) -> li
 
 @pytest.fixture(scope="module")
 def data():
-    return Data.of(hostile(), TEXTS[0])
+    return Data.from_records(hostile(), TEXTS[0])
 
 
 def _together(*several: list[Record]) -> Data:
-    return Data.of([one for some in several for one in some], TEXTS[0])
+    return Data.from_records([one for some in several for one in some], TEXTS[0])
 
 
 COMPARED = {  # by picture: what compares more than one folder of one machine holds
     "nodes": lambda: _together(*(hostile(host=f"{TEXTS[0]}{i}") for i in range(3))),
     "history": lambda: Data((TEXTS[0], hostile()), (TEXTS[3], hostile())),
-    "sensitivity": lambda: Data.of(hostile(is_alike=True), TEXTS[0]),
+    "sensitivity": lambda: Data.from_records(hostile(is_alike=True), TEXTS[0]),
     "speedup": lambda: _together(hostile(), hostile(f"{PLACE}2")),
 }
 
@@ -126,7 +126,7 @@ def test_no_text_runs_in_a_page_to_choose_in(chromium, tmp_path, kind):
 @pytest.mark.parametrize("ending", ["html", pytest.param("svg", marks=pytest.mark.rare)])
 def test_no_text_runs_in_a_picture(chromium, tmp_path, data, ending):
     """All in one page, beside a frame that has no policy."""
-    for kind in kinds():
+    for kind in list_plots():
         spec = draw(kind, COMPARED[kind]() if kind in COMPARED else data)
         save(spec, tmp_path / f"{kind}.{ending}")
         text = (tmp_path / f"{kind}.{ending}").read_text()

@@ -9,7 +9,7 @@ import pytest
 import synthetic
 from browsing import answers, browse, complaints
 from steptime.core.copying import replace
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.page import page
@@ -220,9 +220,9 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert found["plots"] == "ready"
     assert found["first"] == (6 if width == 390 else 25)
     assert found["wider"] <= 0
-    times = [row["measured_s"] for row in Data.of(records).results]
-    assert f"ok{seconds(min(times))}" in found["fastest"]
-    assert f"ok{seconds(max(times))}" in found["slowest"]
+    times = [row["measured_s"] for row in Data.from_records(records).results]
+    assert f"ok{format_seconds(min(times))}" in found["fastest"]
+    assert f"ok{format_seconds(max(times))}" in found["slowest"]
     assert found["filtered"] == ["fc nodes 107, batch 64"]
     assert found["said"] == "1 of 1,000 networks"
     assert found["open"]

@@ -124,7 +124,7 @@ def test_shapes_at_another_batch_are_those_that_torch_runs(make_step: Any, tmp_p
         for batch in (5, 15)
     )
     assert find_batch(small.ops) == 5
-    weights, change = WeightShapes.of(small.ops), BatchChange(5, 15)
+    weights, change = WeightShapes.from_ops(small.ops), BatchChange(5, 15)
     scaled = Counter(sizes_read(scale_batch(op.key, change, weights)) for op in small.ops)
     expected = Counter(sizes_read(op.key) for op in large.ops)
     heavy = ("mm", "conv", "norm", "pool", "attention", "relu", "gelu", "embedding", "linear")
@@ -201,7 +201,7 @@ def test_nothing_is_carried_over_from_a_cpu_to_a_gpu() -> None:
 def test_weights_and_optimizers_do_not_grow_with_the_batch() -> None:
     weight = make_tensor(16, 8)
     update = OpKey("aten::add_", "update", (weight, weight))
-    weights = WeightShapes.of([TracedOp(update, MS, 1)])
+    weights = WeightShapes.from_ops([TracedOp(update, MS, 1)])
     change = BatchChange(8, 64)
     assert scale_batch(update, change, weights) == update
     gradient = OpKey("aten::mm", "backward", (make_tensor(16, 8), make_tensor(8, 8)))

@@ -110,7 +110,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
     assert (len(table["steps"]), table["constants"]) == (12, {})
     mine = device_of_file(tmp_path, table)
     model = StepModel("fc:layers=6,nodes=64", mine, optimizer="adam")
-    plain = model.on(mine.with_calibration({}))
+    plain = model.with_device(mine.with_calibration({}))
     longer = model.timeline(32).step_s / plain.timeline(32).step_s
     assert longer == pytest.approx(math.exp(0.6), rel=0.05)
     on_arrays = BatchSteps(model, [32, 40, 48, 56])
@@ -235,7 +235,7 @@ def test_a_step_is_fitted_by_the_formula_that_predicts_it(condition, waits, batc
     """Passes that wait for the host one by one are not its whole time or theirs."""
     work = make_workload(read_model("cnn:block=bottleneck,blocks=1,filters=16"), batch)
     model = StepModel(work, V100, options={"waits": waits})
-    case = Case(model.lowered().kernels, V100, 1.0, "step", condition)
+    case = Case(model.lower_step().kernels, V100, 1.0, "step", condition)
     made = Columns([case]).predict_s(model.effective_device.constants)
     assert made == pytest.approx([model.timeline().step_s], rel=1e-9)
 
@@ -253,7 +253,7 @@ def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, know
         device = device.with_calibration({"steps": known} if known else {})
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()
-    case = Case(model.lowered().kernels, device, 1.0, "step", condition)
+    case = Case(model.lower_step().kernels, device, 1.0, "step", condition)
     [scored] = score_with_constants([case], model.effective_device.constants)
     assert [scored.value, scored.low, scored.high] == pytest.approx(
         [times.step_s, times.low_s, times.high_s], rel=1e-12

@@ -163,14 +163,14 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
 
 def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path):
     path, of = tmp_path / "points.jsonl", {"steptime": "1"}
-    log.begin(path, of, catalog.device_table("t4"))
+    log.begin_log(path, of, catalog.device_table("t4"))
     log.append_answer(path, "relu", {"seconds": {"step": 0.1}, "disturbed": 0.0, "rounds": 3})
     log.append_answer(path, "gelu", {"note": "no memory"})
     lines = read_lines(path)
     for table in edited(lines):
         path.write_text("".join(json.dumps(line) + "\n" for line in table), "utf-8")
         try:
-            ceilings, answers = log.resume(path, of)
+            ceilings, answers = log.resume_log(path, of)
         except InputError as error:
             said = str(error)
             assert said.startswith(f"{path}: ")

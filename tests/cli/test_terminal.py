@@ -17,7 +17,7 @@ from steptime.cli.commands import COMMANDS
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.errors import InterruptError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import Column, Printout, Table
 from steptime.core.tables.text_table import text
 from steptime.core.units import format_value
@@ -48,7 +48,7 @@ def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(tmp_pa
 
 
 def test_a_note_is_one_line_without_control_characters(capsys):
-    note(f"a{ESCAPE}b\nc")
+    print_note(f"a{ESCAPE}b\nc")
     assert capsys.readouterr().err == "a?]0;owned??[2Jb?c\n"
 
 

@@ -16,7 +16,16 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
 from steptime.core.spelling import find_similar_names
-from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size, sizes
+from steptime.core.units import (
+    QUANTITIES,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_many_bytes,
+    format_percent,
+    format_seconds,
+    format_si,
+)
 from steptime.core.values import (
     MAX_COUNT,
     is_range,
@@ -26,7 +35,7 @@ from steptime.core.values import (
     parse_range,
     parse_share,
 )
-from steptime.core.windows import positions, reach, tensorflow_padding
+from steptime.core.windows import count_positions, covered_size, tensorflow_padding
 from steptime.core.workload import Plan, Workload
 from steptime.records.reading import MAX_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
@@ -117,26 +126,26 @@ def test_other_values_are_no_ranges():
     ],
 )
 def test_numbers_as_people_read_them(value, unit, text):
-    assert si(value, unit) == text
+    assert format_si(value, unit) == text
 
 
 def test_times_and_sizes():
-    assert [seconds(v) for v in (0, 0.0021, 0.99999999, 1, 3600)] == [
+    assert [format_seconds(v) for v in (0, 0.0021, 0.99999999, 1, 3600)] == [
         "0 s", "2.1 ms", "1 s", "1 s", "3600 s",
     ]  # fmt: skip
-    assert [size(v) for v in (0, 2.5e9, 80e9)] == ["0 B", "2.5 GB", "80 GB"]
-    assert [duration(v) for v in (-3, 0.4, 59.6, 65, 3599.6, 90_061)] == [
+    assert [format_bytes(v) for v in (0, 2.5e9, 80e9)] == ["0 B", "2.5 GB", "80 GB"]
+    assert [format_duration(v) for v in (-3, 0.4, 59.6, 65, 3599.6, 90_061)] == [
         "0:00", "0:00", "1:00", "1:05", "1:00:00", "25:01:01",
     ]  # fmt: skip
 
 
 def test_things_are_counted_in_words():
-    assert [counted(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
+    assert [format_count(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
 
 
 @given(st.floats(1e-9, 1e17), st.sampled_from(["s", "B", "FLOP"]))
 def test_a_number_keeps_four_digits(value, unit):
-    number, _, named = si(value, unit).partition(" ")
+    number, _, named = format_si(value, unit).partition(" ")
     prefixes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "m": 1e-3, "u": 1e-6, "n": 1e-9}
     factor = prefixes.get(named.removesuffix(unit), 1.0)
     assert float(number) * factor == pytest.approx(value, rel=5.1e-4)
@@ -151,7 +160,7 @@ def test_many_sizes_have_the_texts_of_each(values, halves):
     middles = [(10 * digits + 5) * 10**power for digits, power in halves]
     values += [middle + change for middle in middles for change in (-1, 0, 1)]
     values += [0, 1, 999, 1000, 9999, 10_000, 999_949, 999_950, 10**15 - 1, 10**15]
-    assert sizes(values) == [si(value, "B") for value in values]
+    assert format_many_bytes(values) == [format_si(value, "B") for value in values]
 
 
 def test_quantities_wear_their_units():
@@ -363,16 +372,16 @@ def test_a_whole_part_of_a_name_is_nearer_than_like_letters():
 
 
 def test_windows():
-    assert positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
-    assert positions(6, 3, 2) == 2
-    assert positions(6, 3, 2, ceil=True) == 3  # the last hangs over
-    assert positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
-    assert positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
-    assert positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
-    assert positions(2, 3, 1) < 1
-    assert reach(4, 3, 2) == 9
+    assert count_positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
+    assert count_positions(6, 3, 2) == 2
+    assert count_positions(6, 3, 2, ceil=True) == 3  # the last hangs over
+    assert count_positions(5, 2, 2, (1, 1), ceil=True) == 3  # a fourth would begin in the padding
+    assert count_positions(5, 2, 2, (1, 1), ceil=True, in_padding=True) == 4
+    assert count_positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
+    assert count_positions(2, 3, 1) < 1
+    assert covered_size(4, 3, 2) == 9
     assert tensorflow_padding(224, 7, 2) == (2, 3)
-    assert positions(224, 7, 2, tensorflow_padding(224, 7, 2)) == 112
+    assert count_positions(224, 7, 2, tensorflow_padding(224, 7, 2)) == 112
 
 
 def test_a_share_is_a_part_of_one_or_says_its_percent():
@@ -385,10 +394,15 @@ def test_a_share_is_a_part_of_one_or_says_its_percent():
 
 
 def test_shares_are_read_as_people_write_them():
-    assert [percent(one) for one in (0.0, 0.00123, 0.618, 9.99, 9.996, 12.34, -25.0, 1e4)] == [
+    shares = (0.0, 0.00123, 0.618, 9.99, 9.996, 12.34, -25.0, 1e4)
+    assert [format_percent(share) for share in shares] == [
         "0 %", "0.123 %", "61.8 %", "999 %", "1,000 %", "1,234 %", "-2,500 %", "1,000,000 %",
     ]  # fmt: skip
-    assert [percent(one, "+") for one in (-2.22e-16, 0.05, -0.05)] == ["+0 %", "+5 %", "-5 %"]
+    assert [format_percent(one, "+") for one in (-2.22e-16, 0.05, -0.05)] == [
+        "+0 %",
+        "+5 %",
+        "-5 %",
+    ]
 
 
 def test_numbers_are_written_in_ascii_and_within_bounds():

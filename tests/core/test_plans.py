@@ -8,7 +8,7 @@ from every import every
 from steptime.core.copying import replace
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import TensorSpec, check, frozen
+from steptime.core.graph import TensorSpec, check, freeze_attrs
 from steptime.core.workload import Plan, Workload, workload_from_json, workload_to_json
 from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
@@ -105,7 +105,7 @@ def test_wrong_plans(wrong, says):
 
 
 def outputs(kind: str, shape: tuple[int, ...], **attrs: object) -> list[tuple[int, ...]]:
-    made = outputs_of(kind, (TensorSpec(shape),), frozen(attrs))  # type: ignore[arg-type]
+    made = outputs_of(kind, (TensorSpec(shape),), freeze_attrs(attrs))  # type: ignore[arg-type]
     return [spec.shape for spec in made]
 
 
@@ -116,10 +116,10 @@ def test_shapes_and_bytes_of_exchanges_by_hand():
     assert outputs("reduce_scatter", (7, 5), ranks=4) == [(2, 5)]
     assert outputs("all_to_all", (8, 3), ranks=4, split=0, join=1) == [(2, 12)]
     spec = (TensorSpec((2, 5), "float16"),)
-    assert exchanged_of("all_gather", spec, frozen({"ranks": 4})) == 2 * 40
-    assert exchanged_of("all_gather", spec, frozen({"ranks": 4, "lengths": (7,)})) == 2 * 35
-    assert exchanged_of("reduce_scatter", spec, frozen({"ranks": 4})) == 2 * 10
-    assert exchanged_of("all_reduce", (*spec, *spec), frozen({"ranks": 4})) == 2 * 20
+    assert exchanged_of("all_gather", spec, freeze_attrs({"ranks": 4})) == 2 * 40
+    assert exchanged_of("all_gather", spec, freeze_attrs({"ranks": 4, "lengths": (7,)})) == 2 * 35
+    assert exchanged_of("reduce_scatter", spec, freeze_attrs({"ranks": 4})) == 2 * 10
+    assert exchanged_of("all_reduce", (*spec, *spec), freeze_attrs({"ranks": 4})) == 2 * 20
     assert exchanged_of("linear", spec) is None
 
 
@@ -148,7 +148,7 @@ def test_gathering_weights_scatters_their_gradients():
     )
     check(graph)
     (scatter,) = (op for op in graph.ops if op.kind == "reduce_scatter")
-    assert (scatter.part, scatter.of) == ("backward", "gather")
+    assert (scatter.part, scatter.forward_op) == ("backward", "gather")
     assert graph.tensors[scatter.outputs[0]].shape == (2, 8)
     (update,) = (op for op in graph.ops if op.part == "update")
     assert update.inputs == ("w", scatter.outputs[0])

@@ -16,15 +16,15 @@ from steptime.core.tables.printers import (
     PRINTERS,
     comma_separated,
     csv_parts,
-    finite,
-    harmless,
     html,
     json_text,
     markdown,
+    neutralise_csv_cell,
+    replace_non_finite,
 )
 from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.tables.text_table import text, wrap
-from steptime.core.units import UNITS, format_value, interval
+from steptime.core.units import UNITS, format_interval, format_value
 
 DEVICES = Table(
     (
@@ -173,21 +173,25 @@ def test_every_printer_prints_any_rows(rows, width):
     ],
 )
 def test_a_document_reads_as_the_standard_library_indents_it(document):
-    assert json_text(document) == json.dumps(finite(document), indent=2) + "\n"
+    assert json_text(document) == json.dumps(replace_non_finite(document), indent=2) + "\n"
 
 
 def test_an_interval_is_one_text_in_the_unit_of_its_value():
-    assert interval("step_s", 0.147, 0.1183, 0.1871) == "147 ms [118.3-187.1]"
-    assert interval("step_s", 1.62, 0.95, 1.92) == "1.62 s [0.95-1.92]"
-    assert interval("energy_j", 25.37, 21.51, 30.08) == "25.37 J [21.51-30.08]"
-    assert interval("speedup", 12.39, 10.0, 14.0) == "12.39x [10-14]"
-    assert interval("examples_per_s", 4000.0, 3000.0, 5000.0) == "4000 examples/s [3000-5000]"
-    assert interval("step_s", 0.147, 0.147, None) == "at least 147 ms"
-    assert interval("step_s", 0.147, None, None) == "147 ms"
-    assert interval("step_s", 0.0, 0.0, 0.0) == "0 s [0-0]"
-    assert interval("step_s", 6.18249, 5.6755, 6.7345) == "6.182 s [5.676-6.734]"  # no end moves
-    assert interval("step_s", 0.99999, 0.5, 2.0) == "1 s [0.5-2]"
-    assert interval("step_s", None, None, None) == "-"
+    assert format_interval("step_s", 0.147, 0.1183, 0.1871) == "147 ms [118.3-187.1]"
+    assert format_interval("step_s", 1.62, 0.95, 1.92) == "1.62 s [0.95-1.92]"
+    assert format_interval("energy_j", 25.37, 21.51, 30.08) == "25.37 J [21.51-30.08]"
+    assert format_interval("speedup", 12.39, 10.0, 14.0) == "12.39x [10-14]"
+    assert (
+        format_interval("examples_per_s", 4000.0, 3000.0, 5000.0) == "4000 examples/s [3000-5000]"
+    )
+    assert format_interval("step_s", 0.147, 0.147, None) == "at least 147 ms"
+    assert format_interval("step_s", 0.147, None, None) == "147 ms"
+    assert format_interval("step_s", 0.0, 0.0, 0.0) == "0 s [0-0]"
+    assert (
+        format_interval("step_s", 6.18249, 5.6755, 6.7345) == "6.182 s [5.676-6.734]"
+    )  # no end moves
+    assert format_interval("step_s", 0.99999, 0.5, 2.0) == "1 s [0.5-2]"
+    assert format_interval("step_s", None, None, None) == "-"
 
 
 def test_a_column_with_an_interval_is_three_for_programs():
@@ -277,7 +281,8 @@ CSV_CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text('a
 @given(st.lists(st.lists(CSV_CELLS, min_size=1, max_size=4), max_size=4))
 def test_lines_of_csv_are_those_of_pythons_writer(rows):
     harmless_rows = [
-        [harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+        [neutralise_csv_cell(cell) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
     ]
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([["a", "b"], *harmless_rows])

@@ -8,7 +8,15 @@ import pytest
 from msgspec import Struct
 
 from steptime.core.errors import InputError
-from steptime.core.signatures.typed import Above0, Figure, Text, Texts, struct, typed, typed_values
+from steptime.core.signatures.typed import (
+    Above0,
+    Figure,
+    Text,
+    Texts,
+    convert_table,
+    struct,
+    typed_values,
+)
 
 
 class Inner(Struct, forbid_unknown_fields=True):
@@ -52,26 +60,26 @@ class File(Struct, forbid_unknown_fields=True):
 )
 def test_a_fault_is_one_line_with_its_place(change, said):
     with pytest.raises(InputError) as error:
-        typed({"name": "n", **change}, File, "a.toml")
+        convert_table({"name": "n", **change}, File, "a.toml")
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
 
 
 def test_what_is_no_table_is_told():
     with pytest.raises(InputError, match=r"^a\.toml: must be a table, not '\[1\]'$"):
-        typed([1], File, "a.toml")
+        convert_table([1], File, "a.toml")
     with pytest.raises(InputError, match=r"^a\.toml: 'part\.name' is missing$"):
-        typed({}, File, "a.toml", "part.")
+        convert_table({}, File, "a.toml", "part.")
 
 
 def test_only_what_a_table_says_is_given():
     assert typed_values({"name": "n", "flag": True}, File, "a.toml") == {"name": "n", "flag": True}
     kind = struct("Own", {"rate": Above0, "words": Texts}, ["rate"], closed=False)
     assert typed_values({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
-    typed({"rate": 2, "more": 1}, kind, "a.toml")
+    convert_table({"rate": 2, "more": 1}, kind, "a.toml")
 
 
 def test_half_of_a_character_is_one_line():
     one = struct("One", {"name": Literal["a", "b"]}, ["name"])
     with pytest.raises(InputError, match="here: a text holds half of a character"):
-        typed({"name": "\ud800"}, one, "here")
+        convert_table({"name": "\ud800"}, one, "here")

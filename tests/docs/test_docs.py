@@ -48,7 +48,7 @@ from steptime.cli import command
 from steptime.cli.commands import build_app
 from steptime.cli.main import run
 from steptime.core.copying import replace
-from steptime.core.graph import frozen
+from steptime.core.graph import freeze_attrs
 from steptime.core.units import QUANTITIES
 from steptime.hardware.catalog import device
 from steptime.hardware.device_file import device_from_table, link_from_table
@@ -860,7 +860,7 @@ def test_kinds_that_read_less_than_their_inputs_are_named():
             assert f"`{kind}`" in section or kind == "local_response_norm", kind
     for kind in ("embedding", "slice"):
         example = OPS[kind].example
-        attrs = frozen(example.attrs)
+        attrs = freeze_attrs(example.attrs)
         made = outputs_of(kind, example.specs, attrs)
         flop, traffic = cost_of(kind, example.specs, attrs, made)
         assert flop == 0

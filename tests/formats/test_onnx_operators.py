@@ -14,7 +14,7 @@ from steptime.core.graph import TensorSpec
 from steptime.formats.export.onnx import export_onnx
 from steptime.network.count import count
 from steptime.network.ops import OPS
-from steptime.network.ops.execution import dequantised
+from steptime.network.ops.execution import dequantise
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower
 
@@ -276,7 +276,7 @@ def test_a_quantised_network_runs_in_the_type_of_the_run(tmp_path):
     made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
-    graph = dequantised(_step(path)[0])
+    graph = dequantise(_step(path)[0])
     assert [op.inputs for op in graph.ops] == [("x", "w")]
     assert graph.tensors["w"] == TensorSpec((1024, 1024), "float32")
     assert graph.buffers == ()

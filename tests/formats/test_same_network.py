@@ -292,7 +292,7 @@ def test_the_gradient_of_a_product_cut_in_parts_is_joined_once():
     flop = [figures(one, "train", 8)[1] for one in (apart, FAMILIES["gpt2"])]
     assert flop[0] - flop[1] == sums
     graph = build_step(make_workload(read_model(FAMILIES["gpt2"]), 2))
-    (joined,) = (op for op in graph.ops if op.of == "block1/attention/parts")
+    (joined,) = (op for op in graph.ops if op.forward_op == "block1/attention/parts")
     assert (joined.kind, len(joined.inputs)) == ("concat", 3)
 
 

@@ -17,7 +17,7 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.values import parse_counts, parse_models
 from steptime.grids import batch_steps
 from steptime.grids.batch_steps import BatchSteps
@@ -157,7 +157,7 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
         assert sum(part[place] for part in span.times) == pytest.approx(timeline.step_s, rel=1e-12)
         for ends, end in ((span.low_s, timeline.low_s), (span.high_s, timeline.high_s)):
             assert ends[place] == pytest.approx(end, rel=1e-12), batch
-        assert steps.peak_bytes[place] == max(single.living(batch))
+        assert steps.peak_bytes[place] == max(single.living_bytes(batch))
         needs = single.needs(batch)
         assert needed_bytes[place] == needs.total_bytes, batch
         if needs.fit(single.device):
@@ -191,7 +191,7 @@ def test_few_batches_are_built_once(monkeypatch):
     model = StepModel("fc:layers=1,nodes=8", K80)
     found = BatchSteps(model, (5, 2, 7))
     for device in (K80, WAITS):
-        found.spans([model.on(device)])
+        found.spans([model.with_device(device)])
     assert built == [5, 2, 7]
 
 
@@ -393,7 +393,9 @@ def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
     single = json.loads(capsys.readouterr().out)
     assert {name: cell[name] for name in SAME} == {name: single[name] for name in SAME}
     assert run([*words, "--batch", str(cell["batch"]), "--grid"]) == 0
-    assert f"{size(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
+    assert (
+        f"{format_bytes(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
+    )
 
 
 SAME = ("batch", "peak_bytes", "needed_bytes", "status", "notes", "is_extrapolated")

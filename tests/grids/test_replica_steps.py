@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import split_alexnet
 from every import every
 from steptime.core.errors import InputError
-from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
+from steptime.grids.replicas import Sync, data_parallel, list_unprofitable_counts, throughput
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill_training
@@ -274,12 +274,21 @@ def test_a_step_is_computed_once_for_each_batch(monkeypatch):
 
 
 def test_where_more_replicas_do_not_pay():
-    assert unpaid([(1, 100), (2, 150), (4, 225)]) == []  # half of what doubling may
-    assert unpaid([(1, 100), (2, 190), (4, 280), (8, 390)]) == [4, 8]  # 280 < 190 * 1.5
-    assert unpaid([(8, 390), (4, 300), (1, 100)]) == [8]  # in the order of replicas
-    assert unpaid([(1, 100), (2, 130), (4, 250)]) == [2]
-    assert unpaid([(10, 100), (11, 104)]) == [11]  # a tenth more replicas, 4 % more
-    assert unpaid([(1, 100)]) == []
+    assert (
+        list_unprofitable_counts([(1, 100), (2, 150), (4, 225)]) == []
+    )  # half of what doubling may
+    assert list_unprofitable_counts([(1, 100), (2, 190), (4, 280), (8, 390)]) == [
+        4,
+        8,
+    ]  # 280 < 190 * 1.5
+    assert list_unprofitable_counts([(8, 390), (4, 300), (1, 100)]) == [
+        8
+    ]  # in the order of replicas
+    assert list_unprofitable_counts([(1, 100), (2, 130), (4, 250)]) == [2]
+    assert list_unprofitable_counts([(10, 100), (11, 104)]) == [
+        11
+    ]  # a tenth more replicas, 4 % more
+    assert list_unprofitable_counts([(1, 100)]) == []
 
 
 def test_time_and_cost_by_hand():

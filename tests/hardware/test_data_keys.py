@@ -7,8 +7,8 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.core.signatures.typed import typed
-from steptime.core.toml_files import DATA, packaged, read_toml
+from steptime.core.signatures.typed import convert_table
+from steptime.core.toml_files import DATA, read_packaged_toml, read_toml
 from steptime.hardware import catalog
 from steptime.hardware.architectures import FILE, Architectures, architectures
 from steptime.hardware.device_file import DETAIL_SI_FIELDS, DETAILS, LEVEL_RATES, device_from_table
@@ -60,16 +60,16 @@ def test_a_base_clock_is_not_above_the_boosted_one():
 
 
 def test_sites_topologies_and_usable_memory_have_no_other_keys():
-    for name, site in packaged("sites.toml").items():
+    for name, site in read_packaged_toml("sites.toml").items():
         assert catalog.device(name).name == name
         assert site.keys() <= set(Site._fields) - {"device"}, name
         for key in ("inside", "link", "host_link"):
             if key in site:
                 catalog.link(site[key])
-    for name, row in packaged("topologies.toml").items():
+    for name, row in read_packaged_toml("topologies.toml").items():
         assert row["kind"] in KINDS, name
     makers = {device.datasheet.maker for device in catalog.devices()}
-    assert packaged("usable.toml").keys() <= makers
+    assert read_packaged_toml("usable.toml").keys() <= makers
 
 
 def test_every_trait_and_use_of_architectures_is_asked_for():
@@ -98,7 +98,7 @@ def test_an_unknown_key_of_architectures_is_refused(path):
         inner = inner[key]
     inner["famlies"] = ["Hopper"]
     with pytest.raises(InputError, match="unknown key 'famlies'"):
-        typed(table, Architectures, FILE)
+        convert_table(table, Architectures, FILE)
 
 
 def test_an_apple_gpu_has_memory_and_16_bit():

@@ -80,7 +80,7 @@ def test_steps_of_one_tpu_run_what_a_plan_of_it_does():
     """Steps of a language model and of another network, on a TPU, there from a GPU, and back."""
     stacks = {
         model: [
-            StepModel(model, device, assumes=True, dtype="bfloat16").on(other).stack.name
+            StepModel(model, device, assumes=True, dtype="bfloat16").with_device(other).stack.name
             for device, other in (("tpu-v5p", "tpu-v5p"), ("h100", "tpu-v5p"), ("tpu-v5p", "h100"))
         ]
         for model in ("gpt2", "resnet18")
@@ -90,7 +90,7 @@ def test_steps_of_one_tpu_run_what_a_plan_of_it_does():
         "resnet18": ["jax", "jax", "torch-eager"],
     }
     said = StepModel("gpt2", "tpu-v5p", options={"stack": "torch-eager"}, assumes=True)
-    assert said.on("tpu-v4").stack.name == "torch-eager"
+    assert said.with_device("tpu-v4").stack.name == "torch-eager"
 
 
 def test_a_rack_is_no_node():

@@ -40,7 +40,7 @@ def values(stack: Stack) -> dict[str, float]:
 def test_a_stack_is_like_another_but_for_what_it_says(own):
     write(own, "mine", 'like = "megatron-2025"\n[training]\nlayer_s = {value = 0, fitted_on = "I"}')
     mine, base = catalog.stack("mine"), catalog.stack("megatron-2025")
-    assert (mine.name, mine.source, mine.like) == ("mine", "me", "megatron-2025")
+    assert (mine.name, mine.source, mine.base) == ("mine", "me", "megatron-2025")
     assert (mine.since, mine.fitted_on, mine.fuses) == (base.since, base.fitted_on, base.fuses)
     assert (mine.kinds, mine.joins, mine.host) == (base.kinds, base.joins, base.host)
     assert values(mine) == values(base) | {"training.layer_s": 0}

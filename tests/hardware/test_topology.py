@@ -3,10 +3,10 @@
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Level, Link
-from steptime.hardware.topology import KINDS, effective_link, sides
+from steptime.hardware.topology import KINDS, effective_link, torus_axis_sizes
 from steptime.prediction.collectives import all_gather, all_to_all
 from steptime.prediction.fabric import Fabric, fabric_of_group
 from steptime.prediction.steps.step_model import StepModel
@@ -63,8 +63,13 @@ def test_cards_across_bridges_are_between_those_with_and_without_peer_access(nam
 
 
 def test_sides_are_as_even_as_they_can_be():
-    assert [sides(n, 2) for n in (8, 32, 128, 256)] == [[2, 4], [4, 8], [8, 16], [16, 16]]
-    assert [sides(n, 3) for n in (4, 64, 128)] == [[1, 2, 2], [4, 4, 4], [4, 4, 8]]
+    assert [torus_axis_sizes(n, 2) for n in (8, 32, 128, 256)] == [
+        [2, 4],
+        [4, 8],
+        [8, 16],
+        [16, 16],
+    ]
+    assert [torus_axis_sizes(n, 3) for n in (4, 64, 128)] == [[1, 2, 2], [4, 4, 4], [4, 4, 8]]
 
 
 def test_all_to_all_of_a_pod_is_bound_by_its_bisection():
@@ -102,7 +107,7 @@ def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(links, gigabi
 
 
 def test_every_topology_has_a_source_a_kind_and_a_link():
-    rows = packaged("topologies.toml")
+    rows = read_packaged_toml("topologies.toml")
     links = {catalog.link(name).topology for name in catalog.link_names()} - {""}
     assert links == set(rows)
     assert all(row["source"] and row["kind"] in KINDS for row in rows.values())

@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.launch.emit import emit_job
 from steptime.launch.reader import read_launch
 from steptime.network.families import find_network_name
@@ -90,7 +90,7 @@ def test_a_context_of_llama_server_is_that_of_all_slots():
 
 
 def test_ids_of_the_hub_are_read_as_their_networks():
-    ids = packaged("hub_ids.toml")
+    ids = read_packaged_toml("hub_ids.toml")
     assert {name: find_network_name(hub_id) for name, hub_id in ids.items()} == {
         name: name for name in ids
     }

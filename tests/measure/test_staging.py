@@ -77,15 +77,15 @@ def test_where_copies_go(disk, tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name.upper(), str(tmp_path / name))
     assert set(sources.STAGES) == set(STAGINGS)
-    assert sources.place(str(disk)) == disk
-    assert sources.place("") == tmp_path / "local"
+    assert sources.staging_folder(str(disk)) == disk
+    assert sources.staging_folder("") == tmp_path / "local"
     monkeypatch.delenv("LOCAL")
-    assert sources.place("") == tmp_path / "tmpdir"
+    assert sources.staging_folder("") == tmp_path / "tmpdir"
     monkeypatch.delenv("TMPDIR")
-    assert sources.place("").is_dir()
+    assert sources.staging_folder("").is_dir()
     monkeypatch.setenv("LOCAL", str(tmp_path / "absent"))
     with pytest.raises(MissingFileError, match="no such folder"):
-        sources.place("")
+        sources.staging_folder("")
 
 
 def test_space_is_asked_for_before_anything_is_copied(folder, disk, monkeypatch):

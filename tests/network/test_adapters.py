@@ -134,7 +134,7 @@ def test_layers_trained_alone_stop_the_backward_pass_below_them():
     layer = sum(outputs * inputs for outputs, inputs in LINEAR.values())
     biases = sum(outputs for outputs, _ in LINEAR.values())
     assert graph.parameters == layer + biases + 3 * 64
-    backward = {op.of.partition("/")[0] for op in graph.ops if op.part == "backward"}
+    backward = {op.forward_op.partition("/")[0] for op in graph.ops if op.part == "backward"}
     assert "block1" not in backward
     forward, of_weights, of_data = 2 * layer + HEAD, layer, layer + HEAD  # down to its first norm
     assert product_flop(graph) == 2 * TOKENS * (forward + of_weights + of_data)

@@ -37,7 +37,7 @@ def test_layers_compute_again_what_their_gradients_read():
     """The last product of a layer is not among it, nor is the sum behind it."""
     plain, again = step(), step(recompute="full")
     added = [op for op in again.ops if op.name.endswith("/again")]
-    names = {op.of for op in added}
+    names = {op.forward_op for op in added}
     assert {name.partition("/")[0] for name in names} == {"block1", "block2", "block3"}
     assert "block2/ffn/up/linear" in names
     assert "block2/ffn/down/linear" not in names

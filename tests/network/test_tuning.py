@@ -38,7 +38,7 @@ def test_a_frozen_product_keeps_its_data_gradient_and_loses_that_of_its_weight()
     step = build_step(_workload(rank=3, on="all"))
     check(step)
     made = [op for op in step.ops if op.kind == "matmul" and op.part == "backward"]
-    of_frozen = [op for op in made if "lora" not in op.of]
+    of_frozen = [op for op in made if "lora" not in op.forward_op]
     # before the first product nothing is trained
     assert [op.name for op in of_frozen] == ["output/linear/grad_input"]
     assert len(made) - 1 == 4 + 3  # of the adapters' weights; data, but before the first

@@ -254,7 +254,7 @@ def test_inception_in_model_mode():
     assert row.speedup == pytest.approx(1)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the error of a prediction that no published case asks for
 def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path):
     path = split_alexnet.write(tmp_path, 128)
     with pytest.raises(InputError, match=r"layer 'dense/join6@0' fetches from over 60 devices"):

@@ -38,7 +38,7 @@ def times(graph: Graph, device: Device = K40, **options: str) -> Timeline:
 
 
 def lowered(graph: Graph) -> Lowered:
-    return step_model(graph, K40, "paleo").lowered()
+    return step_model(graph, K40, "paleo").lower_step()
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_how_much_the_originals_backward_pass_is_too_large(paleo):
         flop = [
             sum(
                 kernel.flop
-                for kernel in step_model(graph, K40, method).lowered().kernels
+                for kernel in step_model(graph, K40, method).lower_step().kernels
                 if kernel.op in layers and kernel.pass_ == "backward"
             )
             for method in (PALEO, exact)

@@ -30,7 +30,7 @@ def test_long_sequences_with_liger_need_the_published_memory(
     assert answer.memory.needed_bytes / GIB == pytest.approx(reserved_gib, rel=0.15)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # a loss in chunks saves the logits by the same stack, of a small model
 def test_experts_in_4_bit_fit_a_card() -> None:
     """GLM-4.5-Air by QLoRA with its experts in nf4: axolotl-ai-cloud/axolotl, examples/glm45."""
     sizes = {}
@@ -51,7 +51,7 @@ def test_experts_in_4_bit_fit_a_card() -> None:
     assert sizes["unsloth-2024"] > 2.5 * sizes["axolotl-2025"]
 
 
-@pytest.mark.rare  # experts in 4 bits fit by the same loss
+@pytest.mark.slow
 def test_a_chunked_loss_saves_the_logits() -> None:
     """A loss in chunks needs less by about the logits in 16 and 32 bits."""
     needed = {}

@@ -11,6 +11,7 @@ import steptime
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware import catalog
 from steptime.planning.answer import time_request
@@ -45,6 +46,13 @@ def scaled(
     fabric = Fabric(link, inside, 8, 8) if replicas > 8 else Fabric(inside)
     found = StepModel(workload, "v100", fabric)
     return data_parallel(found, [replicas], batch, "strong", Sync(overlap=overlap))[0]
+
+
+@every("gradients", [0, 16])
+def test_bits_of_gradients_of_another_network_are_refused_by_their_name(gradients):
+    request = Request("fc:layers=3,nodes=64", SITE, gradients=gradients)
+    with pytest.raises(InputError, match=r"^--gradients goes with"):
+        _ = request.shape
 
 
 @every("model", NETWORKS)

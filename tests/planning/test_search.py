@@ -13,7 +13,7 @@ import pytest
 
 import steptime
 from steptime.core.errors import InputError
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.planning.estimate import ScheduleAccuracy, estimate_plan
 from steptime.planning.faults import find_fault
@@ -405,7 +405,7 @@ def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
     leaves = next(row for row in told["rows"] if row["needed_bytes"] <= 0.95 * room)
     assert "; fills 98.3 % of the memory; tensor 4 x data 2" in "; ".join(told["headline"])
-    assert told["headline"][-1].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
+    assert told["headline"][-1].endswith(f"leaves 5 % and takes {format_seconds(leaves['step_s'])}")
 
 
 def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory():

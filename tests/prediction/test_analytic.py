@@ -65,7 +65,7 @@ def times(
 
 
 def lowered(graph: Graph, options: str = "", dtype: str = "float32") -> Lowered:
-    return step_model(graph, TOY, "analytic", dtype, options_of(options)).lowered()
+    return step_model(graph, TOY, "analytic", dtype, options_of(options)).lower_step()
 
 
 def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
@@ -123,9 +123,9 @@ def test_every_op_is_counted_once(text, phase):
     counted = count(graph)
     ops = counted.ops
     minimal = step_model(graph, TOY, MINIMAL)
-    assert minimal.lowered().executed_flop == counted.flop
-    assert isinstance(minimal.lowered().executed_flop, int)
-    assert minimal.lowered().traffic_bytes == counted.traffic_bytes
+    assert minimal.lower_step().executed_flop == counted.flop
+    assert isinstance(minimal.lower_step().executed_flop, int)
+    assert minimal.lower_step().traffic_bytes == counted.traffic_bytes
     forward_flop = sum(op.flop for op in ops if op.part == "forward")
     assert sum(parts["forward"] for parts in minimal.flop_by_row().values()) == forward_flop
     step, found = lowered(graph), times(graph)
@@ -142,7 +142,7 @@ def test_every_op_is_counted_once(text, phase):
 def test_each_correction_is_an_option_and_all_of_them_off_is_paleo():
     assert set(FAULTS) == set(CORRECTIONS) < set(ANALYTIC.options)
     off = " ".join(f"{name}=paleo" for name in FAULTS)
-    assert ANALYTIC.under(options_of(off)).settings == cost_model("paleo").settings
+    assert ANALYTIC.with_options(options_of(off)).settings == cost_model("paleo").settings
     for text, phase in itertools.product(("nin", "densenet_cifar", "fc"), ("train", "infer")):
         graph = network(text, 4, phase)
         assert times(graph, TOY, off).step_s == times(graph, name="paleo").step_s
@@ -156,13 +156,13 @@ def test_paleo_with_every_correction_is_analytic(text):
     for phase in ("train", "infer"):
         graph = network(text, 2, phase)
         ours, theirs = (step_model(graph, TOY, one) for one in ("analytic", corrected))
-        assert ours.lowered() == theirs.lowered()
+        assert ours.lower_step() == theirs.lower_step()
         assert ours.timeline() == theirs.timeline()
 
 
 @every("name", FAULTS)
 def test_one_correction_switched_off_changes_its_own_settings_alone(name):
-    changed = ANALYTIC.under({name: "paleo"})
+    changed = ANALYTIC.with_options({name: "paleo"})
     assert settings_of(changed.settings).faults == {name}
     assert (
         with_faults(changed, ()).settings
@@ -170,7 +170,7 @@ def test_one_correction_switched_off_changes_its_own_settings_alone(name):
         == settings_of(Settings())
     )
     with pytest.raises(InputError, match=f"analytic: option {name} is exact or paleo, not 'no'"):
-        ANALYTIC.under({name: "no"})
+        ANALYTIC.with_options({name: "no"})
 
 
 def test_backward_as_in_paleo_costs_more():
@@ -204,7 +204,7 @@ def test_exact_work_of_a_layer_is_that_of_its_ops():
     """The two ways to the true work of a convolution or product agree: its layer, its ops."""
     for text in ("nin", "resnet50", "mobilenet_v1", "fc", "densenet_cifar"):
         graph = network(text, 2)
-        by_layer, by_op = lowered(graph, "ops=paleo"), step_model(graph, TOY, MINIMAL).lowered()
+        by_layer, by_op = lowered(graph, "ops=paleo"), step_model(graph, TOY, MINIMAL).lower_step()
         matrix = {op.name for op in graph.ops if OPS[op.kind].work and op.part == "forward"}
         for name, pass_ in itertools.product(matrix, ("forward", "backward")):
             theirs = list(kernels(by_layer, name, pass_))
@@ -216,7 +216,7 @@ def test_exact_work_of_a_layer_is_that_of_its_ops():
 def test_a_kernel_knows_its_products():
     """FLOP are those of the products, and what has none is the vector unit's."""
     for text in ("resnet18", "gpt2:length=8", "rnn:cell=gru,length=3"):
-        for one in step_model(network(text, 2), TOY, MINIMAL).lowered().kernels:
+        for one in step_model(network(text, 2), TOY, MINIMAL).lower_step().kernels:
             assert (one.unit == "matrix") == bool(one.products)
             if one.products:
                 assert one.flop == 2 * sum(b * m * n * k for b, m, n, k in one.products)
@@ -235,8 +235,8 @@ def test_the_dtype_has_its_size_and_its_peak():
 def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type():
     graph = network("resnet18", 2, dtype="bfloat16-mixed")
     model = step_model(graph, TOY, dtype="bfloat16-mixed")
-    found = {one.unit: set() for one in model.lowered().kernels}
-    for one in model.lowered().kernels:
+    found = {one.unit: set() for one in model.lower_step().kernels}
+    for one in model.lower_step().kernels:
         found[one.unit].add(one.dtype)
     assert found == {"matrix": {"bfloat16"}, "vector": {"bfloat16", "float32"}}
     assert model.price(kernel(1e9, 0)).compute_s == 1.0  # float32
@@ -287,7 +287,7 @@ def test_a_recurrent_layer_takes_its_steps_one_after_another():
     (cell,) = (one for one in lowered(graph).kernels if one.serial > 1)
     assert (cell.kind, cell.serial, cell.launches) == ("lstm", 9, 9)
     (minimal,) = (
-        one for one in step_model(graph, TOY, MINIMAL).lowered().kernels if one.op == cell.op
+        one for one in step_model(graph, TOY, MINIMAL).lower_step().kernels if one.op == cell.op
     )
     weight = next(op for op in graph.ops if op.kind == "lstm").inputs[2]
     assert cell.bytes - minimal.bytes == 8 * graph.tensors[weight].size_bytes
@@ -397,7 +397,7 @@ def test_the_flop_of_a_prediction_are_those_that_are_counted(phase, quarters):
             rows = model.flop_by_row()
             assert sum(sum(parts.values()) for parts in rows.values()) == counted.flop, name
             assert {row: rows[row]["forward"] for row in forward} == forward, name
-            assert [row.name for row in model.lowered().rows] == [*forward]
+            assert [row.name for row in model.lower_step().rows] == [*forward]
 
 
 def test_what_is_executed_is_told_beside_what_is_counted():

@@ -31,7 +31,7 @@ def test_blocks_between_two_batches_are_those_of_each(network):
 def test_chunks_of_shares_change_nothing(monkeypatch):
     """A chunk prices the moments that may reserve most in it alone: in the whole, nearly all."""
     model = StepModel("resnet18", "A100")
-    lines = BlockLines.between(model.allocations(1), model.allocations(5000))
+    lines = BlockLines.through_batches(model.allocations(1), model.allocations(5000))
     shares = np.linspace(0, 1, 700)
     narrow = lines.reserved_bytes(shares)
     monkeypatch.setattr(block_lines, "MIN_CHUNK_SHARES", len(shares))

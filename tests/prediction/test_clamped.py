@@ -18,7 +18,7 @@ def moved(activation: str, stack: str) -> float:
     problem = make_problem(shape, cluster, "bfloat16-mixed", method, {"stack": stack})
     b = Builder("one", precision(problem.rank.weight_dtype), training=True)
     graph = training_graph(b.graph(shape.family.build(b, shape.kind_settings, 1)), "adam")
-    kernels = problem.rank.step_model.with_graph(graph, 1).lowered().kernels
+    kernels = problem.rank.step_model.with_graph(graph, 1).lower_step().kernels
     return sum(one.bytes for one in kernels if one.op.endswith("experts/experts"))
 
 

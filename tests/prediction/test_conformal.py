@@ -5,7 +5,7 @@ from math import exp, log
 
 import pytest
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.prediction import conformal
 from steptime.prediction.collectives import STARTUP_SPREAD
@@ -27,7 +27,7 @@ MEASURED = "a100-sxm4-80gb"
 
 
 def test_the_file_has_all_kinds_and_known_devices() -> None:
-    table = packaged(conformal.FILE)
+    table = read_packaged_toml(conformal.FILE)
     assert {*table["kinds"]} == {*KINDS}
     for name in table["devices"]:
         assert catalog.device(name).name == name
@@ -43,7 +43,7 @@ def test_the_file_has_all_kinds_and_known_devices() -> None:
 
 
 def test_scales_grow_with_what_is_not_known() -> None:
-    scales = packaged(conformal.FILE)["scales"]
+    scales = read_packaged_toml(conformal.FILE)["scales"]
     assert 1 <= scales["family"] <= scales["unmeasured"]
     assert scales["assumed_software"] >= 1
     device = catalog.device(MEASURED)
@@ -54,20 +54,20 @@ def test_scales_grow_with_what_is_not_known() -> None:
 
 
 def test_ends_are_those_of_the_kind_times_the_scale() -> None:
-    row = packaged(conformal.FILE)["kinds"][TRAININGS]
+    row = read_packaged_toml(conformal.FILE)["kinds"][TRAININGS]
     device = catalog.device(MEASURED)
     interval = find_ends(TRAININGS, device).interval_around(2.0)
     assert interval.low == pytest.approx(2 * exp(-row["below"]))
     assert interval.high == pytest.approx(2 * exp(row["above"]))
     assumed = find_ends(TRAININGS, device, is_software_assumed=True)
-    scale = packaged(conformal.FILE)["scales"]["assumed_software"]
+    scale = read_packaged_toml(conformal.FILE)["scales"]["assumed_software"]
     assert assumed.above == pytest.approx(scale * row["above"])
 
 
 def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> None:
     device = catalog.device(MEASURED)
     low, high = widen(conformal.KERNELS, 1.0, 0.8, 1.25, device)
-    row = packaged(conformal.FILE)["kinds"][conformal.KERNELS]
+    row = read_packaged_toml(conformal.FILE)["kinds"][conformal.KERNELS]
     assert log(low) == pytest.approx(row["below"] * log(0.8))
     assert log(high) == pytest.approx(row["above"] * log(1.25))
     assert widen(conformal.DEVICE_STEPS, 0.0, 0.0, 0.0, device) == (0.0, 0.0)  # a step of nothing
@@ -77,7 +77,7 @@ def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> N
 
 def test_work_without_a_half_width_of_its_own_has_the_usual_one() -> None:
     device = catalog.device(MEASURED)
-    row = packaged(conformal.FILE)["kinds"][conformal.DEVICE_STEPS]
+    row = read_packaged_toml(conformal.FILE)["kinds"][conformal.DEVICE_STEPS]
     ends = find_typical_ends(conformal.DEVICE_STEPS, device)
     assert ends.above == pytest.approx(row["above"] * row["half_width"])
 
@@ -88,7 +88,7 @@ def test_a_collective_that_starts_slowly_is_further_off_than_one_of_many_bytes()
         row.group: log(row.communication_high_s / row.communication_low_s)
         for row in answer.exposed_communication
     }
-    row = packaged(conformal.FILE)["kinds"][conformal.COLLECTIVES]
+    row = read_packaged_toml(conformal.FILE)["kinds"][conformal.COLLECTIVES]
     widest = (row["below"] + row["above"]) * STARTUP_SPREAD
     assert 0 < widths["data"] < 0.5 * widest
     assert widths["tensor"] < widest
@@ -96,7 +96,7 @@ def test_a_collective_that_starts_slowly_is_further_off_than_one_of_many_bytes()
 
 def test_memory_is_judged_by_its_interval() -> None:
     device = catalog.device(MEASURED)
-    row = packaged(conformal.FILE)["close_memory"]
+    row = read_packaged_toml(conformal.FILE)["close_memory"]
     needed = 1e10
     assert judge_memory(needed, needed * exp(row["above"]) * 1.01, device).verdict == "yes"
     assert judge_memory(needed, needed * exp(-row["below"]) * 0.99, device).verdict == "no"
@@ -112,7 +112,7 @@ def test_fit_says_its_verdict_and_interval() -> None:
 
 
 def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
-    kinds = packaged(conformal.FILE)["kinds"]
+    kinds = read_packaged_toml(conformal.FILE)["kinds"]
     answer = plan("llama3_8b", MEASURED, 8, tensor=2, data=4, stack="megatron-2024")
     assert log(answer.high_s / answer.step_s) == pytest.approx(kinds[TRAININGS]["above"], abs=1e-3)
     assert answer.device_power_w is not None
@@ -125,7 +125,7 @@ def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
 
 
 def test_a_first_token_behind_a_queue_has_a_wider_interval_than_a_prefill() -> None:
-    kinds = packaged(conformal.FILE)["kinds"]
+    kinds = read_packaged_toml(conformal.FILE)["kinds"]
     served = serve("llama3_8b", MEASURED, stack="vllm-2025", concurrency=16, output=20)
     width = log(served.ttft_high_s / served.ttft_low_s)
     assert width > kinds["servings"]["below"] + kinds["servings"]["above"]

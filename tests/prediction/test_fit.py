@@ -8,12 +8,12 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
-from steptime.grids.batches import doubling, growth_for, knee, largest_batch
+from steptime.grids.batches import find_knee, growth_for, largest_batch, list_doubling_batches
 from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
-from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, read_offers
 from steptime.network.count import peak_bytes
 from steptime.prediction.memory import Sharding, rank_peak_bytes, worst_moment
 from steptime.prediction.steps.allocator import blocks_bytes
@@ -68,11 +68,11 @@ def test_the_largest_batch_of_a_network():
 
 
 def test_the_best_batch_is_the_knee():
-    assert doubling(11) == [1, 2, 4, 8, 11]
-    assert doubling(100, growth=16) == [1, 16, 100]
-    assert knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
-    assert knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
-    assert knee([8, 16], [0, 0]) == 8
+    assert list_doubling_batches(11) == [1, 2, 4, 8, 11]
+    assert list_doubling_batches(100, growth=16) == [1, 16, 100]
+    assert find_knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
+    assert find_knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
+    assert find_knee([8, 16], [0, 0]) == 8
 
 
 @pytest.mark.parametrize("batch", [1, 256])
@@ -221,8 +221,8 @@ def test_each_device_has_its_best_batch_beside():
     (roomy,) = compare_devices(model, [toy()], Training(1000))
     (tight,) = compare_devices(model, [toy(memory=100e3)], Training(1000))
     assert roomy.best_batch > tight.best_batch >= 1
-    steps = [model.timeline(batch).step_s for batch in doubling(1 << 16)]
-    best = knee(doubling(1 << 16), steps)
+    steps = [model.timeline(batch).step_s for batch in list_doubling_batches(1 << 16)]
+    best = find_knee(list_doubling_batches(1 << 16), steps)
     assert roomy.best_batch == best
     assert roomy.best_examples_per_s == pytest.approx(best / model.timeline(best).step_s)
 
@@ -236,7 +236,7 @@ def test_gradients_that_are_added_up_live_all_the_time():
 
 
 def test_shipped_prices_are_dated_and_of_known_devices():
-    found = offers()
+    found = read_offers()
     assert {one.currency for one in found} == {"USD"}
     assert all(one.date and 0.1 < one.price < 20 for one in found)
     g5 = next(one for one in found if one.name.endswith("g5.xlarge"))
@@ -263,7 +263,7 @@ number = 8
 def test_a_price_file_of_a_user(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD)
-    (one,) = offers(path)
+    (one,) = read_offers(path)
     assert (one.device, one.price, one.currency) == ("t4", 0.5, "EUR")
 
 
@@ -285,7 +285,7 @@ def test_a_wrong_price_file_is_told_in_one_line(tmp_path, old, new, says):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(InputError) as error:
-        offers(path)
+        read_offers(path)
     assert str(error.value).startswith(f"{path}: ")
     assert says in str(error.value)
     assert "\n" not in str(error.value)

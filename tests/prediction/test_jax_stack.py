@@ -15,7 +15,7 @@ from steptime.hardware import catalog
 from steptime.network.count import count
 from steptime.network.layers.dense import mean_loss
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.execution import executed
+from steptime.network.ops.execution import list_launches
 from steptime.network.ops.optimizers import STATES
 from steptime.network.ops.training import training_graph
 
@@ -54,7 +54,7 @@ def test_a_chain_of_functions_is_one_kernel():
     graph = b.graph(b.op("mul", y, x, name="c"))
     assert len(fusions(compiled(graph))) == 1
     assert count(graph, catalog.stack("jax")).kernels == 1
-    assert len(executed(graph, catalog.stack("torch-eager"))) == 3
+    assert len(list_launches(graph, catalog.stack("torch-eager"))) == 3
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
@@ -69,7 +69,7 @@ def test_each_weight_is_updated_by_fused_kernels(optimizer):
     large = sum("512" in _shapes(program, name) for name in of_updates)
     # two matrices and the bias of 512; on a CPU a loop for each result, on a GPU one for them all
     assert large == 3 * (1 + STATES[optimizer])
-    launches = executed(training_graph(graph, optimizer), catalog.stack("jax"))
+    launches = list_launches(training_graph(graph, optimizer), catalog.stack("jax"))
     kernels = Counter(launch.ops[0].kind for launch in launches)
     assert kernels[optimizer] == 4  # two matrices, two biases
 
@@ -86,5 +86,5 @@ def test_the_loss_of_a_product_is_fused_behind_it():
     b = Builder("product", precision("float32"), training=True)
     y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (32, 64)), name="linear")
     graph = b.graph(mean_loss(b, b.op("relu", y, name="relu")))
-    kinds = [launch.ops[0].kind for launch in executed(graph, catalog.stack("jax"))]
+    kinds = [launch.ops[0].kind for launch in list_launches(graph, catalog.stack("jax"))]
     assert kinds[:2] == ["linear", "relu"]

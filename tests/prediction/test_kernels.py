@@ -48,7 +48,7 @@ def test_what_differs_in_new_pages_alone_is_off_alike():
 def test_side_by_side_kernels_have_the_times_of_each_alone(network, device):
     dtype = "bfloat16" if device == "tpu-v3" else "float32"
     model = StepModel(network, device, dtype=dtype)
-    columns = model.lowered(4).columns
+    columns = model.lower_step(4).columns
     together = model.prices(4).intervals()
     for kernel, found in zip(columns.distinct, together, strict=True):
         alone = price(kernel, model.effective_device)  # type: ignore[arg-type]

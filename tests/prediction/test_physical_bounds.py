@@ -146,24 +146,39 @@ class Priced(NamedTuple):
         return float(self.seconds.sum())
 
 
+KernelsByCase = Mapping[tuple[str, str, int], tuple[Kernel, ...]]  # by name, pass and size
+
+
+class Questions(NamedTuple):
+    """The kernels of cases, and all of them as columns, which every device prices."""
+
+    kernels_by_case: KernelsByCase
+    columns: Kernels
+
+
+def _make_questions(kernels_by_case: KernelsByCase) -> Questions:
+    kernels = [kernel for kernels in kernels_by_case.values() for kernel in kernels]
+    return Questions(kernels_by_case, Kernels(kernels))
+
+
 @functools.cache
-def _questions(dtype: str) -> dict[tuple[str, str, int], tuple[Kernel, ...]]:
+def _questions(dtype: str) -> Questions:
     """Return the kernels of every kind, pass and batch."""
-    return {
-        (name, pass_, batch): op_kernels(*case(batch), dtype, pass_)
-        for name, case in KINDS.items()
-        for pass_ in PASSES
-        for batch in BATCHES
-    }
+    return _make_questions(
+        {
+            (name, pass_, batch): op_kernels(*case(batch), dtype, pass_)
+            for name, case in KINDS.items()
+            for pass_ in PASSES
+            for batch in BATCHES
+        }
+    )
 
 
-def _price(
-    questions: Mapping[tuple[str, str, int], tuple[Kernel, ...]], seen: Device
-) -> Iterator[Priced]:
-    columns = Kernels([kernel for kernels in questions.values() for kernel in kernels])
+def _price(questions: Questions, seen: Device) -> Iterator[Priced]:
+    columns = questions.columns
     seconds = METHOD.prices(columns, seen).value[columns.distinct_of_kernel]
     start = 0
-    for (name, pass_, size), kernels in questions.items():
+    for (name, pass_, size), kernels in questions.kernels_by_case.items():
         end = start + len(kernels)
         yield Priced(f"{name}, {pass_}", size, kernels, seconds[start:end])
         start = end
@@ -175,6 +190,13 @@ def _seen(device: Device, dtype: str, stack: str = "torch-eager") -> Device | No
         return METHOD.derate(device, dtype, replace(METHOD.settings, stack=stack))
     except InputError:
         return None
+
+
+@functools.cache
+def _price_on_devices(dtype: str) -> list[tuple[Device, list[Priced]]]:
+    """Return every device that has a peak for the type, with the prices of all cases."""
+    devices = [seen for device in DEVICES if (seen := _seen(device, dtype)) is not None]
+    return [(seen, list(_price(_questions(dtype), seen))) for seen in devices]
 
 
 def _least_s(kernel: Kernel, seen: Device) -> float:
@@ -201,22 +223,22 @@ def _too_fast(priced: Priced, seen: Device) -> list[str]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_kernel_runs_above_the_peak_or_the_bandwidth_of_its_device(dtype):
     faults = []
-    for device in DEVICES:
-        seen = _seen(device, dtype)
-        if seen is not None:
-            for priced in _price(_questions(dtype), seen):
-                faults += _too_fast(priced, seen)
+    for seen, cases in _price_on_devices(dtype):
+        for priced in cases:
+            faults += _too_fast(priced, seen)
     assert not faults, f"{len(faults)}: {faults[:20]}"
 
 
 @pytest.mark.slow
 def test_no_kernel_of_a_training_stack_runs_above_the_peak():
-    questions = {
-        (name, pass_, 64): op_kernels(*case(64), "bfloat16", pass_)
-        for name, case in KINDS.items()
-        if name.startswith(("linear", "attention"))
-        for pass_ in PASSES
-    }
+    questions = _make_questions(
+        {
+            (name, pass_, 64): op_kernels(*case(64), "bfloat16", pass_)
+            for name, case in KINDS.items()
+            if name.startswith(("linear", "attention"))
+            for pass_ in PASSES
+        }
+    )
     stacks = [
         name for name in catalog.stack_names(with_user_files=False) if catalog.stack(name).uses
     ]
@@ -246,17 +268,14 @@ def _is_measured_to_fall(priced: Priced, seen: Device) -> bool:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_twice_the_batch_takes_no_less_time(dtype):
     faults = []
-    for device in DEVICES:
-        seen = _seen(device, dtype)
-        if seen is None:
-            continue
+    for seen, cases in _price_on_devices(dtype):
         before: Priced | None = None
-        for priced in _price(_questions(dtype), seen):
+        for priced in cases:
             if before is not None and before.name == priced.name:
                 is_less = priced.whole_s * ROUNDING < before.whole_s
                 if is_less and not _is_measured_to_fall(before, seen):
                     share = priced.whole_s / before.whole_s
-                    faults.append(f"{priced.name} on {device.name}: {before.size}: {share:.3f}")
+                    faults.append(f"{priced.name} on {seen.name}: {before.size}: {share:.3f}")
             before = priced
     assert not faults, f"{len(faults)}: {faults[:20]}"
 
@@ -265,9 +284,9 @@ SIDES = tuple(64 * count for count in (*range(1, 7), 8, 12, 16, 32, 64))
 
 
 @functools.cache
-def _products_by_side(dtype: str) -> dict[tuple[str, str, int], tuple[Kernel, ...]]:
+def _products_by_side(dtype: str) -> Questions:
     """Return linear layers of which one of rows, width and inputs grows by multiples of 64."""
-    grown = {}
+    grown: dict[tuple[str, str, int], tuple[Kernel, ...]] = {}
     for place, side in enumerate(("rows", "width", "inputs")):
         for pass_ in PASSES:
             for size in SIDES:
@@ -276,7 +295,7 @@ def _products_by_side(dtype: str) -> dict[tuple[str, str, int], tuple[Kernel, ..
                 rows, width, inputs = sizes
                 shapes = ((rows, inputs), (width, inputs))
                 grown[side, pass_, size] = op_kernels("linear", shapes, {}, dtype, pass_)
-    return grown
+    return _make_questions(grown)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -336,12 +355,10 @@ def _flop_per_clock(device: Device) -> dict[str, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[1::2])
 def test_a_device_that_is_better_in_every_figure_is_not_much_slower(dtype):
-    seconds: dict[str, list[float]] = {}
-    for device in DEVICES:
-        seen = _seen(device, dtype)
-        if seen is not None:
-            seconds[device.name] = [priced.whole_s for priced in _price(_questions(dtype), seen)]
-    names = list(_questions(dtype))
+    seconds = {
+        seen.name: [priced.whole_s for priced in cases] for seen, cases in _price_on_devices(dtype)
+    }
+    names = list(_questions(dtype).kernels_by_case)
     faults = []
     for better, worse in _pairs_of_one_design():
         if not {better.name, worse.name} <= seconds.keys():

@@ -12,7 +12,7 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, TensorSpec, check, frozen
+from steptime.core.graph import Graph, TensorSpec, check, freeze_attrs
 from steptime.core.workload import Plan, Workload
 from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
@@ -108,7 +108,7 @@ def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net):
     check(graph)
     for op in graph.ops:
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        made = outputs_of(op.kind, specs, freeze_attrs(op.attrs))
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made
     moved = {"all_gather": 0, "reduce_scatter": 0}
     for op in graph.ops:
@@ -135,7 +135,7 @@ def test_a_group_with_a_stride_shares_the_links_of_its_node():
             op.outputs,
             {**op.attrs, "stride": 4},
             op.part,
-            op.of,
+            op.forward_op,
         )
         for op in graph.ops
     )

@@ -23,7 +23,7 @@ LINK = Link("wifi", 1e-3, 1e6, "made up for this test")
 def found(text: str, link: Link = LINK, name: str = "analytic") -> list[Cut]:
     workload = make_workload(read_model(text), 1, phase="infer")
     here = StepModel(workload, PHONE, method=name)
-    return [*find_cuts(here, here.on(SERVER), link)]
+    return [*find_cuts(here, here.with_device(SERVER), link)]
 
 
 def test_a_chain_by_hand():

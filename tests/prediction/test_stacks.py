@@ -22,7 +22,7 @@ from steptime.hardware.stack import Execution, Stack, stack_from_table
 from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.execution import Launch, executed, execution_of
+from steptime.network.ops.execution import Launch, execution_of, list_launches
 from steptime.network.ops.optimizers import STATES
 from steptime.network.ops.training import training_graph
 from steptime.prediction.kernel import Settings
@@ -33,7 +33,7 @@ PLAIN = Stack("plain", "a test")
 
 
 def launches(graph: Graph, stack: Stack = EAGER) -> dict[str, Launch]:
-    return {launch.ops[0].name: launch for launch in executed(graph, stack)}
+    return {launch.ops[0].name: launch for launch in list_launches(graph, stack)}
 
 
 def builder(training: bool = False) -> Builder:
@@ -80,7 +80,7 @@ def test_a_product_under_autocast_waits_for_the_cast_of_its_bias():
     b = Builder("test", precision("float16-mixed"), False)
     x = b.op("linear", b.input("x", (4, 6)), b.weight("w", (5, 6)), name="linear")
     y = b.op("bias", x, b.weight("b", (5,)), name="bias")
-    found = executed(b.graph(y), EAGER)
+    found = list_launches(b.graph(y), EAGER)
     assert [one.ops[0].kind for one in found] == ["cast", "cast", "cast", "linear"]
     assert found[-1].traffic_bytes == (4 * 6 + 5 * 6 + 5 + 4 * 5) * 2
 
@@ -94,7 +94,7 @@ def test_a_product_whose_result_others_read_does_not_wait_for_the_cast_of_a_bias
     z = b.op("bias", half, shift, name="bias", axis=1)
     graph = b.graph(z, b.op("add", y, x, name="sum"))
     table = {"name": "own", "fuses": ["matrix", "vector"], "joins": {"bias": ["linear"]}}
-    found = executed(graph, stack_from_table({**table, "source": "a test"}, "own.toml"))
+    found = list_launches(graph, stack_from_table({**table, "source": "a test"}, "own.toml"))
     made: set[str] = {"x", "w", "v"}
     for one in found:  # each reads only what was made before it
         for op in one.ops:
@@ -132,7 +132,7 @@ def test_an_optimizer_runs_over_all_weights_together(optimizer, passes, kernels,
     weights = [b.weight(f"w{i}", (2, 3)) for i in range(2)]
     loss = b.op("mean", b.op("add", *weights, name="add"), name="loss")
     graph = training_graph(b.graph(loss), optimizer)
-    updates = [one for one in executed(graph, EAGER) if one.ops[0].part == "update"]
+    updates = [one for one in list_launches(graph, EAGER) if one.ops[0].part == "update"]
     assert [one.traffic_bytes for one in updates] == [passes * 6 * 4] * 2
     assert [one.kernels for one in updates] == [kernels, 0]
     states = STATES[optimizer]
@@ -171,10 +171,10 @@ def test_fused_ops_keep_what_is_between_them():
     b = builder()
     x = b.op("softmax", b.input("x", (1, 1)), name="made")
     y = b.op("tanh", b.op("relu", x, name="relu"), name="tanh")
-    (one,) = executed(b.graph(y), Stack("fusing", "a test", fuses=("vector",)))
+    (one,) = list_launches(b.graph(y), Stack("fusing", "a test", fuses=("vector",)))
     assert [op.name for op in one.ops] == ["made", "relu", "tanh"]
     assert one.traffic_bytes == 8
-    apart = executed(b.graph(y), EAGER)
+    apart = list_launches(b.graph(y), EAGER)
     assert [launch.traffic_bytes for launch in apart] == [8, 8, 8]
 
 
@@ -204,14 +204,14 @@ def test_a_loop_that_alone_reads_parts_of_what_it_made_keeps_it():
     made = b.op("relu", x, name="made")
     first, second = b.append("parts", "split", (made,), axis=1, sizes=(4, 4))
     graph = b.graph(b.op("mul", first, second, name="gated"))
-    (one,) = executed(graph, catalog.stack("torch-compile"))
+    (one,) = list_launches(graph, catalog.stack("torch-compile"))
     assert one.traffic_bytes == 4 * (32 + 16)
 
 
 def test_a_fused_kernel_reads_only_what_was_made_before_it():
     graph = build_step(make_workload(read_model("resnet50:batch=1")))
     made: dict[str, int] = {}
-    kernels = executed(graph, Stack("fusing", "a test", fuses=("vector", "matrix")))
+    kernels = list_launches(graph, Stack("fusing", "a test", fuses=("vector", "matrix")))
     assert len(kernels) < len(graph.ops)
     for i, kernel in enumerate(kernels):
         made.update({name: i for op in kernel.ops for name in op.outputs})
@@ -439,7 +439,7 @@ def test_attention_that_is_not_one_kernel_moves_its_scores():
     b = builder()
     q, k, v = (b.input(name, (2, 16, 32)) for name in "qkv")
     y = b.op("attention", q, k, v, name="y", heads=4, kv_heads=4, causal=True)
-    products, softmax = executed(b.graph(y), stack)
+    products, softmax = list_launches(b.graph(y), stack)
     scores = 4 * 2 * 4 * 16 * 16
     moved = 4 * 4 * 2 * 16 * 32
     flop = 4 * 2 * 4 * 16 * 16 * 8  # a mask saves nothing
@@ -452,7 +452,7 @@ def test_attention_that_is_not_one_kernel_moves_its_scores():
 def test_older_torch_reads_scores_again_backward():
     model = read_model("transformer:layers=1,width=64,length=32,vocabulary=100")
     graph = build_step(make_workload(model, batch=2))
-    older = [one for one in executed(graph, catalog.stack("torch-eager-1")) if one.runs_as]
+    older = [one for one in list_launches(graph, catalog.stack("torch-eager-1")) if one.runs_as]
     assert [one.runs_as for one in older] == ["matmul", "softmax", "matmul", "softmax_grad"]
     assert [len(one.products) for one in older] == [2, 0, 4, 0]
 

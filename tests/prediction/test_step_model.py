@@ -102,14 +102,14 @@ def test_a_price_typed_on_the_command_line_predicts(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(f"{text}\n")
     assert run([*words, f"{tmp_path}/mine.py:model"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["step_s"] == len(StepModel("fc", "a100").lowered().kernels)
+    assert made["step_s"] == len(StepModel("fc", "a100").lower_step().kernels)
     assert (made["low_s"], made["high_s"]) == (None, None)
 
 
 def test_a_price_typed_on_the_command_line_predicts_a_grid(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def model(kernel, device):\n    return 1.0\n")
     method = f"{tmp_path}/mine.py:model"
-    kernels = len(StepModel("fc", "a100").lowered().kernels)
+    kernels = len(StepModel("fc", "a100").lower_step().kernels)
     words = "predict", "fc", "--device", "a100", "--json", "--grid", "--method"
     assert run([*words, method]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["rows"]
@@ -136,9 +136,9 @@ def test_models_that_share_steps_predict_what_new_models_do():
                 expected = fresh.predict(batch)
             except InputError as error:
                 with pytest.raises(InputError, match=re.escape(str(error))):
-                    model.on(device).predict(batch)
+                    model.with_device(device).predict(batch)
                 continue
-            model = model.on(device)
+            model = model.with_device(device)
             assert model.predict(batch) == expected
             assert (model.options, model.workload.dtype) == (fresh.options, fresh.workload.dtype)
             other = model.with_graph(fresh.graph(batch), batch)

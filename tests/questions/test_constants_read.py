@@ -19,7 +19,7 @@ from steptime.calibration.cases import Case, conditions, op_kernels
 from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
-from steptime.hardware.constants import kinds_of_use, uses
+from steptime.hardware.constants import kinds_of_use, stack_uses
 from steptime.planning.ranks.rank_setup import RankSetup
 from steptime.prediction.calibrated import method as calibrated
 from steptime.prediction.steps import step_setup
@@ -173,12 +173,14 @@ def test_a_constant_that_a_table_holds_is_read(names):
 
 @pytest.mark.slow
 def test_a_name_that_is_read_is_held_by_a_table(names):
-    declared = {name for use in uses() for name in kinds_of_use(use)}
+    declared = {name for use in stack_uses() for name in kinds_of_use(use)}
     assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []
 
 
 def test_a_constant_that_a_stack_may_have_is_read(names):
     assert (
-        sorted({name for use in uses() if use != "memory" for name in kinds_of_use(use)} - names)
+        sorted(
+            {name for use in stack_uses() if use != "memory" for name in kinds_of_use(use)} - names
+        )
         == []
     )

@@ -92,7 +92,7 @@ def test_arithmetic_of_frozen_weights_gradients_is_not_counted():
 def test_python_and_the_options_of_commands_ask_the_same_step():
     said: dict[str, Any] = {"lora": LORA, "weights": "nf4", "recompute": "full", "packed": 128}
     how = {"dtype": "bfloat16", "optimizer": "paged_adam8bit", **said}
-    options = StepOptions(options=["stack=hf-2025"], **how).on(MODEL, 2, "rtx-4090")
+    options = StepOptions(options=["stack=hf-2025"], **how).build_model(MODEL, 2, "rtx-4090")
     step = predicted(**said, optimizer="paged_adam8bit")
     assert options.workload.tuning.text == step.tuning
     assert options.timeline().step_s == step.step_s

@@ -66,6 +66,11 @@ def test_an_adapter_is_the_same_fit():
     assert "trl's defaults, not in the job: micro_batch, accumulation, optimizer" in launched.notes
 
 
+def test_an_option_that_does_not_go_with_a_launched_fit_is_refused():
+    with pytest.raises(InputError, match="fit: --max-context goes with weights of GGUF or"):
+        steptime.fit(TRAINING, "h100", max_context=True)
+
+
 @pytest.mark.rare  # the emitted step has DoRA, an adapter its own test
 def test_a_recipe_with_dora_and_saved_modules_is_the_same_fit(tmp_path):
     recipe = tmp_path / "dora.yaml"

@@ -96,7 +96,7 @@ def _same(found: Sequence[Row], expected: Sequence[Row]) -> None:
 
 
 def test_every_column_is_what_python_says_of_the_record():
-    for row, record in zip(query(Data.of(RECORDS), ASKED), RECORDS, strict=True):
+    for row, record in zip(query(Data.from_records(RECORDS), ASKED), RECORDS, strict=True):
         told: dict[str, Any] = reference_row(record)
         told["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
         told["env"] = json.dumps(dict(record.env), sort_keys=True)
@@ -114,7 +114,7 @@ def test_every_column_is_what_python_says_of_the_record():
 
 
 def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder):
-    expected = query(Data.of(RECORDS), ASKED)
+    expected = query(Data.from_records(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
     assert len(_cached(folder)) == 1
     _same(query(Data.load([folder], print), ASKED), expected)  # now from the cache
@@ -207,7 +207,7 @@ def test_results_that_are_kept_are_those_of_the_records(folder, harm):
     def rows() -> list[Row]:
         return Data.load([folder], print).results_frame(columns).to_dicts()
 
-    expected = Data.of(RECORDS).results_frame(columns).to_dicts()
+    expected = Data.from_records(RECORDS).results_frame(columns).to_dicts()
     _same(rows(), expected)
     (kept,) = (folder / ".cache").glob("results-*.parquet")
     HARM[harm](kept)
@@ -237,7 +237,7 @@ def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
     first, last = sorted(folder.glob("*.jsonl"))
     with last.open("a") as file:
         file.write('{"schema":2,"orig')
-    expected = query(Data.of(RECORDS), ASKED)
+    expected = query(Data.from_records(RECORDS), ASKED)
     for _ in range(2):  # the second time from the cache
         heard: list[str] = []
         data = Data.load([folder], heard.append)
@@ -261,7 +261,7 @@ def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder):
     for _ in range(2):  # the second time from the cache
         heard: list[str] = []
         data = Data.load([folder], heard.append)
-        _same(query(data, ASKED), query(Data.of(sound), ASKED))
+        _same(query(data, ASKED), query(Data.from_records(sound), ASKED))
         (said,) = heard
         assert said.startswith(f"{first}: 2 lines are no records, left out: line 1: ")
         assert "; line 21: is no record (" in said
@@ -282,7 +282,7 @@ def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(folder, monkeyp
         query(Data.load([folder], print), ASKED)
     assert not _cached(folder, "json")
     assert not [*(folder / ".cache").glob(".*")]
-    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    _same(query(Data.load([folder], print), ASKED), query(Data.from_records(RECORDS), ASKED))
 
 
 def test_many_rows_come_in_parts_in_their_order(folder, monkeypatch):
@@ -321,7 +321,7 @@ def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
     assert threading.active_count() == threads
     assert [path.name for path in (folder / ".cache").iterdir()] == ["lock"]
     monkeypatch.setattr(folder_source, "FolderLines", before)
-    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    _same(query(Data.load([folder], print), ASKED), query(Data.from_records(RECORDS), ASKED))
 
 
 def test_a_file_that_changes_gets_a_new_cache(folder):
@@ -375,7 +375,7 @@ def test_what_is_no_record_is_named_with_file_and_line_and_left_out(folder, line
     first = min(folder.glob("*.jsonl"))
     first.write_text(first.read_text() + line + "\n")
     heard: list[str] = []
-    _same(query(Data.load([folder], heard.append), ASKED), query(Data.of(RECORDS), ASKED))
+    _same(query(Data.load([folder], heard.append), ASKED), query(Data.from_records(RECORDS), ASKED))
     assert heard[0].startswith(f"{first}, line 41: is no record (")
     assert said in heard[0]
 
@@ -400,7 +400,7 @@ def test_a_folder_without_a_single_record_is_no_store(folder):
 def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
     (folder / ".cache").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    expected = query(Data.of(RECORDS), ASKED)
+    expected = query(Data.from_records(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
     assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
@@ -416,14 +416,14 @@ def test_where_the_disk_is_full_the_cache_lies_elsewhere(folder, tmp_path, monke
         before(frames, Path("/dev/full") if is_beside_records else path, scratch)
 
     monkeypatch.setattr(frame_builder, "write_parquet", write)
-    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    _same(query(Data.load([folder], print), ASKED), query(Data.from_records(RECORDS), ASKED))
     assert not _cached(folder)
     assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1
 
 
 def test_many_small_files_are_read_as_they_stand(folder, monkeypatch):
     monkeypatch.setattr(tables, "MIN_CACHED_BYTES", 1 << 20)
-    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    _same(query(Data.load([folder], print), ASKED), query(Data.from_records(RECORDS), ASKED))
     assert not (folder / ".cache").exists()
 
 

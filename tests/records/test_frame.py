@@ -114,7 +114,7 @@ def test_errors_name_the_first_of_the_farthest_in_whatever_order(tmp_path):
         ]
 
     records = [record for layers in range(1, 9) for record in pair(layers, 2.0)]
-    (row,) = analysis("errors").answer(Data.of([*records, *pair(9, 1.5)])).rows
+    (row,) = analysis("errors").answer(Data.from_records([*records, *pair(9, 1.5)])).rows
     assert row["farthest"] == "fc layers 1, batch 8"
     assert row["farthest_ratio"] == 2.0
     assert row["pairs"] == 9

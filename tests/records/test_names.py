@@ -24,7 +24,7 @@ PREDICTED = replace(MEASURED, origin="predicted", method=RecordMethod("calibrate
 
 def labels(*records: Record) -> list[str]:
     """Return the labels of the results of records."""
-    return [row["label"] for row in Data.of(records).results]
+    return [row["label"] for row in Data.from_records(records).results]
 
 
 @pytest.mark.parametrize(

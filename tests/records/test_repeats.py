@@ -33,7 +33,7 @@ REPEATS = [_published(value, source_entry=index) for index, value in enumerate(T
 
 @pytest.mark.parametrize("records", [REPEATS, REPEATS[::-1]])
 def test_a_result_of_five_repeats_is_their_median_in_any_order(records):
-    (row,) = Data.of(records).results
+    (row,) = Data.from_records(records).results
     assert row["measured_s"] == pytest.approx(0.010)
     assert (row["runs"], row["samples_n"], row["interval"]) == (5, 5, "between-runs")
     assert row["measured_min_s"] == 0.0099
@@ -46,7 +46,9 @@ def test_a_result_of_five_repeats_is_their_median_in_any_order(records):
 
 
 def test_people_see_how_many_repeats_there_are():
-    lines = text(make_results_table(Data.of([*REPEATS, _published(0.3, layers=5)]))).splitlines()
+    lines = text(
+        make_results_table(Data.from_records([*REPEATS, _published(0.3, layers=5)]))
+    ).splitlines()
     assert "runs" in lines[0]
     assert "10 ms" in lines[1]
     assert lines[1].split()[-3] == "5"
@@ -54,20 +56,20 @@ def test_people_see_how_many_repeats_there_are():
 
 def test_one_stated_value_is_no_repeat_and_keeps_its_own_interval():
     stated = replace(REPEATS[0], quantities={"step_s": Quantity(0.01, low=0.009, high=0.012)})
-    (row,) = Data.of([stated]).results
+    (row,) = Data.from_records([stated]).results
     assert (row["measured_low_s"], row["measured_high_s"]) == (0.009, 0.012)
     assert (row["runs"], row["samples_n"], row["interval"]) == (0, 0, None)
 
 
 def test_the_last_of_several_predictions_counts():
     first = replace(REPEATS[0], origin="predicted")
-    (row,) = Data.of([first, replace(REPEATS[4], origin="predicted")]).results
+    (row,) = Data.from_records([first, replace(REPEATS[4], origin="predicted")]).results
     assert row["predicted_s"] == 0.1
 
 
 def test_a_file_that_is_taken_for_another_adds_no_repeats():
     twice = [replace(one, env={"duplicate_of": "a.csv"}) for one in REPEATS]
-    (row,) = Data.of([*REPEATS, *twice]).results
+    (row,) = Data.from_records([*REPEATS, *twice]).results
     assert row["runs"] == 5
 
 

@@ -314,7 +314,7 @@ def test_reading_says_how_far_it_is(tmp_path, monkeypatch):
         write(tmp_path, numbered(index))
     monkeypatch.setattr(progress, "REPORT_INTERVAL", 2)
     told: list[tuple[str, int, int]] = []
-    with progress.listening(lambda *how_far: told.append(how_far)):
+    with progress.report_progress_to(lambda *how_far: told.append(how_far)):
         assert len(store.load(tmp_path, no_warning)) == 3
     assert told == [("files", 2, 3)]
 

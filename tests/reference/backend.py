@@ -23,7 +23,7 @@ from steptime.measure.contract import (
 )
 from steptime.measure.infeed import time_input
 from steptime.measure.interpreter import TableCall, interpret, list_calls
-from steptime.measure.synthetic import Fill, angles, fills
+from steptime.measure.synthetic import Fill, angles, list_fills
 from steptime.network.ops.training import training_graph
 
 Values = npt.NDArray[Any]
@@ -78,7 +78,7 @@ def initial_values(graph: Graph, seed: int) -> dict[str, Values]:
         name: _DRAWS[fill.kind](graph.tensors[name].shape, fill, rng).astype(
             element_type(graph.tensors[name].dtype)
         )
-        for name, fill in fills(graph).items()
+        for name, fill in list_fills(graph).items()
     }
 
 

@@ -369,7 +369,7 @@ def test_times_of_several_zones_sort_as_instants():
         replace(record, taken_at=at)
         for record, at in zip(synthetic.sweep()[:2], (early, late), strict=True)
     ]
-    said = describe_sources(Data.of(records))
+    said = describe_sources(Data.from_records(records))
     assert said.endswith("2026-01-01 16:00 UTC to 2026-01-01 23:00 UTC")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import steptime
 from steptime.core.errors import InputError
-from steptime.reports.charts import kinds
+from steptime.reports.charts import list_plots
 
 SPEEDS = ("throughput", "devices")
 
@@ -48,7 +48,7 @@ def test_there_is_no_speed(folder):
     assert {row.examples_per_s for row in steptime.analyse("results", folder).rows} == {None}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in SPEEDS])
+@pytest.mark.parametrize("kind", [kind for kind in list_plots() if kind not in SPEEDS])
 def test_each_picture_is_drawn_or_says_why_not(kind, folder, tmp_path):
     path = tmp_path / "picture.svg"
     with contextlib.suppress(InputError):

@@ -35,7 +35,7 @@ class Straight:
     def price_mixed_step(
         self, sequences: int, context: float, prompts: int, tokens: int
     ) -> StepCost:
-        return self.price_decode(sequences, context).plus(self.price_prefill(prompts, tokens))
+        return self.price_decode(sequences, context).add(self.price_prefill(prompts, tokens))
 
 
 def pool(most: int, replicas: int = 1, **rules: float) -> Pool:

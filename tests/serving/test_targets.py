@@ -15,9 +15,13 @@ from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.planning.ranks.site import Site
+from steptime.questions.serve import search as questions_search
 from steptime.questions.serve.search import drop_dominated
 from steptime.questions.serve.search_answer import FrontPoint, SearchRow
 from steptime.questions.serve.server_parts import RequestSpreads
+from steptime.serving import relaxation
+from steptime.serving import search as server_search
+from steptime.serving.load import LoadRun, run_requests
 from steptime.serving.service import Service
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
@@ -34,6 +38,28 @@ def searched(ttft: float, tpot: float, most: int = 5) -> Any:
     return steptime.serve(
         "llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, search=True, max_device_count=most
     )
+
+
+@pytest.mark.parametrize(
+    ("ttft", "output"),
+    [(0.5, 50), (0.5, 1), (0.07, 50)],  # with a front; without a TPOT; with relaxed limits
+)
+def test_each_run_of_the_event_loop_is_counted(ttft, output, monkeypatch):
+    calls: list[object] = []
+
+    def count_run(*arguments: Any) -> LoadRun:
+        calls.append(arguments[0])
+        return run_requests(*arguments)
+
+    for module in (relaxation, server_search, questions_search):
+        monkeypatch.setattr(module, "run_requests", count_run)
+    asked = ASKED | {"output": output, "count": 50}
+    answer = steptime.serve(
+        "llama3_8b", **H100, **asked, ttft=ttft, search=True, max_device_count=2
+    )
+    assert bool(answer.rows) == (ttft == 0.5)
+    # each row is run once more for its times, which is no part of the search
+    assert answer.run_count == len(calls) - len(answer.rows) > 10
 
 
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:

@@ -34,7 +34,7 @@ def cells(table: dict[str, Any], on_cluster: bool = False) -> list[Cell]:
 
 def ids(table: dict[str, Any], on_cluster: bool = False) -> list[str]:
     """Return the identities of an experiment's cells on this machine."""
-    settled = map(Workers().settled, cells(table, on_cluster))
+    settled = map(Workers().with_threads, cells(table, on_cluster))
     return [one.id for one in trials_of(settled, 1)]
 
 
@@ -97,7 +97,7 @@ def test_the_same_cell_in_other_words_is_the_same(number):
 
 def test_threads_that_nobody_says_are_those_of_the_worker():
     (cell,) = cells(PLAIN)
-    (usual,) = trials_of([Workers().settled(cell)], 1)
+    (usual,) = trials_of([Workers().with_threads(cell)], 1)
     assert usual.cell.options.threads is not None
     assert ids({**PLAIN, "threads": usual.cell.options.threads}) == [usual.id]
     assert cell.id(1, 0) != usual.id, "on another machine they are others"

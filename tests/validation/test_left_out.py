@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steptime.calibration.plan_rows import Question, Reply
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.core.workload import Plan
 from steptime.planning.problem import PlanProblem
 from steptime.planning.ranks.site import Site
@@ -97,5 +97,5 @@ def test_the_interval_is_wider_on_a_device_that_nobody_measured():
     measured, unmeasured = (
         planner(device, "megatron-2025").rank.step_bounds for device in ("h100-sxm5", "mi300x")
     )
-    scale = packaged("intervals.toml")["scales"]["unmeasured"]
+    scale = read_packaged_toml("intervals.toml")["scales"]["unmeasured"]
     assert np.log(unmeasured.high) == pytest.approx(scale * np.log(measured.high))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steptime.core.toml_files import DATA, read_toml
-from steptime.hardware.constants import kinds_of_use, uses
+from steptime.hardware.constants import kinds_of_use, stack_uses
 from validation.fitting.stages import STAGES
 from validation.sets import GROUNDS, ground, names, neutral_value, owned
 
@@ -15,7 +15,7 @@ OWNERS = [
     *(path for room in ("priors", "stacks", "hosts") for path in (DATA / room).glob("*.toml")),
     DATA / "conditions.toml",
 ]
-DECLARED = {name for use in uses() for name in kinds_of_use(use)}
+DECLARED = {name for use in stack_uses() for name in kinds_of_use(use)}
 LIMITS = re.compile(r"(capped|best|long|reached)_\w+")  # of what somebody ran
 
 

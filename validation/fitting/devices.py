@@ -24,7 +24,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import interval_constants
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from validation.fitting import (
     aiconfigurator,
     catapult,
@@ -157,7 +157,7 @@ def scored(
 ) -> list[Scored]:
     """Return what constants, and a calibration on top of them, say of the cases of one device."""
     found: dict[int, Scored] = {}
-    for phase, own in grouped(cases, lambda case: case.phase).items():
+    for phase, own in group_by(cases, lambda case: case.phase).items():
         device = own[0].device.with_calibration(table or {}).in_phase(phase)
         told = device.calibration
         ends = interval_constants(told) if told.stack else {}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from steptime.core import registry
 from steptime.core.errors import InputError, check_choice
 from steptime.core.json_types import JsonObject
@@ -50,7 +52,7 @@ class Setting:
         default: its value where it is left out.
         kind: str, int, float or bool.
         metavar: stands for the value in the help.
-        several: whether a text may stand several times.
+        is_repeatable: whether a text may stand several times.
     """
 
     name: str
@@ -58,7 +60,7 @@ class Setting:
     default: Any = None
     kind: type = str
     metavar: str = "NAME"
-    several: bool = False
+    is_repeatable: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Analysis:
     Args:
         about: help of its command: a sentence, and a paragraph on the meaning of the columns.
         table: makes the table from `Data` and the settings; no rows means no answer.
-        says: puts a table in words, one sentence a line.
+        describe: puts a table in words, one sentence a line.
+        row_struct: type of the rows; None for rows of plain tables, as another package may have.
+        summary_struct: type of the summary; None for a summary that is no struct.
         section: heading of its section in the report; "" for none.
         chart: `module:function` that draws the table; "" for none.
         settings: options of its command.
@@ -79,7 +83,9 @@ class Analysis:
 
     about: str
     table: Callable[..., Table]
-    says: Callable[[Table], list[str]]
+    describe: Callable[[Table], list[str]]
+    row_struct: type[Struct] | None = None
+    summary_struct: type[Struct] | None = None
     section: str = ""
     chart: str = ""
     settings: Sequence[Setting] = ()
@@ -106,7 +112,7 @@ class Analysis:
             InputError: if there is nothing to draw.
         """
         if not table.rows:
-            raise InputError("; ".join(["nothing to draw", *self.says(table)[:1]]))
+            raise InputError("; ".join(["nothing to draw", *self.describe(table)[:1]]))
         spec: JsonObject = registry.load(self.chart)(table)
         return spec
 
@@ -121,6 +127,6 @@ def analysis(name: str) -> Analysis:
     return row
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of all analyses, those of other packages last."""
-    return registry.names(ANALYSES, "analyses")
+    return registry.list_names(ANALYSES, "analyses")

@@ -30,7 +30,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.core.tables.table import Column, Row, Table
 from steptime.records.data import Data
-from steptime.records.row import grouped, over
+from steptime.records.row import divide, group_by
 
 MAX_BARS = 40  # networks of a picture
 Amount = Literal["time_s", "time_share", "flop", "traffic_bytes", "peak_time_share"]
@@ -54,7 +54,7 @@ class BreakdownRow(AnswerRow, frozen=True, kw_only=True):
         bytes_share: its share of the traffic.
         intensity_flop_per_byte: FLOP per byte of traffic.
         peak_fraction: share of the peak that it reaches in its measured time.
-        predicted_peak_fraction: the same in its predicted time.
+        predicted_peak_fraction: share of the peak that it reaches in its predicted time.
     """
 
     network: str | None
@@ -78,14 +78,14 @@ class BreakdownSummary(AnswerRow, frozen=True, kw_only=True):
     """Numbers of all rows together.
 
     Attributes:
-        by: kind of the groups.
+        by: what a row is: kind, layer or op.
         networks: number of networks that are compared.
-        measured_networks: number of those with measured ops.
+        measured_networks: number of compared networks with measured ops.
         measured_no_op_share: share of the measured step that no op accounts for.
         predicted_networks: number of networks with predicted ops.
         predicted_no_op_share: share of the predicted step that no op accounts for.
         profiling_overhead_share: how much longer a step takes under the profiler.
-        of_profiled_step: number of networks whose shares are of the step under the profiler.
+        of_profiled_step: number of networks whose shares refer to the step under the profiler.
         omitted_networks: number of networks with ops on one side only, which are left out.
     """
 
@@ -112,26 +112,26 @@ class BreakdownAnswer(msgspec.Struct, frozen=True, kw_only=True):
     summary: BreakdownSummary
 
 
-def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> BreakdownAnswer:
+def break_down(cells: Sequence[NetworkOps], kind: str, *, by_network: bool) -> BreakdownAnswer:
     """Return the time of steps by group; the remainder is of no op.
 
     Several networks of a platform are compared only if each has its ops on both sides; those with
     ops on one side alone are left out, unless no network has both.
 
     Args:
-        cells: networks on platforms, with their ops by `by`.
-        by: kind of the groups.
+        cells: networks on platforms, with their ops by `kind`.
+        kind: what a row is: kind, layer or op.
         by_network: whether each network has rows of its own.
     """
     rows: list[BreakdownRow] = []
     compared: list[NetworkOps] = []
-    tables = grouped(cells, lambda cell: (cell.network if by_network else None, cell.platform))
+    tables = group_by(cells, lambda cell: (cell.network if by_network else None, cell.platform))
     for table_cells in tables.values():
         comparable = _keep_comparable(table_cells)  # drops one-sided networks
         compared += comparable
         rows += _make_rows(comparable, by_network)
     omitted_networks = len(cells) - len(compared)
-    summary = _summarise(compared, by, omitted_networks)
+    summary = _summarise(compared, kind, omitted_networks)
     return BreakdownAnswer(rows=tuple(rows), summary=summary)
 
 
@@ -174,7 +174,7 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
         ops=max(_count_ops(name, measured), _count_ops(name, predicted)),
         predicted_share=_mean([side.shares.get(name, 0.0) for side in predicted]),
         predicted_s=predicted_s,
-        ratio=over(measured_s, predicted_s) if is_paired else None,
+        ratio=divide(measured_s, predicted_s) if is_paired else None,
         flop_share=_mean_cost_share(name, cells, "flop"),
         bytes_share=_mean_cost_share(name, cells, "traffic_bytes"),
         intensity_flop_per_byte=_ratio_of_sums(costs, "flop", "traffic_bytes"),
@@ -218,7 +218,7 @@ def _ratio_of_sums(
     ]
     amount_sum = sum_present(getattr(group, amount) for group in complete)
     divisor_sum = sum_present(getattr(group, divisor) for group in complete)
-    return over(amount_sum, divisor_sum)
+    return divide(amount_sum, divisor_sum)
 
 
 def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
@@ -229,7 +229,7 @@ def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> fl
     """
     sums = _sum_flop(name, cells, side)
     if sums.peak_flop:
-        return over(sums.flop, sums.peak_flop)
+        return divide(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
     # Published: the mean share of the peak, weighted by time; `peak_time_share` is the product of
@@ -282,12 +282,12 @@ def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> fl
     return _mean(shares)
 
 
-def _summarise(cells: Sequence[NetworkOps], by: str, omitted_networks: int) -> BreakdownSummary:
+def _summarise(cells: Sequence[NetworkOps], kind: str, omitted_networks: int) -> BreakdownSummary:
     """Return numbers of all rows together: networks, time of no op, cost of profiling."""
     measured, predicted = (_list_sides(cells, side) for side in SIDES)
     overheads = [side.overhead_share for side in measured if side.overhead_share is not None]
     return BreakdownSummary(
-        by=by,
+        by=kind,
         networks=len(cells),
         measured_networks=len(measured),
         measured_no_op_share=_mean([side.shares[NO_OP_NAME] for side in measured]),
@@ -372,7 +372,7 @@ def _list_chart_rows(data: Data, cells: Sequence[NetworkOps]) -> list[Row]:
             "pass": op.pass_name,
             "op_kind": op.op_kind,
             "time_s": op.time_s,
-            "share": over(op.time_s, basis_s) if basis_s else op.time_share,
+            "share": divide(op.time_s, basis_s) if basis_s else op.time_share,
         }
         chart_rows.append(row)
     return chart_rows
@@ -388,11 +388,13 @@ ANALYSIS = Analysis(
     """,
     breakdown_table,
     describe_breakdown,
+    row_struct=BreakdownRow,
+    summary_struct=BreakdownSummary,
     section="Where the time goes",
     chart="steptime.reports.charts.breakdown:chart",
     settings=(
-        Setting("by", f"Rows: {', '.join(GROUP_NAMES)}.", "kind"),
-        Setting("model", "Networks with TEXT in their name.", metavar="TEXT"),
-        Setting("by_network", "Rows of each network, not of their mean.", default=False, kind=bool),
+        Setting("by", f"What a row is: {', '.join(GROUP_NAMES)}.", "kind"),
+        Setting("model", "Only networks with TEXT in their name.", metavar="TEXT"),
+        Setting("by_network", "Show each network, not the mean of all.", default=False, kind=bool),
     ),
 )

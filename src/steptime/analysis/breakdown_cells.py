@@ -10,7 +10,7 @@ from steptime.records.data import Data
 from steptime.records.frames.frame_columns import other_number
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP, pooled_step_s
 from steptime.records.record import NO_OP
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 NO_OP_NAME = f"{NO_OP} (host, gaps)"
 MEASURED, PREDICTED = SIDES = ("measured", "predicted")
@@ -123,19 +123,19 @@ class OpPass(msgspec.Struct, frozen=True, kw_only=True):
     time_share: float | None
 
 
-def list_cells(data: Data, by: str) -> list[NetworkOps]:
-    """Return the cells with ops in the order of the records, groups by `by` (`GROUP_NAMES`)."""
-    frame = sum_groups(data.scan(), by)
+def list_cells(data: Data, kind: str) -> list[NetworkOps]:
+    """Return the cells with ops in the order of the records, groups of a `kind` (`GROUP_NAMES`)."""
+    frame = sum_groups(data.scan(), kind)
     if frame.is_empty():
         return []
     step_times = _pool_step_times(data.scan())
     names = _name_networks(data)
     cells = []
-    for (workload_key, platform, strategy), cell_rows in grouped(
+    for (workload_key, platform, strategy), cell_rows in group_by(
         frame.iter_rows(named=True), _cell_key
     ).items():
         sides = {}
-        for side, side_rows in grouped(cell_rows, lambda row: str(row["side"])).items():
+        for side, side_rows in group_by(cell_rows, lambda row: str(row["side"])).items():
             first_row = side_rows[0]
             step_key = tuple(first_row[name] for name in STEP_KEYS)
             # Published shares have their own total: a step that was timed here is not theirs.
@@ -235,7 +235,7 @@ def _list_pass_columns() -> dict[str, dict[str, pl.Expr]]:
     }
 
 
-def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.DataFrame:
+def sum_groups(records: pl.LazyFrame, kind: str, keys: Sequence[str] = ()) -> pl.DataFrame:
     """Return the sums of the ops of each cell, side and group, and of further `keys`, sorted."""
     ops = _select_newest_ops(records)
     unknown = pl.lit(None, pl.Float64())
@@ -251,7 +251,7 @@ def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.D
     ]
     # The remainder of a step (`NO_OP`) is a group of its own, whatever the ops are grouped by.
     is_no_op = pl.col("op_kind") == NO_OP
-    group_name = pl.when(is_no_op).then("op_kind").otherwise(GROUP_NAMES[by])
+    group_name = pl.when(is_no_op).then("op_kind").otherwise(GROUP_NAMES[kind])
     has_time = pl.col("time_share").is_not_null() | (pl.col("time_s") > 0)
     has_flop = pl.col("flop") > 0
     group_keys = (*GROUP_KEYS, *keys)

@@ -2,7 +2,7 @@
 
 from steptime.analysis.breakdown_cells import SIDES
 from steptime.core.tables.table import Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 
 MAX_PARTS = 3  # of a sentence
 
@@ -23,14 +23,14 @@ def describe_breakdown(table: Table) -> list[str]:
     profiled_count = summary["of_profiled_step"]
     if profiled_count:
         lines.append(
-            f"{counted(profiled_count, 'network')} whose steps without profiler took longer than "
-            "with it or less than the ops alone: shares are of the profiled step."
+            f"{format_count(profiled_count, 'network')} whose steps without profiler took longer "
+            "than with it or less than the ops alone: shares are of the profiled step."
         )
     omitted_count = summary["omitted_networks"]
     if omitted_count:
         lines.append(
-            f"{counted(omitted_count, 'network')} with ops measured or predicted alone left out: "
-            "--by-network shows them."
+            f"{format_count(omitted_count, 'network')} with ops measured or predicted alone left "
+            "out: --by-network shows them."
         )
     if not summary["predicted_networks"]:
         lines.append(
@@ -54,7 +54,7 @@ def _describe_side(table: Table, side: str) -> str:
         parts.append(f"{row['name']}{place_text} {100 * row[share_key]:.2f} %")
 
     is_mean = network_count > 1 and "network" not in place_keys
-    mean_text = f" in the mean of {counted(network_count, 'network')}" if is_mean else ""
+    mean_text = f" in the mean of {format_count(network_count, 'network')}" if is_mean else ""
     # Published shares have no times.
     is_published = side == "measured" and all(row["measured_s"] is None for row in table.rows)
     side_name = "published" if is_published else side

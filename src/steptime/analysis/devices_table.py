@@ -13,7 +13,7 @@ from steptime.analysis.analyses import Analysis
 from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceTableRow
 from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.core.tables.table import Column, Table, describe_hidden_rows
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.data import Data
 from steptime.records.frames.frame_columns import other_number
 from steptime.records.row import Row
@@ -182,5 +182,6 @@ ANALYSIS = Analysis(
     A row is a measured or published step.
     """,
     device_table,
-    lambda table: [counted(table.summary.get("rows", len(table.rows)), "row")],
+    lambda table: [format_count(table.summary.get("rows", len(table.rows)), "row")],
+    row_struct=DeviceTableRow,
 )

@@ -8,7 +8,7 @@ import polars as pl
 from steptime.analysis.analyses import Analysis
 from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.records.data import Data
 from steptime.records.ratios import accuracy
 
@@ -27,7 +27,7 @@ class FamilyErrors(AnswerRow, frozen=True, kw_only=True):
         geometric_mean_ratio: geometric mean of measured / predicted.
         within_factor_2_share: share of the pairs that lie within a factor of 2.
         farthest: name of the network whose ratio is farthest from 1.
-        farthest_ratio: its ratio.
+        farthest_ratio: measured / predicted of that network.
     """
 
     predicted_by: str
@@ -108,8 +108,8 @@ def _describe_errors(table: Table) -> list[str]:
         return [f"nothing here is both measured and predicted; {hint}"]
     worst: FamilyErrors = max(table.structs, key=lambda group: float(group.median_error_share))
     group = f"{worst.predicted_by} for {worst.family} on {worst.platform}"
-    error = f"The largest median error is {percent(worst.median_error_share)}"
-    return [f"{error}, of {group} ({counted(worst.pairs, 'pair')})."]
+    error = f"The largest median error is {format_percent(worst.median_error_share)}"
+    return [f"{error}, of {group} ({format_count(worst.pairs, 'pair')})."]
 
 
 ANALYSIS = Analysis(
@@ -120,5 +120,6 @@ ANALYSIS = Analysis(
     """,
     make_error_table,
     _describe_errors,
+    row_struct=FamilyErrors,
     section="How far predictions are from measurements",
 )

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from steptime.core.answer import AnswerRow
-from steptime.core.units import counted, percent, seconds, si
+from steptime.core.units import format_count, format_percent, format_seconds, format_si
 from steptime.records.ratios import accuracy, farthest, relative_errors
 
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
@@ -76,8 +76,9 @@ class LargeErrors(AnswerRow, frozen=True, kw_only=True):
     """Predictions that are off by more than `LARGE_ERROR`.
 
     Attributes:
-        number: their number.
-        disturbed: number of those whose measurement was disturbed by other work; None if unknown.
+        number: number of such predictions.
+        disturbed: number of such predictions whose measurement was disturbed by other work; None if
+            unknown.
     """
 
     number: int
@@ -91,9 +92,9 @@ class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         published: number of published results without a prediction.
-        published_platforms: number of their platforms.
-        published_fastest_s: their shortest step.
-        published_slowest_s: their longest step.
+        published_platforms: number of platforms of these results.
+        published_fastest_s: the shortest step of these results.
+        published_slowest_s: the longest step of these results.
         best: the result nearest to the peak of its device.
         networks: number of networks with a measurement or a prediction.
         measured: number of measured networks.
@@ -103,9 +104,10 @@ class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
         fastest_s: the shortest measured step.
         slowest_s: the longest measured step.
         above_peak: number of results above the peak of their device.
-        published_above_peak: number of published results above it.
+        published_above_peak: number of published results above the peak of their device.
         median_peak_fraction: median share of the peak.
-        median_roof_fraction: median share of the roof of results with a share of the peak.
+        median_roof_fraction: median share of the roofline's bound (the lower of peak and intensity
+            times bandwidth).
         unsuccessful: number of results by status, the most frequent status first.
         prediction: the errors of predictions.
         far: the predictions that are far off.
@@ -241,19 +243,19 @@ def _describe_peak(summary: ResultsSummary) -> list[str]:
     lines = []
     best = summary.best
     if best is not None and summary.median_peak_fraction is not None:
-        peak = si(best.peak_flop_per_s, "FLOP/s", 3)
+        peak = format_si(best.peak_flop_per_s, "FLOP/s", 3)
         lines.append(
-            f"The best network reaches {percent(best.peak_fraction)} of the peak: "
-            f"{best.name}, {si(best.flop_per_s, 'FLOP/s', 3)} of {peak}. "
-            f"The median network reaches {percent(summary.median_peak_fraction)}."
+            f"The best network reaches {format_percent(best.peak_fraction)} of the peak: "
+            f"{best.name}, {format_si(best.flop_per_s, 'FLOP/s', 3)} of {peak}. "
+            f"The median network reaches {format_percent(summary.median_peak_fraction)}."
         )
     published = summary.published_above_peak
     local = summary.above_peak - published
     if local:
-        networks = counted(local, "network")
+        networks = format_count(local, "network")
         lines.append(f"{networks} above 100 %: the device's figures are too low; calibrate again.")
     if published:
-        results = counted(published, "published result")
+        results = format_count(published, "published result")
         lines.append(f"{results} above 100 %: the type, batch or device is not what ran.")
     return lines
 
@@ -264,25 +266,25 @@ def _describe_predictions(summary: ResultsSummary) -> list[str]:
     prediction = summary.prediction
     if prediction.median_error is not None and prediction.within_factor_2 is not None:
         worst = prediction.worst[0]
-        share = percent(prediction.within_factor_2)
+        share = format_percent(prediction.within_factor_2)
         lines.append(
-            f"Predictions have a median error of {percent(prediction.median_error)}; "
+            f"Predictions have a median error of {format_percent(prediction.median_error)}; "
             f"{share} of the {prediction.pairs} lie within a factor of 2. "
             f"Farthest: {worst.name}, which takes {worst.ratio:.3g} times the predicted time."
         )
     far = summary.far
     if far.number and far.disturbed is not None:
         lines.append(
-            f"{counted(far.number, 'prediction')} off by more than {percent(LARGE_ERROR)}; "
-            f"of these {far.disturbed or 'none'} measured while other work disturbed most "
-            "samples."
+            f"{format_count(far.number, 'prediction')} off by more than "
+            f"{format_percent(LARGE_ERROR)}; of these {far.disturbed or 'none'} measured "
+            "while other work disturbed most samples."
         )
     return lines
 
 
 def _describe_measured(summary: ResultsSummary) -> list[str]:
     """Return the number of measured networks, with their sources and times."""
-    networks = counted(summary.networks, "network")
+    networks = format_count(summary.networks, "network")
     if not summary.measured:
         # A folder of published results alone has a sentence of its own.
         if summary.published and not summary.networks:
@@ -306,12 +308,12 @@ def _describe_published(summary: ResultsSummary) -> list[str]:
         return []
     platforms = _describe_platforms(summary.published_platforms)
     times = _describe_times(summary.published_fastest_s, summary.published_slowest_s)
-    return [f"{counted(published, 'result')} published by others{platforms}{times}."]
+    return [f"{format_count(published, 'result')} published by others{platforms}{times}."]
 
 
 def _describe_times(fastest_s: float | None, slowest_s: float | None) -> str:
     """Return the range of times: "; a step takes 1 ms to 2 ms"; "" if none is known."""
-    ends = [seconds(end) for end in (fastest_s, slowest_s) if end]
+    ends = [format_seconds(end) for end in (fastest_s, slowest_s) if end]
     return f"; a step takes {' to '.join(dict.fromkeys(ends))}" if ends else ""
 
 

@@ -6,10 +6,16 @@ from dataclasses import replace
 import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.heatmap_cells import MAX_STEPS, HeatmapSummary, Selection, find_cells
+from steptime.analysis.heatmap_cells import (
+    MAX_STEPS,
+    HeatmapCell,
+    HeatmapSummary,
+    Selection,
+    find_cells,
+)
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, format_value
+from steptime.core.units import format_count, format_value
 from steptime.records.data import Data
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP
 from steptime.records.record import ORIGINS
@@ -122,16 +128,16 @@ def _describe_heatmap(table: Table) -> list[str]:
     )
     lines = []
     if summary["cells"]:
-        cells = counted(summary["cells"], "cell")
+        cells = format_count(summary["cells"], "cell")
         axes = f"{summary['x']} by {summary['y']}"
         lines.append(f"{cells} of {axes}: median of {summary['value']} is {ends}.")
     if summary["failed_cells"]:
         causes = ", ".join(f"{number:,} {status}" for status, number in summary["failed"].items())
         lines.append(
-            f"{counted(summary['failed_cells'], 'cell')} without a value failed: {causes}."
+            f"{format_count(summary['failed_cells'], 'cell')} without a value failed: {causes}."
         )
     if summary["partly_failed_cells"]:
-        cells = counted(summary["partly_failed_cells"], "cell")
+        cells = format_count(summary["partly_failed_cells"], "cell")
         lines.append(f"In {cells} with a value there are networks that failed or do not fit.")
     if summary["max_networks"] > 1:
         ratio = summary["widest_ratio"]
@@ -152,13 +158,20 @@ ANALYSIS = Analysis(
     """,
     heatmap,
     _describe_heatmap,
+    row_struct=HeatmapCell,
+    summary_struct=HeatmapSummary,
     chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(
-        Setting("x", "Across: any column. Default: what varies most."),
-        Setting("y", "Up: any column. Default: what varies most."),
-        Setting("value", "What is drawn: speed, memory, any column.", default="speed"),
-        Setting("over", "A panel for each of its values: any column."),
-        Setting("only", "Rows of this value; repeatable.", metavar="NAME=VALUE", several=True),
+        Setting("x", "Column of the horizontal axis. Default: the one that varies most."),
+        Setting("y", "Column of the vertical axis. Default: the one that varies most."),
+        Setting("value", "The drawn quantity: speed, memory, any column.", default="speed"),
+        Setting("over", "Draw a panel for each value of this column."),
+        Setting(
+            "only",
+            "Only rows with this value, such as layers=32; may be repeated.",
+            metavar="NAME=VALUE",
+            is_repeatable=True,
+        ),
     ),
 )

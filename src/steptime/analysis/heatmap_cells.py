@@ -28,17 +28,17 @@ class HeatmapCell(AnswerRow, frozen=True, kw_only=True):
     """A cell of the heatmap.
 
     Attributes:
-        x: the value of the column across.
-        y: the value of the column up.
-        panel: the value of the column of panels; None without one.
+        x: the value on the horizontal axis.
+        y: the value on the vertical axis.
+        panel: the value of the panel; None without panels.
         value: the median over the networks of the cell; None if all of them failed.
         networks: number of networks with a value.
-        low: the lowest value of several networks; None for one.
-        high: the highest value.
+        low: the lowest value of the cell's networks; None for one network.
+        high: the highest value of the cell's networks; None for one network.
         failed: number of networks that failed or do not fit.
-        status: the most frequent status of those.
-        cause: their most frequent cause.
-        text: the value as people read it.
+        status: the most frequent status of the failed networks.
+        cause: the most frequent cause of the failed networks.
+        text: the value as text, with its unit.
     """
 
     x: Scalar
@@ -58,11 +58,11 @@ class HeatmapSummary(AnswerRow, frozen=True, kw_only=True):
     """Numbers of all cells together.
 
     Attributes:
-        x: name of the column across; None if no second hyperparameter varies.
-        y: name of the column up.
-        panel: name of the column of panels.
+        x: column of the horizontal axis; None if no second hyperparameter varies.
+        y: column of the vertical axis.
+        panel: column whose values have a panel each.
         value: name of the quantity.
-        only: the conditions on rows, as they were asked.
+        only: the conditions of `--only`.
         cells: number of cells with a value.
         failed_cells: number of cells without a value.
         failed: number of cells without a value by status.
@@ -71,7 +71,7 @@ class HeatmapSummary(AnswerRow, frozen=True, kw_only=True):
         highest: the highest value of a cell.
         max_networks: the largest number of networks of a cell.
         widest_ratio: the largest ratio of two networks of a cell.
-        binned: columns whose numbers share steps of equal ratio.
+        binned: columns whose many numbers are merged into steps of equal ratio.
     """
 
     x: str | None

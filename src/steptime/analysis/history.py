@@ -21,13 +21,13 @@ from steptime.analysis.change_points import (
 )
 from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
 from steptime.core.tables.table import Column, Table, describe_hidden_rows
-from steptime.core.units import counted, first_of, percent
+from steptime.core.units import first_of, format_count, format_percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
 from steptime.records.groups.group_members import ANY_METHOD, Grouping
 from steptime.records.groups.record_groups import Cells, RecordGroups
 from steptime.records.pair_keys import IS_PREDICTED, find_text
-from steptime.records.row import Row, grouped
+from steptime.records.row import Row, group_by
 from steptime.records.statistics import MISS, two_sided_t
 
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
@@ -73,7 +73,7 @@ def history_table(data: Data, margin: str) -> Table:
     folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
     folder_order = {name: position for position, name in enumerate(folders)}
     cells = sorted(_list_cells(data), key=lambda cell: folder_order[cell["folder"]])
-    cells_by_network = [*grouped(cells, itemgetter("series")).values()]
+    cells_by_network = [*group_by(cells, itemgetter("series")).values()]
     series_group = find_series_group(
         [_list_step_logs(network_cells) for network_cells in cells_by_network]
     )
@@ -292,7 +292,7 @@ def _list_events(
 ) -> list[HistoryEvent]:
     """Return the changes between two folders, how many networks share each, and what differs."""
     events = []
-    by_folders = grouped(changes, attrgetter("before", "after"))
+    by_folders = group_by(changes, attrgetter("before", "after"))
     for (before, after), folder_changes in by_folders.items():
         facts_before = folder_rows[before]
         facts_after = folder_rows[after]
@@ -333,14 +333,14 @@ def describe_history(table: Table) -> list[str]:
     if summary["vanished"]:
         vanished = first_of(summary["vanished"], 4, "; ")
         lines.append(f"not in the newest folder, {folders[-1]}: {vanished}")
-    networks = counted(summary["networks"], "network")
-    extent = f"{networks} over {counted(len(folders), 'folder')} by date"
+    networks = format_count(summary["networks"], "network")
+    extent = f"{networks} over {format_count(len(folders), 'folder')} by date"
     if len(folders) < 2:
         return [f"nothing to say of changes: {extent}, and a history takes two or more"]
     power = _describe_power(summary)
     if lines:
         return [*lines, power, f"{extent}: {folders[0]} to {folders[-1]}"]
-    margin = percent(summary["margin_fraction"])
+    margin = format_percent(summary["margin_fraction"])
     return [f"no change beyond noise and {margin}; {extent}", power]
 
 
@@ -348,8 +348,8 @@ def _describe_event(event: Mapping[str, Any]) -> str:
     """Return a common change: "3 of 4 networks became 12 % slower between a and b: torch 2 | 3"."""
     causes = f": {', '.join(event['differ'])}" if event["differ"] else ""
     return (
-        f"{event['changed']} of {counted(event['networks'], 'network')} became "
-        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
+        f"{event['changed']} of {format_count(event['networks'], 'network')} became "
+        f"{format_percent(abs(event['changed_fraction']))} {event['verdict']} "
         f"between {event['before']} and {event['after']}{causes}"
     )
 
@@ -360,10 +360,11 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
     smallest = summary["smallest_slowdown"]
     if smallest is None:
         return (
-            f"nothing can be judged: {counted(count, 'folder')} of single runs cannot show 10 %; "
-            f"rounds = 5, or {MIN_VALUES} folders"
+            f"nothing can be judged: {format_count(count, 'folder')} of single runs cannot show "
+            f"10 %; rounds = 5, or {MIN_VALUES} folders"
         )
-    line = f"found with 90 % power: a step that is {percent(smallest)} slower in the newest folders"
+    slowdown = format_percent(smallest)
+    line = f"found with 90 % power: a step that is {slowdown} slower in the newest folders"
     if count < MIN_VALUES:
         line += f"; {MIN_VALUES} folders would show how much folders differ"
     return line
@@ -378,6 +379,7 @@ ANALYSIS = Analysis(
     """,
     history_table,
     describe_history,
+    row_struct=HistoryRow,
     chart="steptime.reports.charts.history:chart",
     settings=(Setting("margin", "Smaller changes count as none.", default="3%", metavar="SHARE"),),
     folders=10_000,

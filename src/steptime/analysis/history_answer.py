@@ -15,9 +15,9 @@ class HistoryRow(AnswerRow, frozen=True, kw_only=True):
         step_s: median time of a step.
         step_s_low: low end of its 95 % interval.
         step_s_high: high end of its 95 % interval.
-        first_ratio: the time over that in the first folder.
-        changed_fraction: the change of the level that begins with this folder, 0.1 for 10 % slower;
-            None where no level begins.
+        first_ratio: the time over the time in the first folder.
+        changed_fraction: the change of the step from this folder on, 0.1 for 10 % slower; None if
+            no change begins here.
     """
 
     name: str

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.data import Data
 from steptime.records.record import LARGEST_DISTURBED_SHARE, Record, method_to_json
 from steptime.records.record_columns import DERIVED_COLUMNS
@@ -68,7 +68,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
 
 def _read_row(record: Record) -> Row:
     """Return the row of a record in its frame, with the ends of its interval."""
-    data = Data.of([record])  # its files end with it
+    data = Data.from_records([record])  # its files end with it
     columns = {name: DERIVED_COLUMNS.get(name, pl.col(name)) for name in COLUMNS}
     return data.scan().select(**columns).collect().row(0, named=True)
 
@@ -115,7 +115,7 @@ def _list_remarks(record: Record, row: Row) -> list[str]:
         remarks.append(f"the module itself ran, as its graph holds {kinds}")
     if breaks := record.env.get("graph_breaks"):
         why = max(breaks, key=breaks.get)
-        remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")
+        remarks.append(f"{format_count(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
     # None where it is unknown.

@@ -14,7 +14,7 @@ from steptime.analysis.comparison.verdict import MARGIN
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
 from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, IS_STEP, pooled_step_s
@@ -31,18 +31,18 @@ VISIT = (*CELL, "round")  # visits are judged one by one, so that a bad one is c
 
 
 class NodeRow(AnswerRow, frozen=True, kw_only=True):
-    """A node held against the others that measured the same cells.
+    """A node compared with the others that measured the same cells.
 
     Attributes:
         host: name of the node.
-        slower_fraction: how much slower it is than the others over all cells.
-        low_fraction: low end of the 95 % interval of the noise around it.
-        high_fraction: high end.
+        slower_fraction: how much slower it is than the others over all cells, 0.2 for 20 %.
+        low_fraction: low end of the 95 % interval of `slower_fraction`.
+        high_fraction: high end of the 95 % interval of `slower_fraction`.
         verdict: slow, fast, like the others, or not measured.
         slow_in: kinds of work for which it is slow, "all" for all; None if it is not slow.
-        compute_fraction: how much slower it is in cells that compute bounds.
-        memory_fraction: the same for memory.
-        link_fraction: the same for the links between replicas.
+        compute_fraction: how much slower it is in compute-bound cells.
+        memory_fraction: how much slower it is in memory-bound cells.
+        link_fraction: how much slower it is in cells that the links between replicas bound.
         gpu: its GPU.
         cells: number of cells that it measured.
         cause: cause of the failure of a node without a measurement.
@@ -67,8 +67,8 @@ class NodesSummary(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         nodes: number of measured nodes.
-        cells: number of cells that they share.
-        noise_fraction: one sigma of the noise of a node; None without nodes.
+        cells: number of cells that the nodes share.
+        noise_fraction: standard deviation of a node's noise; None without nodes.
         margin_fraction: smallest difference that is reported.
         slow: names of the slow nodes.
         fast: names of the fast nodes.
@@ -316,10 +316,10 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     fractions = [row.slower_fraction or 0.0 for row in answer.rows if row.verdict == REGULAR]
     if len(fractions) <= MAX_REGULAR_ROWS:
         return table
-    ends = f"{percent(fractions[-1], '+')} to {percent(fractions[0], '+')}"
+    ends = f"{format_percent(fractions[-1], '+')} to {format_percent(fractions[0], '+')}"
     return replace(
         table,
-        title=f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
+        title=f"{format_count(len(fractions), 'node')} {REGULAR}: {ends}",
         max_rows=max(1, len(answer.rows) - len(fractions)),
     )
 
@@ -343,20 +343,18 @@ def describe_nodes(table: Table) -> list[str]:
     """Return sentences on the slow nodes: "n04 is 9.8 % slower than the others (...)"."""
     summary = table.summary
     if not summary["nodes"]:
-        return [
-            f"no {MIN_NODES} nodes measured the same cells: of two, nobody can say which is slow"
-        ]
+        reason = "of two, nobody can say which is slow"
+        return [f"no {MIN_NODES} nodes measured the same cells: {reason}"]
     rows = {row["host"]: row for row in table.rows}
-    nodes = counted(summary["nodes"], "node")
+    nodes = format_count(summary["nodes"], "node")
     lines = [_describe_slow_node(rows[host]) for host in summary["slow"]]
-    if not lines:
-        lines.append(f"none of {nodes} is slow beyond noise")
+    lines = lines or [f"none of {nodes} is slow beyond noise"]
     if summary["fast"]:
         lines.append(f"fast beyond noise: {', '.join(summary['fast'])}")
-    noise = percent(summary["noise_fraction"])
-    margin = percent(summary["margin_fraction"])
+    noise = format_percent(summary["noise_fraction"])
+    margin = format_percent(summary["margin_fraction"])
     lines.append(
-        f"{nodes} measured {counted(summary['cells'], 'cell')} alike; noise moves a node by "
+        f"{nodes} measured {format_count(summary['cells'], 'cell')} alike; noise moves a node by "
         f"{noise} (one sigma), and less than {margin} is not named"
     )
     failures = [f"{host} ({rows[host]['cause']})" for host in summary["not_measured"]]
@@ -367,28 +365,30 @@ def describe_nodes(table: Table) -> list[str]:
 
 def _describe_slow_node(row: Mapping[str, Any]) -> str:
     if row["slow_in"] == ALL_KINDS:
-        interval = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
-        slower = percent(row["slower_fraction"])
-        return f"{row['host']} is {slower} slower than the others ({interval})"
+        low, high = format_percent(row["low_fraction"]), format_percent(row["high_fraction"])
+        slower = format_percent(row["slower_fraction"])
+        return f"{row['host']} is {slower} slower than the others ({low} to {high})"
     kinds = row["slow_in"].split(", ")
-    parts = [f"{kind} ({percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
+    parts = [f"{kind} ({format_percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
     return f"{row['host']} is slow in what is bound by {' and '.join(parts)}"
 
 
 ANALYSIS = Analysis(
     """Print which nodes are slow beyond noise.
 
-    By how much, and in what. Every node is held against the others that
+    By how much, and in what. Every node is compared with the others that
     measured the same cells. What a cell is bound by is told by its replicas, or
     by its predicted side of the roofline.
     """,
     node_table,
     describe_nodes,
+    row_struct=NodeRow,
+    summary_struct=NodesSummary,
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(
-        Setting("margin", "Name only those that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "And by more in robust deviations.", f"{THRESHOLD:g}", metavar="Z"),
+        Setting("margin", "Name only nodes that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
+        Setting("threshold", "Name only nodes of larger robust z.", f"{THRESHOLD:g}", metavar="Z"),
     ),
     folders=1000,
     fails={

@@ -21,9 +21,9 @@ from typing import Self
 import msgspec
 
 from steptime.core.errors import InputError
-from steptime.core.files import check_ending, replacing
-from steptime.core.scratch import temporary
-from steptime.core.units import size
+from steptime.core.files import check_ending, replace_on_success
+from steptime.core.scratch import make_temporary_folder
+from steptime.core.units import format_bytes
 from steptime.records.data import Data
 from steptime.records.query import COPY_OPTIONS, QueryEnd, QueryRequest
 from steptime.records.row import Row
@@ -91,7 +91,7 @@ def export(
     ending = check_ending(path, COPY_OPTIONS, "export format")
     limits = limits or QueryLimits(max_rows=None)
     try:
-        with replacing(path) as temporary_path, QueryProcess(limits, path) as process:
+        with replace_on_success(path) as temporary_path, QueryProcess(limits, path) as process:
             _, row_count = process.ask(data, sql, temporary_path, ending)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
@@ -146,7 +146,7 @@ class QueryProcess:
             StoreError: if the disk does not take the file.
         """
         limits = self._limits
-        folder = temporary()
+        folder = make_temporary_folder()
         tables = data.tables()  # may hold files that the other process reads
         try:
             request = QueryRequest(
@@ -206,11 +206,12 @@ class QueryProcess:
         answer_bytes = limits.memory_bytes * ANSWER_SHARE
         reasons = {
             "time": f"was not answered within {limits.limit_s:g} s; --seconds allows more",
-            "memory": f"needs more memory than {size(limits.memory_bytes)}; --memory allows more",
+            "memory": f"needs more memory than {format_bytes(limits.memory_bytes)}; --memory "
+            "allows more",
             "rows": f"its answer has more than {max_rows} rows; --rows allows more, LIMIT asks "
             "for fewer, --out writes all to a file",
-            "size": f"its answer is larger than {size(answer_bytes)}; --out writes it to a file, "
-            "--memory allows more",
+            "size": f"its answer is larger than {format_bytes(answer_bytes)}; --out writes it to a "
+            "file, --memory allows more",
         }
         if end.fault == "disk":
             return StoreError(f"{self._path}: cannot write: {end.reason}")

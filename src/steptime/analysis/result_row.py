@@ -68,7 +68,7 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
         predicted_flop_per_s: predicted FLOP over predicted time.
         roof_flop_per_s: the lower of peak and intensity times bandwidth.
         peak_fraction: share of the peak that is reached.
-        roof_fraction: share of the roof that is reached.
+        roof_fraction: share of the roofline's bound that is reached.
     """
 
     name: str

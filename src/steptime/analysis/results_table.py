@@ -1,7 +1,5 @@
 """The table of results: what was measured beside what was predicted, a row a step."""
 
-from typing import Any
-
 import msgspec
 import polars as pl
 
@@ -21,7 +19,7 @@ SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", 
 def make_results_table(data: Data) -> Table:
     """Return the table of results; people see those settings in which rows differ.
 
-    If only people read it, it holds only the rows that they see. `chart_rows` is the summary.
+    If only people read it, it holds only the rows that they see.
     """
     results = data.scan_results().drop(*INTERNAL_COLUMNS, strict=False)
     total = data.count_results()
@@ -42,7 +40,7 @@ def make_results_table(data: Data) -> Table:
         footnotes=describe_hidden_rows(total - count),
         # The first field is the name; hyperparameters stand behind it.
         csv_columns=tuple(map(Column, ("name", *hyperparameters, *RESULT_FIELDS[1:]))),
-        chart_rows=[summarise_results(data.scan_results()).to_dict()],
+        summary=summarise_results(data.scan_results()).to_dict(),
         structs=map_rows(make_struct, rows),
     )
 
@@ -72,8 +70,7 @@ def _list_columns(results: pl.LazyFrame) -> list[Column]:
 
 def _describe_table(table: Table) -> list[str]:
     """Return the sentences on a table of results."""
-    summary: Any = table.chart_rows[0]
-    return describe_results(msgspec.convert(summary, ResultsSummary))
+    return describe_results(msgspec.convert(table.summary, ResultsSummary))
 
 
 ANALYSIS = Analysis(
@@ -85,4 +82,6 @@ ANALYSIS = Analysis(
     """,
     make_results_table,
     _describe_table,
+    row_struct=ResultRow,
+    summary_struct=ResultsSummary,
 )

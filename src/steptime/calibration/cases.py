@@ -11,7 +11,7 @@ from steptime.core.dtypes import OPERAND_BYTES, precision
 from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Attr, Attrs, Graph, Op, TensorSpec
 from steptime.core.toml_files import DATA
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant, constants_from_table
@@ -105,7 +105,7 @@ class Case:
         for dtype in self._dtypes():
             peak_flop_per_s(self.device, dtype)  # raises without a peak
             if self.method_options:
-                settings = CALIBRATED.under(self.method_options).settings
+                settings = CALIBRATED.with_options(self.method_options).settings
                 CALIBRATED.derate(self.device, dtype, settings)  # raises for an unknown host, ...
 
     def _dtypes(self) -> set[str]:
@@ -254,7 +254,7 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
         return f"lacks {', '.join(missing) or 'an input'}"
     takes_any_count = Parameter.VAR_POSITIONAL in parameter_kinds
     if input_count > len(inputs) and not takes_any_count:
-        return f"takes {counted(len(inputs), 'input')}, not {input_count}"
+        return f"takes {format_count(len(inputs), 'input')}, not {input_count}"
     if Parameter.VAR_KEYWORD in parameter_kinds:
         return ""
     attr_names = {parameter.name for parameter in parameters_by_name} - {*inputs}
@@ -347,5 +347,5 @@ def step_kernels(
         workload: the network with its batch, type and phase.
         options: options of the method as texts: `stack`, `channels_last`, ...
     """
-    settings = CALIBRATED.under(options).settings
+    settings = CALIBRATED.with_options(options).settings
     return lower(build_step(workload), workload.dtype, settings).kernels

@@ -34,7 +34,7 @@ from steptime.prediction.calibrated.method import form_name
 from steptime.prediction.prices import Floats
 from steptime.records.ratios import relative_errors
 from steptime.records.record import current_time
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 MIN_CHANGE = 0.005  # in ln: a constant that moved less keeps the value of its prior
 MIN_RANGE = 1e-9  # of the logs of sizes, against division by 0
@@ -244,7 +244,7 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
     if points is None or len(cases) <= points:
         return list(cases)
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
-    cases_by_kind = grouped(cases, lambda case: case.kind)
+    cases_by_kind = group_by(cases, lambda case: case.kind)
     # Kinds with few cases give all they have, and what is left is shared by the others.
     rarest_first = sorted(cases_by_kind, key=lambda kind: (len(cases_by_kind[kind]), kind))
     remaining_points = points

@@ -22,7 +22,7 @@ from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.steps.step_model import StepModel
 from steptime.records.ratios import farness, relative_errors
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
@@ -56,9 +56,9 @@ class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         cases: number of cases.
         mape: mean of |predicted / measured - 1|.
-        median: median of the same.
-        p90: 90th percentile of the same.
-        max: maximum of the same.
+        median: median of |predicted / measured - 1|.
+        p90: 90th percentile of |predicted / measured - 1|.
+        max: maximum of |predicted / measured - 1|.
         bias: mean of ln(predicted / measured).
         factor: exp of the mean of |ln(predicted / measured)|.
         balanced: mean of the `mape` of each kind on each device.
@@ -169,7 +169,7 @@ def _score_case(case: Case, method: Method) -> Scored:
         times = model.timeline()
         return Scored(case, times.step_s, times.low_s, times.high_s)
     # Kernels of a table, without a network: no host plays a part in their times.
-    settings = replace(method.under(options).settings, host="no")
+    settings = replace(method.with_options(options).settings, host="no")
     step = total(kernel_times(case, method, settings))
     return Scored(case, step.value, step.low, step.high)
 
@@ -185,10 +185,10 @@ def _score_calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
     """Return the predictions of `calibrated`, priced in groups of equal device and options."""
     devices = _DeviceNumbers()
     score_by_id: dict[int, Scored] = {}
-    for group in grouped(cases, devices.group_key).values():
+    for group in group_by(cases, devices.group_key).values():
         first_case = group[0]
         device = first_case.device.in_phase(first_case.phase)
-        settings = method.under(first_case.options).settings
+        settings = method.with_options(first_case.options).settings
         settings = replace(settings, tf32="auto")  # kernels say whether they use it
         constants = method.derate(device, reference_dtype(device), settings).constants
         cases_in_phase = [replace(case, device=device) for case in group]
@@ -279,7 +279,7 @@ def score_after_calibration(
     Raises:
         InputError: if a device has no case to calibrate with, or no case is left to score.
     """
-    cases_by_device = grouped(cases, lambda case: case.device.name)
+    cases_by_device = group_by(cases, lambda case: case.device.name)
     scores_of_draws = []
     moved_counts = []
     for seed in range(draws):
@@ -305,19 +305,23 @@ def _without_repeats_of(cases: Sequence[Case], points: Sequence[Case]) -> list[C
     return [case for case in cases if (case.kernels, case.condition) not in point_keys]
 
 
-def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
-    """Return the cases by their values of the columns `by`, in the order of these values.
+def by_group(
+    scored: Sequence[Scored], columns: Sequence[str]
+) -> dict[tuple[str, ...], list[Scored]]:
+    """Return the cases by their values of some columns, in the order of these values.
 
     Args:
         scored: the cases.
-        by: columns of `GROUPS`.
+        columns: columns of `GROUPS`.
 
     Raises:
         InputError: for an unknown column.
     """
-    for name in by:
+    for name in columns:
         check_choice("group", name, GROUPS, "--by")
-    groups = grouped(scored, lambda score: tuple(_group_value(score.case, name) for name in by))
+    groups = group_by(
+        scored, lambda score: tuple(_group_value(score.case, name) for name in columns)
+    )
     return dict(sorted(groups.items()))
 
 

@@ -135,7 +135,7 @@ def evaluate(
     method: Method | Price,
     name: str,
     points: int | None = None,
-    by: Sequence[str] = (),
+    group_names: Sequence[str] = (),
     draws: int = DRAWS,
     worst: int = WORST,
     refusals: Sequence[tuple[str, str]] = (),
@@ -148,7 +148,7 @@ def evaluate(
         name: the method's name in tables.
         points: if set, each device is also calibrated with so many of its cases, and scored on the
             others.
-        by: columns that group the cases.
+        group_names: columns that group the cases.
         draws: number of draws of these points.
         worst: number of the worst cases to show.
         refusals: rows that are no cases: place and cause.
@@ -161,7 +161,7 @@ def evaluate(
         raise InputError(f"none of {len(refusals):,} rows can be asked; {place}: {cause}")
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
-    by_group([], by)  # refuses unknown columns before anything is scored
+    by_group([], group_names)  # refuses unknown columns before anything is scored
     if not isinstance(method, Method):
         method = method_of_price(name, method)
     scored = score(cases, method)
@@ -169,21 +169,23 @@ def evaluate(
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
     error_rows = [_error_row(name, scored, _count_constants(method, cases))]
     groups = [
-        {**dict(zip(by, key, strict=True)), **_error_row(name, group)}
-        for key, group in (by_group(scored, by) if by else {}).items()
+        {**dict(zip(group_names, key, strict=True)), **_error_row(name, group)}
+        for key, group in (by_group(scored, group_names) if group_names else {}).items()
     ]
     if points is not None:
-        calibrated_row, calibrated_groups = _evaluate_calibrations(cases, points, by, draws)
+        calibrated_row, calibrated_groups = _evaluate_calibrations(
+            cases, points, group_names, draws
+        )
         error_rows.append(calibrated_row)
         groups += calibrated_groups
-        groups.sort(key=lambda row: [str(row[column]) for column in by])
+        groups.sort(key=lambda row: [str(row[column]) for column in group_names])
     comparison, compared_cases = _compare_methods(cases, name, method, scored)
     error_rows += comparison
     error_rows += _list_published_rows(cases, name, scored)
     worst_cases = sorted(scored, key=lambda score: -farness(score.ratio))[:worst]
     return Evaluation(
         method=name,
-        by=tuple(by),
+        by=tuple(group_names),
         rows=tuple(error_rows),
         groups=tuple(groups),
         worst=tuple(
@@ -197,21 +199,21 @@ def evaluate(
 
 
 def _evaluate_calibrations(
-    cases: Sequence[Case], points: int, by: Sequence[str], draws: int
+    cases: Sequence[Case], points: int, group_names: Sequence[str], draws: int
 ) -> tuple[JsonObject, list[JsonObject]]:
     """Return the errors of devices calibrated with some of their cases, in all and by group."""
     scores_of_draws, constant_count = score_after_calibration(cases, points, draws)
     label = f"calibrated with {points}"
     settings = {"constants": constant_count, "points": points}
     row = _average_draws(label, scores_of_draws) | settings
-    if not by:
+    if not group_names:
         return row, []
-    draws_by_group = [by_group(scores, by) for scores in scores_of_draws]
+    draws_by_group = [by_group(scores, group_names) for scores in scores_of_draws]
     groups = []
     for key in sorted({key for draw in draws_by_group for key in draw}):
         scores_of_group = [draw[key] for draw in draws_by_group if key in draw]
         group_row = _average_draws(label, scores_of_group) | settings
-        groups.append(dict(zip(by, key, strict=True)) | group_row)
+        groups.append(dict(zip(group_names, key, strict=True)) | group_row)
     return row, groups
 
 
@@ -344,12 +346,12 @@ def _describe_op(op: JsonObject) -> str:
     # More than half of its time is neither arithmetic nor traffic.
     is_launch_bound = op["step_s"] - roof_s >= op["step_s"] / 2
     limit = "launch" if is_launch_bound else roof
-    return f"{count}{op['kind']} {size}: {units.seconds(op['step_s'])}, {limit}"
+    return f"{count}{op['kind']} {size}: {units.format_seconds(op['step_s'])}, {limit}"
 
 
 def format_percent(share: float | None) -> str | None:
     """Format a share: "5.1 %"; None for an unknown one."""
-    return None if share is None else units.percent(share)
+    return None if share is None else units.format_percent(share)
 
 
 def format_errors(row: JsonObject) -> JsonObject:

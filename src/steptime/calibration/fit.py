@@ -11,7 +11,7 @@ import numpy as np
 
 from steptime.hardware.constants import Constant
 from steptime.prediction.prices import Floats
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 SIGMA = 0.2  # standard deviation of ln(measured / predicted) of a row that the forms leave open
 TOLERANCE = 1e-4  # a fit ends when a round changes constants and loss by a smaller share
@@ -163,5 +163,5 @@ def leave_out_residuals(
 
 def indices_by_family(families: Sequence[str]) -> list[list[int]]:
     """Return the indices of the rows of each family; a row of the family "" is its own group."""
-    groups = grouped(range(len(families)), lambda index: families[index] or index)
+    groups = group_by(range(len(families)), lambda index: families[index] or index)
     return list(groups.values())

@@ -11,12 +11,12 @@ from steptime.calibration.cases import Case
 from steptime.calibration.here import POINTS
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.toml_files import read_toml
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 MEASURE_HINT = "measure some by `steptime run --out DIR`, or name the columns by --map"
 Refusal = tuple[str, str]  # place of a row, and why it cannot be predicted
@@ -55,7 +55,11 @@ class _RowSet:
 
 
 def calibrate_from_rows(
-    rows: Any, mapping: Path | None, of: str | Device | None, points: int | None, write: bool = True
+    rows: Any,
+    mapping: Path | None,
+    device_option: str | Device | None,
+    points: int | None,
+    write: bool = True,
 ) -> Calibration:
     """Calibrate a device with rows that were measured before.
 
@@ -63,18 +67,18 @@ def calibrate_from_rows(
         rows: a folder or a file as a `Path`; or mappings, or a DataFrame, of which no file is
             written.
         mapping: what the columns of a table mean.
-        of: the device, None for the only one of the rows.
+        device_option: the device, None for the only one of the rows.
         points: rows to fit at most; None for 60 of a path, and for all other rows.
         write: whether the device's file is written.
 
     Raises:
-        InputError: for unreadable rows, and for rows of several devices without `of`.
+        InputError: for unreadable rows, and for rows of several devices without a device.
     """
     path = rows if isinstance(rows, Path) else None
     # A file may have very many rows; rows of a script are all meant.
     default_points = POINTS if path else None
     max_points = points or default_points
-    device = None if of is None else catalog.device(of)
+    device = None if device_option is None else catalog.device(device_option)
     row_set = _read_rows(rows, path, mapping, device)
     name = _choose_device(row_set, path, device)
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
@@ -87,7 +91,7 @@ def calibrate_from_rows(
     calibrated_device = device.with_calibration(table)
     if path is None or not write:
         return Calibration(calibrated_device, table)
-    file = _write_device(device, of, table, path)
+    file = _write_device(device, device_option, table, path)
     stack_option = f" --stack {table['stack']}" if row_set.predicted_steps else ""
     usage = f"written to {file}; use --device {file.stem}{stack_option}"
     return Calibration(replace(calibrated_device, name=file.stem), table, file, usage)
@@ -107,20 +111,25 @@ def _read_rows(
     if not predicted_steps:
         # Rows of a script that cannot be predicted raise at once; of files they are noted.
         row_refusals = None if path is None else refusals
-        cases = _pool_cases(read_cases(rows, mapping, device, warn=note, refusals=row_refusals))
+        cases = _pool_cases(
+            read_cases(rows, mapping, device, warn=print_note, refusals=row_refusals)
+        )
     return _RowSet(predicted_steps, cases, refusals)
 
 
 def _pool_cases(cases: Sequence[Case]) -> list[Case]:
     """Return cases in which repeats, equal but for their seconds, are one case of the median."""
     pooled = []
-    for repeats in grouped(cases, _key_of_repeats).values():
+    for repeats in group_by(cases, _key_of_repeats).values():
         seconds = median(case.seconds for case in repeats)
         pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
     if len(pooled) < len(cases):
-        row_count, case_count = counted(len(cases), "row"), counted(len(pooled), "measurement")
+        row_count, case_count = (
+            format_count(len(cases), "row"),
+            format_count(len(pooled), "measurement"),
+        )
         reason = "repeats, equal but for their seconds, count as their median"
-        note(f"{row_count} are {case_count}: {reason}")
+        print_note(f"{row_count} are {case_count}: {reason}")
     return pooled
 
 
@@ -151,9 +160,9 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
     if not names and needs_names:
         cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
         raise InputError(f"{prefix}no measured step of a device that is known{cause}")
-    for cause, refused_rows in grouped(refusals, itemgetter(1)).items():
+    for cause, refused_rows in group_by(refusals, itemgetter(1)).items():
         first_place, _ = refused_rows[0]
-        note(f"{counted(len(refused_rows), 'row')} left out: {cause} ({first_place})")
+        print_note(f"{format_count(len(refused_rows), 'row')} left out: {cause} ({first_place})")
     if device is None and len(names) > 1:
         raise InputError(f"{prefix}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
@@ -187,14 +196,16 @@ def _fit_cases(
     ignored_stacks = sorted(stacks - {table.get("stack")})
     if ignored_stacks:
         names = ", ".join(ignored_stacks)
-        note(f"steps of stack {table['stack']} alone are taken, none of {names}")
+        print_note(f"steps of stack {table['stack']} alone are taken, none of {names}")
     return table
 
 
-def _write_device(device: Device, of: object, calibration: Mapping[str, Any], path: Path) -> Path:
+def _write_device(
+    device: Device, device_option: object, calibration: Mapping[str, Any], path: Path
+) -> Path:
     """Write the file of a device with its calibration, and return the file."""
-    if isinstance(of, str) and of.lower().endswith(".toml"):
-        table = read_toml(Path(of))
+    if isinstance(device_option, str) and device_option.lower().endswith(".toml"):
+        table = read_toml(Path(device_option))
     elif device.name.lower() in catalog.device_names():
         table = catalog.device_table(device.name)
     else:
@@ -204,7 +215,7 @@ def _write_device(device: Device, of: object, calibration: Mapping[str, Any], pa
         # The file of a shipped device is never changed: the user gets a device of another name.
         table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
-        note(f"{table['name']} was calibrated before: that is replaced")
+        print_note(f"{table['name']} was calibrated before: that is replaced")
     file_table = table | {"calibration": calibration}
     # The rows may be of another machine: the name `local` stays with the device of this one.
     return catalog.write_user_device(file_table, table["name"], local=False)

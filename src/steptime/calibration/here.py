@@ -14,8 +14,8 @@ from steptime.calibration import log
 from steptime.calibration.log import Answers
 from steptime.core.errors import InputError, InterruptError
 from steptime.core.files import check_writable
-from steptime.core.progress import note
-from steptime.core.units import counted, duration, seconds
+from steptime.core.progress import print_note
+from steptime.core.units import format_count, format_duration, format_seconds
 from steptime.hardware import catalog, item_files
 from steptime.hardware.device_file import device_from_table
 from steptime.measure import ranks, registry
@@ -113,9 +113,12 @@ def calibrate_machine(
             return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
 
         def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
-            times = [f"{name} {seconds(part_s)}" for name, part_s in measured_point.seconds.items()]
+            times = [
+                f"{name} {format_seconds(part_s)}"
+                for name, part_s in measured_point.seconds.items()
+            ]
             progress = format_progress(len(session.measured_points), max_points, left_s)
-            note(
+            print_note(
                 f"{progress} {measured_point.point.name}: {measured_point.note or ', '.join(times)}"
             )
 
@@ -148,7 +151,7 @@ def calibrate_machine(
     path = catalog.write_user_device(table, table["name"])  # from now on the device `local`
     start.log_path.unlink()
     if session.interrupted:
-        raise InterruptError(f"{counted(points, 'point')} kept in {path}")
+        raise InterruptError(f"{format_count(points, 'point')} kept in {path}")
     return table, path
 
 
@@ -177,15 +180,15 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
         "host": node(),
         **driver_of(options.device),
     }
-    table, earlier_answers = log.resume(log_path, software)
+    table, earlier_answers = log.resume_log(log_path, software)
     if table is not None:
-        points = counted(sum(map(len, earlier_answers.values())), "point")
-        note(f"going on after {points} of a calibration that was killed ...")
+        points = format_count(sum(map(len, earlier_answers.values())), "point")
+        print_note(f"going on after {points} of a calibration that was killed ...")
         return _CalibrationStart(log_path, table, earlier_answers)
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
-    note(f"measuring ceilings ({duration(probing_s)}), then points ...")
+    print_note(f"measuring ceilings ({format_duration(probing_s)}), then points ...")
     table = probe_ceilings(backend, options, probing_s)
-    log.begin(log_path, software, table)
+    log.begin_log(log_path, software, table)
     return _CalibrationStart(log_path, table, earlier_answers)
 
 
@@ -199,7 +202,7 @@ def format_progress(measured: int, max_points: int, left_s: float) -> str:
     """
     repeats = max(0, measured - max_points)
     repeat_text = f" and {repeats} again" if repeats else ""
-    left = duration(max(0.0, left_s))
+    left = format_duration(max(0.0, left_s))
     return f"[{min(measured, max_points)}/{max_points}{repeat_text}, {left} left]"
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
-from steptime.core.signatures.typed import Above0, Text, typed
+from steptime.core.signatures.typed import Above0, Text, convert_table
 from steptime.core.toml_files import format_path
 from steptime.hardware.device_file import device_from_table
 from steptime.records.record import current_time
@@ -44,7 +44,7 @@ class _PointLine(Struct, forbid_unknown_fields=True):
 Answers = Mapping[str, list[Mapping[str, Any]]]  # by the name of the point, in order
 
 
-def begin(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> None:
+def begin_log(path: Path, software: Mapping[str, Any], table: Mapping[str, Any]) -> None:
     """Start a new log with the ceilings of a machine.
 
     Args:
@@ -61,7 +61,7 @@ def append_answer(path: Path, name: str, answer: Mapping[str, Any]) -> None:
     append_line(path, {"point": name, "answer": answer})
 
 
-def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Answers]:
+def resume_log(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, Answers]:
     """Read the ceilings and answers of a log.
 
     The ceilings are None, and the answers empty, if the log is too old or of other software.
@@ -76,10 +76,10 @@ def resume(path: Path, software: Mapping[str, Any]) -> tuple[Mapping[str, Any] |
     if has_other_software:
         return None, answers
     try:
-        start_time = typed(heading, _LogHeading, format_path(path)).taken_at
+        start_time = convert_table(heading, _LogHeading, format_path(path)).taken_at
         device_from_table(heading["table"], f"{format_path(path)}: table")  # raises for a wrong one
         for point_line in point_lines:
-            typed(point_line, _PointLine, format_path(path))
+            convert_table(point_line, _PointLine, format_path(path))
             answers[point_line["point"]].append(point_line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None

@@ -40,7 +40,7 @@ from steptime.records.readers.mapped_row import MappedRow, size_of
 from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, read_mapping
 from steptime.records.readers.mapping_keys import Condition, OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, list_sources
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 Row = Mapping[str, Any]
 Table = Path | RecordSource | Iterable[Row]
@@ -285,7 +285,7 @@ class _NetworkKernels:
     def __init__(self, folder: Path, layout: PartsTable, words: Words) -> None:
         self.layout = layout
         rows = (row for _, row in table_rows(folder / layout.file, words))
-        self.rows_by_network = grouped(rows, lambda row: row.get(layout.by))
+        self.rows_by_network = group_by(rows, lambda row: row.get(layout.by))
         self._kernels: dict[tuple[Any, str, str], tuple[Kernel, ...]] = {}
 
     def kernels(self, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]:
@@ -378,7 +378,7 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, tf32: str) -> tuple[Kernel, ...]
     kind = fill_braces(op.kind, row)
     method_options = {"tf32": tf32} if tf32 else {}
     try:
-        settings = CALIBRATED.under(method_options).settings
+        settings = CALIBRATED.with_options(method_options).settings
         kernels = op_kernels(kind, shapes, attrs, op_dtype, op.pass_, op.gradients, settings)
     except (ShapeError, TypeError, ValueError, IndexError) as error:
         # A TypeError names the op's inner function: "<...>.outputs() missing 1 required ...".

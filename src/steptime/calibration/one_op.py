@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from steptime.core.tables.printers import html
 from steptime.core.tables.table import make_facts_table, make_frame
-from steptime.core.units import interval
+from steptime.core.units import format_interval
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT, cost_model
@@ -48,7 +48,7 @@ class KernelTime:
         return make_frame(kernel._asdict() for kernel in self.kernels)
 
     def _repr_html_(self) -> str:
-        time_text = interval("step_s", self.seconds, self.low, self.high)
+        time_text = format_interval("step_s", self.seconds, self.low, self.high)
         title = f"{self.kind}, {self.dtype} on {self.device} ({self.method})"
         return html(make_facts_table(title, "one op", [(self.condition, time_text)]))
 

@@ -24,7 +24,7 @@ from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.method import Method
 from steptime.prediction.prices import Floats
 from steptime.records.record import current_time
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 QUANTITIES = ("step_s", "tpot_s", "request_s", "tokens_per_s_per_device")  # the first measured
 CONSTANTS = (
@@ -153,7 +153,7 @@ def _group_by_device(steps: PredictedSteps) -> dict[_GroupKey, list[PredictedSte
             device=question.texts["device"], stack=reply.stack, interval_form=reply.form
         )
 
-    return grouped(usable_steps, find_group)
+    return group_by(usable_steps, find_group)
 
 
 class CalibratedDraw(NamedTuple):

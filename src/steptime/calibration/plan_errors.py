@@ -24,7 +24,7 @@ from steptime.core.json_types import JsonObject
 from steptime.core.tables.table import Column, Table
 from steptime.prediction.method import Method
 from steptime.records.ratios import farness
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
 SCORE_COLUMNS = (Column("cases", "scored"), *ERROR_COLUMNS, Column("max"))
@@ -123,7 +123,7 @@ def evaluate_tables(paths: Iterable[Path], method: str, **options: Any) -> PlanE
 def errors_of(
     rows: Iterable[PredictedRow],
     method: str,
-    by: Sequence[str] = ("block",),
+    group_names: Sequence[str] = ("block",),
     worst: int = WORST,
     points: int | None = None,
     draws: int = DRAWS,
@@ -133,7 +133,7 @@ def errors_of(
     Args:
         rows: the predicted rows.
         method: the name of the method that predicted them.
-        by: columns of `GROUPS` that group the rows.
+        group_names: columns of `GROUPS` that group the rows.
         worst: number of the worst rows to show.
         points: if set, rows of each device and stack that calibrate it, to score the others.
         draws: number of draws of these points.
@@ -141,7 +141,7 @@ def errors_of(
     Raises:
         InputError: for an unknown group, or if no row can be predicted.
     """
-    for name in by:
+    for name in group_names:
         check_choice("group", name, GROUPS, "--by")
     steps: list[PredictedStep] = []
     row_counts: Counter[str] = Counter()
@@ -166,13 +166,15 @@ def errors_of(
     if not cases:
         first_reason = refusals[0]["reason"] if refusals else "there is none"
         raise InputError(f"no row can be asked: {first_reason}")
-    sets = [{**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, by=())]
+    sets = [
+        {**row, "row_count": row_counts[row["set"]]} for row in _group_errors(cases, group_names=())
+    ]
     _count_unmeasured_fits(sets, steps)
     document = {
         "method": method,
-        "by": list(by),
+        "by": list(group_names),
         "rows": sets,
-        "groups": _group_errors(cases, by) if by else [],
+        "groups": _group_errors(cases, group_names) if group_names else [],
         "calibrated": _calibrated_errors(steps, points, draws) if points else [],
         "unasked": refusals,
         "worst": sorted(cases, key=lambda case: -farness(case["ratio"]))[:worst],
@@ -195,10 +197,10 @@ def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) ->
             row["fits"] = right_count / (row["cases"] + len(is_right_of_rows))
 
 
-def _group_errors(cases: Sequence[JsonObject], by: Sequence[str]) -> list[JsonObject]:
-    """Return the errors of each set and quantity, and of each group `by` within them."""
-    columns = ("set", "quantity", *by)
-    groups = grouped(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
+def _group_errors(cases: Sequence[JsonObject], group_names: Sequence[str]) -> list[JsonObject]:
+    """Return the errors of each set and quantity, and of each group within them."""
+    columns = ("set", "quantity", *group_names)
+    groups = group_by(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
     rows = []
     for key, group in sorted(groups.items()):
         is_right_of_cases = [case["fits"] for case in group if case["fits"] is not None]
@@ -225,7 +227,7 @@ def _compare(case: JsonObject) -> ComparedValue:
 
 def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[JsonObject]:
     """Return the errors of rows that were not drawn, over all draws, by set, device and stack."""
-    by = ("device", "stack")
+    group_names = ("device", "stack")
     cases_before: list[JsonObject] = []
     cases_after: list[JsonObject] = []
     for draw in draw_calibrations(steps, points, draws):
@@ -236,10 +238,10 @@ def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[J
             cases_before.append(row_of(question, draw.before, quantity))
             case_after = row_of(question, draw.after, quantity)
             cases_after.append(case_after | {"draw": f"{draw.seed}"})
-    rows = _group_errors(cases_after, by)
-    draw_rows = _group_errors(cases_after, (*by, "draw"))
-    for row, row_before in zip(rows, _group_errors(cases_before, by), strict=True):
-        key_columns = ("set", "quantity", *by)
+    rows = _group_errors(cases_after, group_names)
+    draw_rows = _group_errors(cases_after, (*group_names, "draw"))
+    for row, row_before in zip(rows, _group_errors(cases_before, group_names), strict=True):
+        key_columns = ("set", "quantity", *group_names)
         mapes = [
             draw_row["mape"]
             for draw_row in draw_rows

@@ -188,7 +188,7 @@ def resolve_model(text: str) -> str:
     if ":" in text:
         return text
     name = models.find_network_name(text.partition("(")[0].strip())
-    if name not in models.names():
+    if name not in models.list_names():
         raise InputError(f"no model is named {shorten(text)}")
     return name
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from steptime.calibration.client_runs import ClientRun
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.hardware import catalog
 from steptime.serving.calibration import (
     CONSTANTS,
@@ -92,10 +92,11 @@ class RunFit:
         request_s: the predicted seconds of a request with the calibration.
         ttft_s: the same to the first token; None where it was not measured.
         request_before: error of a request with the constants of the stack.
-        request_error: the same with the calibration.
-        request_left_out: the same with the calibration of the other runs; None of a single run.
+        request_error: predicted / measured - 1 of the request, with the calibration.
+        request_left_out: predicted / measured - 1 of the request, calibrated on the other runs;
+            None of a single run.
         ttft_before: error of the time to the first token with the constants of the stack.
-        ttft_error: the same with the calibration.
+        ttft_error: predicted / measured - 1 of the TTFT, with the calibration.
         ttft_left_out: the same with the calibration of the other runs.
     """
 
@@ -245,7 +246,7 @@ def _find_slopes(
                 moved_logs = run.predict(parameters.calibration(moved_values))
                 run_slopes[:, parameter] = (moved_logs - logs) / step
         slopes.append(run_slopes)
-        tell("runs", run_number, len(runs))
+        report_progress("runs", run_number, len(runs))
     return slopes
 
 

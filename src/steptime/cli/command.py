@@ -30,14 +30,14 @@ from steptime.core.errors import (
     check_choice,
     escape_controls,
 )
-from steptime.core.progress import Progress, listening, note, status
+from steptime.core.progress import Progress, print_note, report_progress_to, status
 from steptime.core.signatures.docstrings import summary
 from steptime.core.signatures.kinds import Kind
 from steptime.core.signatures.signature import REQUIRED, QuestionParameter, parameters_of
 from steptime.core.tables.printers import PRINTERS, json_parts, write_csv
 from steptime.core.tables.table import Printout, select_tables
-from steptime.core.tables.text_table import prose, text
-from steptime.core.units import duration
+from steptime.core.tables.text_table import text, wrap_prose
+from steptime.core.units import format_duration
 from steptime.core.values import parse_count
 
 PATIENCE_S = 2.0  # between two lines on how far work is
@@ -56,11 +56,11 @@ class Output:
     """How an answer is printed.
 
     Args:
-        sort: Rows by a column; -COLUMN: largest first.
-        top: The first N rows alone.
-        form: text, csv, json, markdown or html; csv has plain numbers.
+        sort: Sort the rows by this column; -COLUMN puts the largest first.
+        top: Show only the first N rows.
+        form: text, csv, json, markdown or html; numbers in csv have no units.
         json: Print one JSON document on stdout.
-        details: Show further tables.
+        details: Show all tables of the answer, not only the main ones.
     """
 
 
@@ -165,7 +165,7 @@ def _answer_question(
     top = output_values.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with listening(make_progress_printer()), _show_sign_of_life(describe_work):
+        with report_progress_to(make_progress_printer()), _show_sign_of_life(describe_work):
             answer = _ask(question, question_values, is_json=form == "json")
         printout: Printout = answer.printout()
         csv_table = answer.csv_table() if form == "csv" else None
@@ -343,15 +343,15 @@ def show(printout: Printout, form: str) -> None:
     else:
         lines_before = dict.fromkeys(printout.before)
         for line in lines_before:
-            note(line)
+            print_note(line)
         width = terminal_width()
-        sentences = "\n".join(prose(printout.text.split("\n"), width))
+        sentences = "\n".join(wrap_prose(printout.text.split("\n"), width))
         tables = "".join(text(table, width) for table in printout.tables)
         _print(tables + sentences, has_colours())
         _print(printout.script)
         for line in dict.fromkeys(printout.notes):
             if line not in lines_before:
-                note(line)
+                print_note(line)
 
 
 def terminal_width() -> int | None:
@@ -393,8 +393,8 @@ def make_progress_printer() -> Progress:
         if total > 1 and is_due:
             last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)
-            line = f"{work}: {part_count:,} of {total:,}, {duration(remaining_s)} left"
-            print_line = status.show if status.is_visible else note
+            line = f"{work}: {part_count:,} of {total:,}, {format_duration(remaining_s)} left"
+            print_line = status.show if status.is_visible else print_note
             print_line(line)
 
     return print_progress

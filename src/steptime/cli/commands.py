@@ -42,12 +42,12 @@ _HELP_COMMAND_PREFIX = "help of command "  # begins those of commands whose opti
 
 def command_names() -> list[str]:
     """Return the names of all commands, those of other packages last."""
-    return registry.names(COMMANDS, "commands")
+    return registry.list_names(COMMANDS, "commands")
 
 
 def kind_names() -> list[str]:
     """Return the kinds of `analyse`: analyses, then pictures that belong to none."""
-    return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
+    return [*registry.list_names(ANALYSES, "analyses"), *registry.list_names(PLOTS, "plots")]
 
 
 def root_commands(names: Iterable[str] = COMMAND_ROWS) -> list[str]:
@@ -60,15 +60,15 @@ def describe_command(name: str) -> str:
     if name == "analyse":
         return ANALYSE_TEXT
     if name in COMMANDS:
-        return registry.about(COMMANDS[name])
+        return registry.describe_target(COMMANDS[name])
     is_analysis = name.startswith("analyse ")
     kind = name.removeprefix("analyse ")
     if is_analysis and kind in PLOTS:
         # "Return the times of steps as a chart; ..." becomes "Draw the times of steps as a chart."
-        clause = registry.about(PLOTS[kind]).partition(";")[0]
+        clause = registry.describe_target(PLOTS[kind]).partition(";")[0]
         return f"{clause.replace('Return', 'Draw', 1)}."
     if is_analysis and kind in ANALYSES:
-        return registry.about(ANALYSES[kind])
+        return registry.describe_target(ANALYSES[kind])
     docstring = find_question(name).__doc__ or ""
     return summary(docstring).partition("\n")[0]
 
@@ -84,7 +84,7 @@ def find_question(name: str) -> Callable[..., Any]:
     if kind != name:
         from steptime.questions.analyse import analysis_question, picture_question
 
-        is_picture = kind in registry.names(PLOTS, "plots")
+        is_picture = kind in registry.list_names(PLOTS, "plots")
         return picture_question(kind) if is_picture else analysis_question(analysis(kind))
     question: Callable[..., Any] = registry.resolve(COMMANDS, "commands", "command", name)
     return question

@@ -18,14 +18,14 @@ def device_names() -> list[str]:
     return [*names, *load("steptime.hardware.device_words:aliases")(), "local"]
 
 
-def topics() -> list[str]:
+def complete_topics() -> list[str]:
     """Return the topics of `list` and the names of all devices."""
     return [*load("steptime.questions.list.question:TOPICS"), *device_names()]
 
 
 _DEVICES = f"{__name__}:device_names"
 _LINKS = "steptime.hardware.catalog:link_names"
-_MODELS = "steptime.network.families:names"
+_MODELS = "steptime.network.families:list_names"
 NAMES_TARGET_BY_PARAMETER = {
     **dict.fromkeys(("device", "of", "server"), _DEVICES),
     **dict.fromkeys(("model", "models", "draft"), _MODELS),

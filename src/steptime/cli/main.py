@@ -14,7 +14,7 @@ from cyclopts import CycloptsError
 
 from steptime.cli.commands import build_app
 from steptime.core.errors import MAX_VALUE_CHARACTERS, InputError, OutsideError, escape_controls
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 
 INTERRUPTED = 130  # what shells give a command after Ctrl-C
 MAX_WORD_CHARACTERS = 300  # a path may be so long in a message
@@ -55,7 +55,7 @@ def _fail(text: str, code: int) -> int:
     line = _LONG_WORD.sub(
         lambda word: word[0][:MAX_VALUE_CHARACTERS] + "...", escape_controls(text)
     )
-    note(f"steptime: {line}")
+    print_note(f"steptime: {line}")
     return code
 
 

@@ -18,7 +18,7 @@ from cyclopts.exceptions import (
 from steptime.cli.commands import command_names, kind_names, root_commands
 from steptime.core.errors import shorten
 from steptime.core.spelling import find_similar_names
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 _OPTION = re.compile(r"--?[^\d\W].*", re.DOTALL)  # no number below zero, no lone dash
 
@@ -129,7 +129,7 @@ def _suggest_name(word: str, names: Iterable[str], advice: str) -> str:
     shortest_similar_name = min(similar_names, key=len, default="")
     suggestion = name_by_bare_name.get(shortest_similar_name)
     # What people type for an option, by habit from elsewhere, comes before similar names.
-    for option, habitual_words in packaged("other_options.toml").items():
+    for option, habitual_words in read_packaged_toml("other_options.toml").items():
         if word in habitual_words and option in name_by_bare_name.values():
             suggestion = option
             break

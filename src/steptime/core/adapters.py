@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 AdapterValue = int | float | str
 ROW_SCALES = 0  # the value of `FewBits.block` of a scale for each row
@@ -75,8 +75,8 @@ class FewBits:
 
 
 ADAPTERS: Mapping[str, AdapterRow] = {
-    name: AdapterRow(**row) for name, row in packaged("adapters.toml").items()
+    name: AdapterRow(**row) for name, row in read_packaged_toml("adapters.toml").items()
 }
 FEW_BITS: Mapping[str, FewBits] = {
-    name: FewBits(**row) for name, row in packaged("few_bits.toml").items()
+    name: FewBits(**row) for name, row in read_packaged_toml("few_bits.toml").items()
 }

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 
 class Cause(NamedTuple):
@@ -12,7 +12,7 @@ class Cause(NamedTuple):
     retry: str
 
 
-CAUSES = {word: Cause(*row) for word, row in packaged("causes.toml").items()}
+CAUSES = {word: Cause(*row) for word, row in read_packaged_toml("causes.toml").items()}
 
 
 def retry_of(status: str, cause: str) -> str:

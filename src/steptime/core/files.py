@@ -18,7 +18,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may h
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_on_success(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` at the end, unless an error occurs.
 
     Temporary files of commands that were killed are removed after `STALE_S`.
@@ -64,7 +64,7 @@ def write_atomically(
     try:
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary_path:
+        with replace_on_success(path) as temporary_path:
             if isinstance(content, bytes):
                 temporary_path.write_bytes(content)
             else:

@@ -15,7 +15,7 @@ PASSES: tuple[Part, ...] = ("forward", "backward", "update")  # of a step, in or
 PASS_INDEX = {name: i for i, name in enumerate(PASSES)}
 
 
-def frozen(attrs: Mapping[str, Attr]) -> Attrs:
+def freeze_attrs(attrs: Mapping[str, Attr]) -> Attrs:
     """Return attributes in a form that can be a key: identical ops are evaluated once."""
     return tuple(sorted(attrs.items())) if attrs else ()
 
@@ -46,7 +46,7 @@ class TensorSpec(NamedTuple):
 class Op:
     """One operation: `kind` is a row of the op table, inputs and outputs are names of tensors.
 
-    `part` says in which part of a step it runs. `of` names the forward op whose gradient or
+    `part` says in which part of a step it runs. `forward_op` names the one whose gradient or
     update it is ("" for a forward op itself).
     """
 
@@ -56,12 +56,12 @@ class Op:
     outputs: tuple[str, ...]
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     part: Part = "forward"
-    of: str = ""
+    forward_op: str = ""
 
     @property
     def settings(self) -> Attrs:
         """The attributes in a form that can be a key."""
-        return frozen(self.attrs)
+        return freeze_attrs(self.attrs)
 
 
 class OpCase(NamedTuple):

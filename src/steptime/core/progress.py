@@ -27,7 +27,7 @@ _listener: ContextVar[Progress] = ContextVar("listener", default=lambda *_: None
 
 
 @contextmanager
-def listening(progress: Progress) -> Iterator[None]:
+def report_progress_to(progress: Progress) -> Iterator[None]:
     """Call `progress` for the work inside of the context."""
     before = _listener.set(progress)
     try:
@@ -36,17 +36,17 @@ def listening(progress: Progress) -> Iterator[None]:
         _listener.reset(before)
 
 
-def tell(noun: str, finished: int, total: int) -> None:
+def report_progress(noun: str, finished: int, total: int) -> None:
     """Report to the listener how many parts are finished: `tell("networks", 3, 20)`."""
     _listener.get()(noun, finished, total)
 
 
-def watched(items: Sequence[Item], noun: str, interval: int = 0) -> Iterator[Item]:
+def track_progress(items: Sequence[Item], noun: str, interval: int = 0) -> Iterator[Item]:
     """Yield the items, and report progress after each `interval` of them (0: `REPORT_INTERVAL`)."""
     interval = interval or REPORT_INTERVAL
     for finished, item in enumerate(items):
         if finished and finished % interval == 0:
-            tell(noun, finished, len(items))
+            report_progress(noun, finished, len(items))
         yield item
 
 
@@ -98,7 +98,7 @@ class Status:
 status = Status()
 
 
-def note(line: str) -> None:
+def print_note(line: str) -> None:
     """Print one line for people on stderr."""
     status.erase()
     sys.stderr.write(escape_controls(line) + "\n")

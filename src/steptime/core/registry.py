@@ -23,7 +23,7 @@ def load(target: str) -> Any:
     return getattr(imported, attribute) if attribute else imported
 
 
-def about(target: str) -> str:
+def describe_target(target: str) -> str:
     """Return the first line that describes `module:attribute`, without importing the module.
 
     The line is from the docstring of a function, or the first text of a row, `Analysis("...")`.
@@ -47,7 +47,7 @@ def about(target: str) -> str:
 
 
 @cache
-def added(room: str) -> dict[str, str]:
+def extension_rows(room: str) -> dict[str, str]:
     """Return the rows that installed packages add to a room, as `module:attribute`."""
     from importlib.metadata import entry_points
 
@@ -57,9 +57,9 @@ def added(room: str) -> dict[str, str]:
     }
 
 
-def names(table: Mapping[str, str], room: str) -> list[str]:
+def list_names(table: Mapping[str, str], room: str) -> list[str]:
     """Return all names of a table, those of other packages last."""
-    return list({**table, **added(room)})
+    return list({**table, **extension_rows(room)})
 
 
 def resolve(table: Mapping[str, str], room: str, noun: str, name: str, place: str = "") -> Any:
@@ -75,7 +75,7 @@ def resolve(table: Mapping[str, str], room: str, noun: str, name: str, place: st
     Raises:
         InputError: for an unknown name, with the nearest valid one.
     """
-    target = table.get(name) or added(room).get(name)
+    target = table.get(name) or extension_rows(room).get(name)
     if target is None:
-        raise unknown(noun, name, names(table, room), place)
+        raise unknown(noun, name, list_names(table, room), place)
     return load(target)

@@ -24,11 +24,11 @@ _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 def set_private_tmpdir() -> None:
     """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
-    os.environ[OUTER] = os.environ.get("TMPDIR", str(place()))
-    tempfile.tempdir = os.environ["TMPDIR"] = str(make(place(), _WORKER))
+    os.environ[OUTER] = os.environ.get("TMPDIR", str(scratch_folder()))
+    tempfile.tempdir = os.environ["TMPDIR"] = str(make_locked_folder(scratch_folder(), _WORKER))
 
 
-def place() -> Path:
+def scratch_folder() -> Path:
     """Return the folder of temporary files: $TMPDIR if it is writable, else Python's default.
 
     $TMPDIR is checked here because Python checks it with a file, which a kill would leave behind.
@@ -39,16 +39,16 @@ def place() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def temporary() -> Path:
+def make_temporary_folder() -> Path:
     """Return a new temporary folder that is removed when this process ends."""
-    parent = place()
+    parent = scratch_folder()
     folder = _folders.get(parent)
     if folder is None or not folder.is_dir():
-        folder = _folders[parent] = make(parent, _TEMPORARY)
+        folder = _folders[parent] = make_locked_folder(parent, _TEMPORARY)
     return Path(tempfile.mkdtemp(dir=folder))
 
 
-def make(parent: Path, prefix: str) -> Path:
+def make_locked_folder(parent: Path, prefix: str) -> Path:
     """Make a locked folder in `parent` and remove stale ones; raises `OSError`."""
     remove_stale(parent, prefix)
     folder = parent / f"{prefix}{secrets.token_hex(4)}"

@@ -43,7 +43,7 @@ def plain_name(text: str) -> str:
     return re.sub(r"[ _-]", "", text.lower())
 
 
-def underscored(word: str) -> str:
+def to_snake_case(word: str) -> str:
     """Return a word as keys of tables are spelled: `Q4-K-M` is `q4_k_m`."""
     return word.strip().lower().replace("-", "_").replace(" ", "_")
 
@@ -75,7 +75,7 @@ def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
     if typed_lower in name_by_lower:
         containing_names = [typed_lower]
     else:
-        containing_names = [lower for lower in name_by_lower if _holds(lower, typed_parts)]
+        containing_names = [lower for lower in name_by_lower if _has_parts(lower, typed_parts)]
     is_single_character = len(typed_lower) <= 1  # a part of too many names
     if containing_names and not is_single_character:
         return [name_by_lower[lower] for lower in containing_names]
@@ -108,7 +108,7 @@ def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if has_digit_slip(name)]
 
 
-def _holds(name: str, typed_parts: list[str]) -> bool:
+def _has_parts(name: str, typed_parts: list[str]) -> bool:
     parts = _PARTS.findall(name)
     count = len(typed_parts)
     starts = range(len(parts) - count + 1)

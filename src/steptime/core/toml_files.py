@@ -46,7 +46,7 @@ def read_toml_head(path: Path) -> JsonObject:
 
 
 @cache
-def packaged(name: str) -> Mapping[str, Any]:
+def read_packaged_toml(name: str) -> Mapping[str, Any]:
     """Return the table of one of the package's own files, `data/NAME`."""
     return read_toml(DATA / name)
 

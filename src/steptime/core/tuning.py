@@ -152,7 +152,7 @@ def state_weights(
     if stated not in FEW_BITS or has_other_format:
         return tuning
     # Weights that are only read stay as the file has them.
-    if phase == "infer" or tuning.freezes:
+    if phase == "infer" or tuning.has_frozen_weights:
         return replace(tuning, weights=stated, stored=stored)
     # Libraries widen weights of such a file to train them.
     if stated in DEQUANTISED_FORMATS:

@@ -5,9 +5,11 @@ from functools import lru_cache
 from math import log10
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
-QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
+QUANTITIES: Mapping[str, list[str]] = read_packaged_toml(
+    "quantities.toml"
+)  # a unit and what is meant
 
 HOURS_OF_DAY = 24
 HOURS_BELOW = 2 * HOURS_OF_DAY  # from here on a time is written in days
@@ -19,7 +21,7 @@ _LARGE: _Prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"
 _SMALL: _Prefixes = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
-def si(value: float, unit: str, digits: int = 4) -> str:
+def format_si(value: float, unit: str, digits: int = 4) -> str:
     """Return `value` with a decimal prefix: `si(2.5e9, "FLOP")` is `2.5 GFLOP`."""
     if value == 0:
         return f"0 {unit}"
@@ -39,12 +41,12 @@ def si(value: float, unit: str, digits: int = 4) -> str:
     return f"{rounded / factor:.{digits}g} {prefix}{unit}"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Return a time with its prefix: `seconds(0.0021)` is `2.1 ms`."""
-    return f"{value:.4g} s" if value >= 1 else si(value, "s")
+    return f"{value:.4g} s" if value >= 1 else format_si(value, "s")
 
 
-def hours(value: float) -> str:
+def format_hours(value: float) -> str:
     """Return a long time: hours below two days, `30.5 h`, else days, `3.854 days`."""
     if abs(value) < HOURS_BELOW:
         return f"{value:.4g} h"
@@ -52,15 +54,16 @@ def hours(value: float) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def size(value: float) -> str:
+def format_bytes(value: float) -> str:
     """Return bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
-    return si(value, "B")
+    return format_si(value, "B")
 
 
-def sizes(values: Sequence[float]) -> list[str]:
-    """Return the text of each of many sizes, as `size` does; those of one text are formatted once.
+def format_many_bytes(values: Sequence[float]) -> list[str]:
+    """Return the text of each of many sizes, as `format_bytes` does.
 
-    Sizes up to 2^53 bytes, at which whole numbers are exact.
+    Sizes of one text are formatted once. They have at most 2^53 bytes, up to which whole numbers
+    are exact.
     """
     import numpy as np
 
@@ -72,22 +75,22 @@ def sizes(values: Sequence[float]) -> list[str]:
     rounded = np.where(
         np.abs(numbers) < FOUR_DIGITS, numbers, np.rint(numbers / multiples) * multiples
     )
-    return [size(value) for value in rounded.tolist()]
+    return [format_bytes(value) for value in rounded.tolist()]
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """Return a throughput without its unit: `1,234` or `12.34`."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def percent(value: float, sign: str = "") -> str:
+def format_percent(value: float, sign: str = "") -> str:
     """Return a share: `percent(0.618)` is `61.8 %`, `percent(12.34, "+")` is `+1,234 %`."""
     figure = round(100 * value, 4) + 0.0  # what arithmetic leaves over is no error of 2e-14 %
     return f"{figure:{sign}{'.3g' if abs(value) < 9.995 else ',.0f'}} %"
 
 
 def _si_formatter(unit: str) -> Callable[[float], str]:
-    return lambda value: si(value, unit)
+    return lambda value: format_si(value, unit)
 
 
 CENTS_BELOW = 100  # amounts of money from here on are whole
@@ -96,12 +99,12 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "flop_per_s": _si_formatter("FLOP/s"),
     "bytes_per_s": _si_formatter("B/s"),
     "examples_per_s": lambda value: f"{value:{'.4g' if value < 1e4 else ',.0f'}} examples/s",
-    "per_s": rate,
-    "bytes": size,
+    "per_s": format_rate,
+    "bytes": format_bytes,
     "flop": _si_formatter("FLOP"),
     "hz": _si_formatter("Hz"),
-    "s": seconds,
-    "h": hours,
+    "s": format_seconds,
+    "h": format_hours,
     "j": _si_formatter("J"),
     "s_per_mac": lambda value: f"{value * 1e12:.4g} ps",
     "j_per_mac": lambda value: f"{value * 1e12:.4g} pJ",
@@ -113,7 +116,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
         ("cost", "cost_total"),
         lambda value: f"{value:,.2f}" if value >= 0.05 or not value else f"{value:.2g}",
     ),
-    **dict.fromkeys(("share", "fraction", "efficiency"), percent),
+    **dict.fromkeys(("share", "fraction", "efficiency"), format_percent),
     "speedup": lambda value: f"{value:.4g}x",
     "ratio": lambda value: f"{value:.3g}",
     **dict.fromkeys(("parameters", "macs"), lambda value: f"{value:,}"),
@@ -142,7 +145,7 @@ def format_value(key: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def interval(key: str, value: Any, low: float | None, high: float | None) -> str:
+def format_interval(key: str, value: Any, low: float | None, high: float | None) -> str:
     """Return a quantity with its interval, in one unit: `1.62 s [1.36-1.92]`.
 
     Without a `high` end it is a bound where `low` is the value itself: `at least 1.62 s`.
@@ -160,7 +163,7 @@ def interval(key: str, value: Any, low: float | None, high: float | None) -> str
     return f"{text} [{low * scale:.4g}-{high * scale:.4g}]"
 
 
-def duration(value: float) -> str:
+def format_duration(value: float) -> str:
     """Return a time to wait: `1:05` minutes and seconds, or hours too."""
     total_s = max(0, round(value))
     hours, minutes, secs = total_s // 3600, total_s // 60 % 60, total_s % 60
@@ -180,6 +183,6 @@ def first_of(names: Iterable[str], limit: int, between: str = ", ") -> str:
     return between.join(all_names[:limit]) + suffix
 
 
-def counted(number: float, noun: str) -> str:
+def format_count(number: float, noun: str) -> str:
     """Return a number with its noun: `1 row`, `1,998 rows`, `0.5 epochs`."""
     return f"{number:{',' if isinstance(number, int) else 'g'}} {noun}{'s' * (number != 1)}"

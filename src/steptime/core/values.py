@@ -99,7 +99,7 @@ def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX
     """
     text = parse_text(value, place)
     is_flag = isinstance(value, bool)
-    number = None if is_flag else _scaled(text)
+    number = None if is_flag else _parse_scaled_number(text)
     has_too_many_digits = number is None and re.fullmatch(r"-?\d+", text, re.ASCII)
     if has_too_many_digits:
         raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
@@ -117,7 +117,7 @@ def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX
     return int(number)
 
 
-def _scaled(text: str) -> Decimal | None:
+def _parse_scaled_number(text: str) -> Decimal | None:
     """Return the number of a text with its suffix, `1.2M`; None for another text."""
     match = _COUNT.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
     return match and Decimal(match[1]) * COUNT_SCALES.get(match[2], 1)
@@ -140,7 +140,7 @@ def parse_number(
     Raises:
         InputError: for another text, a value that is not finite, and a number out of bounds.
     """
-    scaled = _scaled(str(value).strip())
+    scaled = _parse_scaled_number(str(value).strip())
     number = number_of(value) if scaled is None else float(scaled)
     return _check_bounds(number, value, place, at_least, at_most)
 

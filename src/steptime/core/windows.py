@@ -1,7 +1,7 @@
 """Windows of convolutions and pools along one axis: positions, padding and reach."""
 
 
-def positions(
+def count_positions(
     size: int,
     kernel: int,
     stride: int,
@@ -16,7 +16,7 @@ def positions(
     the map, or after it, is not counted unless `in_padding`.
     """
     padding_before, padding_after = padding
-    window_size = reach(1, kernel, stride, dilation)
+    window_size = covered_size(1, kernel, stride, dilation)
     max_start = padding_before + size + padding_after - window_size  # of a window that lies inside
     if not ceil:
         steps = max_start // stride
@@ -31,7 +31,7 @@ def positions(
     return steps_rounded_up + 1
 
 
-def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
+def covered_size(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
     """Return the size that `count` windows cover, from the start of the first to the last's end."""
     return (count - 1) * stride + dilation * (kernel - 1) + 1
 
@@ -42,6 +42,6 @@ def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     It is the smallest padding with that number of positions; an odd element goes after.
     """
     position_count = -(-size // stride)  # rounded up
-    total_padding = max(reach(position_count, kernel, stride) - size, 0)
+    total_padding = max(covered_size(position_count, kernel, stride) - size, 0)
     padding_before = total_padding // 2
     return padding_before, total_padding - padding_before

@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 from steptime.core.adapters import ADAPTERS, FEW_BITS
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 Value = int | float | str | bool
 
 Phase = Literal["train", "infer"]
-_OPTIMIZER_ROWS = packaged("optimizers.toml")
+_OPTIMIZER_ROWS = read_packaged_toml("optimizers.toml")
 Optimizer = Literal[*_OPTIMIZER_ROWS]  # type: ignore[valid-type]  # names of a table
 Staging = Literal["shared", "local"]  # files are read where they are, or copied here first
 Strategy = Literal["allreduce", "independent", "sharded", "parameter-server"]  # docs/devices.md
@@ -233,7 +233,7 @@ class Tuning:
         self._check_adapter()
         if self.weights and self.weights not in FEW_BITS:
             raise unknown("weights", self.weights, FEW_BITS)
-        if self.weights and not (self.freezes or self.stored):
+        if self.weights and not (self.has_frozen_weights or self.stored):
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
         if self.tokens and self.packed:
             raise InputError("--packed: a prefix stands before whole sequences; leave --packed out")
@@ -251,7 +251,7 @@ class Tuning:
                 f"--modules-to-save {self.saved}: beside an adapter, such as --lora 16"
             )
 
-    def under(self, methods: tuple[str, ...]) -> "Tuning":
+    def with_methods(self, methods: tuple[str, ...]) -> "Tuning":
         """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
         uses_methods = self.has_adapter or self.weights or self.recompute != "none"
         return replace(self, methods=methods) if uses_methods else self
@@ -262,7 +262,7 @@ class Tuning:
         return self.rank > 0 or self.adapter != LORA
 
     @property
-    def freezes(self) -> bool:
+    def has_frozen_weights(self) -> bool:
         """Whether some weights are frozen."""
         return bool(self.has_adapter or self.train)
 

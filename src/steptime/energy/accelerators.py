@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.toml_files import DATA, packaged
+from steptime.core.toml_files import DATA, read_packaged_toml
 
 _FOLDER = DATA / "accelerators"
 
@@ -147,7 +147,7 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
 
 
 def _read_table(name: str) -> Mapping[str, Any]:
-    return packaged(f"{_FOLDER.name}/{name}.toml")
+    return read_packaged_toml(f"{_FOLDER.name}/{name}.toml")
 
 
 _SI_UNITS = {  # column of a file: field, and the factor on the column

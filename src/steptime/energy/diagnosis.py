@@ -72,10 +72,10 @@ class RivalPlatform(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         accelerator: the accelerator of the paper.
         platform: the other platform.
-        weights: dense, or sparse where they are pruned.
+        weights: `dense`, or `sparse` if the weights are pruned.
         batch: examples that run together.
-        latency_ratio: its latency over that of the accelerator.
-        energy_ratio: its energy over that of the accelerator.
+        latency_ratio: latency of the other platform over that of the accelerator.
+        energy_ratio: energy of the other platform over that of the accelerator.
     """
 
     accelerator: str

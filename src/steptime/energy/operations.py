@@ -23,7 +23,7 @@ from typing import NamedTuple
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
-from steptime.core.toml_files import DATA, packaged
+from steptime.core.toml_files import DATA, read_packaged_toml
 from steptime.energy.process import Process, scale_factors
 from steptime.network.ops import cost_of, products_of
 
@@ -126,7 +126,7 @@ def hierarchy(name: str) -> Hierarchy:
     """Return a shipped hierarchy; raises `InputError` for an unknown name."""
     if name.lower() not in hierarchy_names():
         raise unknown("memory hierarchy", name, hierarchy_names())
-    table = packaged(f"hierarchies/{name.lower()}.toml")
+    table = read_packaged_toml(f"hierarchies/{name.lower()}.toml")
     return Hierarchy(
         name=table["name"],
         figures=figures(table["figures"]),
@@ -142,7 +142,7 @@ def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     names = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
     check_choice("energy figures", name, names)
-    table = packaged(f"energy/{name}.toml")
+    table = read_packaged_toml(f"energy/{name}.toml")
     dram_low_pj, dram_high_pj = table["dram_pJ_per_64_bit"]  # of 8 bytes
     return Figures(
         name=table["name"],
@@ -243,7 +243,7 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
         name=op.name,
         kind=op.kind,
         part=op.part,
-        of=op.of or op.name,
+        of=op.forward_op or op.name,
         arithmetic_j=multiply_adds * sum(energy_figures.operation_j[dtype]) * scale,
         register_j=register_bytes * energy_figures.register_j_per_byte * scale,
         buffer_j=buffer_bytes * energy_figures.sram_j_per_byte[hierarchy.buffer_kb] * scale,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from steptime.core.graph import Attrs, Graph, Op
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.network.ops import products_of, window_of
 from steptime.network.ops.table import Specs
 
@@ -102,8 +102,8 @@ def _convolution_sizes(kind: str, specs: Specs, attrs: Attrs) -> _LayerSizes | N
     groups = settings.get("groups", 1)
     return _LayerSizes(
         # What all windows cover together: the file has no padding.
-        image_height=reach(rows, height, row_stride),
-        image_width=reach(columns, width, column_stride),
+        image_height=covered_size(rows, height, row_stride),
+        image_width=covered_size(columns, width, column_stride),
         filter_height=height,
         filter_width=width,
         channels=channels,

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.graph import Attr, Attrs, Graph, TensorSpec, frozen
+from steptime.core.graph import Attrs, Graph, TensorSpec, freeze_attrs
 from steptime.network.ops import products_of
 from steptime.network.ops.table import ShapeError, Specs
 
@@ -184,14 +184,11 @@ def conv2d(
     """
     for size in (*x, *w):
         _check_size("a dimension", size)
-    attrs: dict[str, Attr] = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "groups": groups,
-    }
+    attrs = freeze_attrs(
+        {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    )
     try:
-        return _run_op(array, "conv2d", (TensorSpec(x), TensorSpec(w)), frozen(attrs), dataflow)
+        return _run_op(array, "conv2d", (TensorSpec(x), TensorSpec(w)), attrs, dataflow)
     except ShapeError as error:
         raise InputError(str(error)) from error
 

@@ -99,7 +99,7 @@ class BatchWalk(ABC):
                     self.b, value, batch_axis, name=value
                 )
             else:
-                self.value_by_name[name] = value.repeated(batch_axis, self.batches.new_batch)
+                self.value_by_name[name] = value.repeat(batch_axis, self.batches.new_batch)
 
     def make_batch_error(
         self, location: str, fault: str, values_read: Sequence[str]
@@ -232,7 +232,7 @@ def find_batch_axes(
     Raises:
         FixedBatchError: if no choice makes the file fit another batch.
     """
-    if not (batches.differ and batches.is_fixed):
+    if not (batches.differs_from_file and batches.is_fixed):
         return batches
     search_result = source.memoise(
         find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk_file), memo_key

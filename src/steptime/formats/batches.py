@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from steptime.core.errors import shorten
-from steptime.core.units import counted, first_of
+from steptime.core.units import first_of, format_count
 from steptime.formats import elements
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -36,7 +36,7 @@ class Batches:
     batch_axes: BatchAxes = field(default_factory=dict)
 
     @property
-    def differ(self) -> bool:
+    def differs_from_file(self) -> bool:
         """Whether the graph is built for another batch than the file's."""
         return self.file_batch != self.new_batch
 
@@ -53,7 +53,7 @@ class Batches:
         Raises:
             ShapeError: if no shape has as many elements as `input_shape`.
         """
-        if not self.differ:
+        if not self.differs_from_file:
             return tuple(file_view_shape)
         shape = infer_view_shape(file_input_shape, input_shape, file_view_shape, self.file_batch)
         if shape is None:
@@ -81,7 +81,7 @@ class Batches:
             follows_batch: whether the file computes the sizes from its batch, so that
                 `file_expanded` has the new batch already.
         """
-        if not self.differ:
+        if not self.differs_from_file:
             return tuple(file_expanded)
         new_axis_count = len(file_expanded) - len(shape)
         aligned_shape = (*(1,) * new_axis_count, *shape)  # as many axes as the expanded value
@@ -172,7 +172,7 @@ class Batches:
         """
         # with a batch of one nothing tells a product for each example from one for the step
         states_single_example = self.is_fixed and self.file_batch == 1
-        if not (states_single_example and self.differ):
+        if not (states_single_example and self.differs_from_file):
             return []
         input_dependent = {*b.inputs}
         constant_products: list[str] = []
@@ -183,7 +183,7 @@ class Batches:
                 constant_products.append(op.name)
         if not constant_products:
             return []
-        count = counted(len(constant_products), "product")
+        count = format_count(len(constant_products), "product")
         products = f"{count} of constants alone ({first_of(constant_products, 2)})"
         return [f"exported for batch 1: {products}, counted once a step, not for each example"]
 

@@ -18,7 +18,6 @@ from steptime.formats.tensors import (
     is_weight_or_buffer,
     order_by_size,
 )
-from steptime.network.layers import dense
 from steptime.network.layers.blocks import ACTIVATIONS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS, function_of
@@ -34,7 +33,7 @@ UNARY = (  # functions of one operand, whatever they are counted as
 PRODUCTS = ("matmul", *BIAS_AXES)
 
 
-def op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
+def append_op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
     """Append an op under a name that is free, and return its first output."""
     return b.append(b.full_path(free_name(b, name)), kind, inputs, **attrs)[0]
 
@@ -52,7 +51,7 @@ def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     source = view.inputs[0] if view else x
     if b.shape(source) == new_shape:
         return source
-    return op(b, "reshape", source, name=name, shape=new_shape)
+    return append_op(b, "reshape", source, name=name, shape=new_shape)
 
 
 def squeeze(b: Builder, x: str, axes: Sequence[int], name: str) -> str:
@@ -88,7 +87,9 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
             source = earlier_transpose.inputs[0]
             source_order = tuple(earlier_order[axis] for axis in source_order)
     keeps_order = source_order == tuple(range(len(b.shape(source))))
-    return source if keeps_order else op(b, "transpose", source, name=name, order=source_order)
+    if keeps_order:
+        return source
+    return append_op(b, "transpose", source, name=name, order=source_order)
 
 
 def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
@@ -98,13 +99,15 @@ def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     new_shape = tuple(
         old_shape[axis - new_axis_count] if size == -1 else size for axis, size in enumerate(shape)
     )
-    return x if old_shape == new_shape else op(b, "broadcast", x, name=name, shape=new_shape)
+    return x if old_shape == new_shape else append_op(b, "broadcast", x, name=name, shape=new_shape)
 
 
 def cast(b: Builder, x: str, dtype: str, name: str) -> str:
     """Return `x` in another element type; a cast to a wider float and back is none."""
     source = find_narrow_source(b, x, dtype)
-    return source if b.tensors[source].dtype == dtype else op(b, "cast", x, name=name, dtype=dtype)
+    if b.tensors[source].dtype == dtype:
+        return source
+    return append_op(b, "cast", x, name=name, dtype=dtype)
 
 
 def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step: int = 1) -> str:
@@ -116,7 +119,7 @@ def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step
     source = x
     if stride < 0:  # the same elements of the reversed axis, by a positive stride
         element_count = len(range(first, end, stride))
-        source = op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
+        source = append_op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
         stride = -stride
         first = size - 1 - first
         end = first + (element_count - 1) * stride + 1  # behind the last element
@@ -124,7 +127,7 @@ def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step
     if takes_all:
         return source
     attrs = {"step": stride} if stride != 1 else {}
-    return op(b, "slice", source, name=name, axis=axis, start=first, stop=end, **attrs)
+    return append_op(b, "slice", source, name=name, axis=axis, start=first, stop=end, **attrs)
 
 
 def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
@@ -153,7 +156,9 @@ def concat(b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
     """Return tensors joined along `axis`; one alone is itself."""
     require(bool(tensors), f"{name}: nothing to join")
     axis = axis_of(b, tensors[0], axis)
-    return tensors[0] if len(tensors) == 1 else op(b, "concat", *tensors, name=name, axis=axis)
+    if len(tensors) == 1:
+        return tensors[0]
+    return append_op(b, "concat", *tensors, name=name, axis=axis)
 
 
 def pad(
@@ -171,12 +176,12 @@ def pad(
     rank = len(b.shape(x))
     has_padded_axes = rank > 2  # modes but `constant` pad axes behind the first two
     if mode == "constant" or has_padded_axes:
-        return op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
+        return append_op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
     new_axis_count = 3 - rank
     new_axis_sizes = (1,) * new_axis_count
     new_axis_pads = (0, 0) * new_axis_count
     image = reshape(b, x, (*new_axis_sizes, *b.shape(x)), f"{name}/axes")
-    padded = op(b, "pad", image, name=name, pads=(*new_axis_pads, *pads), **attrs)
+    padded = append_op(b, "pad", image, name=name, pads=(*new_axis_pads, *pads), **attrs)
     return reshape(b, padded, b.shape(padded)[new_axis_count:], f"{name}/reshape")
 
 
@@ -208,7 +213,7 @@ def pointwise(
     function, operands = simplify_clamp(b, function, operands, low, high)
     if function in FUNCTIONS_WITH_KIND:
         kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
-        return op(b, kind, tensors[0], name=name, **kind_attrs)
+        return append_op(b, kind, tensors[0], name=name, **kind_attrs)
     operand_count = len(function_of(function).gradients)
     require(len(operands) == operand_count, f"{name}: {function} of {len(operands)} operands")
     operands = _cast_integers(b, function, operands, name)
@@ -221,7 +226,7 @@ def pointwise(
     inputs = place_operands(b, operands, attrs, name)
     if parameter is not None:
         attrs["scalar"] = clip_to_finite(b, parameter)
-    return op(b, "pointwise", *inputs, name=name, **attrs)
+    return append_op(b, "pointwise", *inputs, name=name, **attrs)
 
 
 def _cast_integers(
@@ -252,7 +257,7 @@ def _append_dedicated_kind(
         return None
     x, y = str(operands[0]), str(operands[1])
     if function == "maximum" and b.shape(x) == b.shape(y):
-        return op(b, function, x, y, name=name)
+        return append_op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
     is_commutative = function != "sub"
@@ -271,7 +276,7 @@ def _append_dedicated_kind(
     shape = b.shape(x)
     short_shape = b.shape(y)
     is_end_of_shape = short_shape == shape[len(shape) - len(short_shape) :]
-    return op(b, function, x, y, name=name) if is_end_of_shape else None
+    return append_op(b, function, x, y, name=name) if is_end_of_shape else None
 
 
 def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
@@ -306,7 +311,7 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     if not (ends_as_bias and has_size_of_bias):
         return None
     bias = reshape(b, y, (width,), f"{name}/vector")
-    return op(b, "bias", x, bias, name=name, axis=bias_axis if axes_after else -1)
+    return append_op(b, "bias", x, bias, name=name, axis=bias_axis if axes_after else -1)
 
 
 def select_by_mask(b: Builder, condition: str, x: Operand, y: Operand, name: str) -> str:
@@ -334,12 +339,12 @@ def reduce(
     if function == "mean":  # over pixels or over all axes it has a kind of its own
         is_over_pixels = rank == 4 and reduced_axes == (2, 3)
         if is_over_pixels:
-            y = op(b, "global_avg_pool", x, name=name)
+            y = append_op(b, "global_avg_pool", x, name=name)
             return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
         is_over_all_axes = len(reduced_axes) == rank
         if is_over_all_axes and not keep:
-            return op(b, "mean", x, name=name)
-    return op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
+            return append_op(b, "mean", x, name=name)
+    return append_op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
 
 
 def _compose_reduction(
@@ -360,7 +365,7 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
     takes_rows_of_matrix = len(b.shape(x)) == 2 and axis == 0
     if takes_rows_of_matrix and is_float(b, x):
         return embedding(b, indices, x, name)
-    return op(b, "gather", x, indices, name=name, axis=axis)
+    return append_op(b, "gather", x, indices, name=name, axis=axis)
 
 
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
@@ -377,13 +382,7 @@ def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     if are_positions and id_count <= b.shape(table)[0]:
         rows = slice_(b, table, axis=0, start=0, stop=id_count, name=f"{name}/rows")
         return reshape(b, rows, (*shape, b.shape(table)[1]), name)
-    return op(b, "embedding", ids, table, name=name)
-
-
-def dropout(b: Builder, x: str, p: float, name: str) -> str:
-    """Return `x` with a share dropped in training."""
-    require(0 <= p < 1, f"{name}: dropout of {p}")
-    return dense.dropout(b, x, p, free_name(b, name))
+    return append_op(b, "embedding", ids, table, name=name)
 
 
 def softmax(b: Builder, x: str, axis: int, name: str, log: bool = False) -> str:
@@ -394,7 +393,7 @@ def softmax(b: Builder, x: str, axis: int, name: str, log: bool = False) -> str:
     order = (*other_axes, axis)
     inverse_order = [order.index(original_axis) for original_axis in range(rank)]
     axis_last = transpose(b, x, order, f"{name}/last")
-    y = op(b, "softmax", axis_last, name=name)
+    y = append_op(b, "softmax", axis_last, name=name)
     if log:
         y = pointwise(b, "log", y, name=f"{name}/log")
     return transpose(b, y, inverse_order, f"{name}/back")

@@ -13,7 +13,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
 from steptime.core.json_types import JsonValue
-from steptime.core.signatures.typed import typed
+from steptime.core.signatures.typed import convert_table
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Phase
 from steptime.formats import READ_ERRORS, Source, describe_error
@@ -113,7 +113,7 @@ def _check_file(table: object, place: str) -> _GraphFile:
         raise InputError(
             f"{place}: version {shorten(version)} of a graph; this steptime reads {VERSION}"
         )
-    file = typed(table, _GraphFile, place)
+    file = convert_table(table, _GraphFile, place)
     precision(file.dtype)
     for name, (dtype, _) in file.tensors.items():
         if dtype not in SIZE_BYTES:

@@ -1,7 +1,7 @@
 """How heads of attention, `[n, heads, length, width]`, are joined, and repeated where shared."""
 
 from steptime.core.graph import Op
-from steptime.formats.elements import op, reshape, transpose
+from steptime.formats.elements import append_op, reshape, transpose
 from steptime.formats.tensors import find_producer
 from steptime.network.ops.builder import Builder
 
@@ -78,5 +78,5 @@ def repeat_heads(b: Builder, x: str, times: int, name: str) -> str:
     """Return `[n, g, m, d] -> [n, g*times, m, d]`: each head follows itself `times` times."""
     n, groups, length, width = b.shape(x)
     upright = reshape(b, x, (n, groups, 1, length, width), f"{name}/apart")
-    repeated = op(b, "tile", upright, name=f"{name}/repeat", times=(1, 1, times, 1, 1))
+    repeated = append_op(b, "tile", upright, name=f"{name}/repeat", times=(1, 1, times, 1, 1))
     return reshape(b, repeated, (n, groups * times, length, width), f"{name}/reshape")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from steptime.core.graph import Op
 from steptime.core.units import first_of
-from steptime.formats.elements import op, transpose
+from steptime.formats.elements import append_op, transpose
 from steptime.formats.tensors import find_unflattened, index_readers, is_float
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
@@ -69,10 +69,10 @@ def _add_mean_losses(b: Builder, outputs: Sequence[str]) -> str:
         elif number == 0:
             means.append(mean_loss(b, output))
         else:
-            means.append(op(b, "mean", output, name=f"loss{number}"))
+            means.append(append_op(b, "mean", output, name=f"loss{number}"))
     loss = means[0]
     for number, mean in enumerate(means[1:], start=1):
-        loss = op(b, "add", loss, mean, name=f"loss_sum/{number}")
+        loss = append_op(b, "add", loss, mean, name=f"loss_sum/{number}")
     return loss
 
 

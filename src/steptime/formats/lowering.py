@@ -12,10 +12,11 @@ from functools import partial
 from typing import Literal
 
 from steptime.core.graph import Attr
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.formats import elements
 from steptime.formats.tensors import axis_of, find_unflattened, free_name, is_weight_or_buffer
 from steptime.formats.windows import resolve_padding
+from steptime.network.layers import dense
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
 
@@ -28,9 +29,9 @@ def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
         return elements.reshape(b, y, (b.shape(x)[0], b.shape(y)[-1]), f"{name}/rows")
     is_vector = len(b.shape(x)) <= 1
     rows = elements.reshape(b, x, (1, -1), f"{name}/row") if is_vector else x
-    y = elements.op(b, "linear", rows, w, name=name)
+    y = elements.append_op(b, "linear", rows, w, name=name)
     if bias:
-        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
+        y = elements.append_op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
     if not is_vector:
         return y
     _, *vector_shape = b.shape(y)
@@ -53,7 +54,7 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     y_is_vector = y_rank == 1
     rows = elements.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
     columns = elements.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
-    product = elements.op(b, "matmul", rows, columns, name=name)
+    product = elements.append_op(b, "matmul", rows, columns, name=name)
     # an axis that was added to a vector is dropped again
     *batch_sizes, row_count, column_count = b.shape(product)
     row_axis = () if x_is_vector else (row_count,)
@@ -143,9 +144,9 @@ def convolution(
             image_padding = _compute_crop(full_sizes, _with_height_size(size))
         else:
             attrs["output_size"] = _crop_sizes(full_sizes, image_padding)
-    y = elements.op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
+    y = elements.append_op(b, kind, image, filters, name=name, padding=image_padding, **attrs)
     if bias:
-        y = elements.op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
+        y = elements.append_op(b, "bias", y, bias, name=f"{name}/bias", axis=1)
     return _restore_sequence(b, y, x, name)
 
 
@@ -172,7 +173,7 @@ def _compute_transposed_sizes(
         strict=True,
     )
     return [
-        reach(inner_size, kernel_size, axis_stride, axis_dilation) + extra_size
+        covered_size(inner_size, kernel_size, axis_stride, axis_dilation) + extra_size
         for inner_size, kernel_size, axis_stride, axis_dilation, extra_size in axes
     ]
 
@@ -221,7 +222,7 @@ def pool(
         "padding": _with_height_padding(padding),
     }
     image = _view_as_image(b, x, name)
-    y = elements.op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
+    y = elements.append_op(b, f"{kind}_pool{len(window)}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -259,7 +260,7 @@ def adaptive_pool(
     sizes = f"{list(input_sizes)} to {list(output_sizes)}"
     require(min(kernel) >= 1, f"{name}: pooling of {sizes}")
     attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0) * axis_count}
-    y = elements.op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
+    y = elements.append_op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
     return _restore_sequence(b, y, x, name)
 
 
@@ -272,8 +273,14 @@ def resize(
     if output_sizes == b.shape(image)[2:]:
         return x
     attrs: dict[str, Attr] = {"align_corners": True} if align_corners else {}
-    y = elements.op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
+    y = elements.append_op(b, "resize2d", image, name=name, size=output_sizes, mode=mode, **attrs)
     return _restore_sequence(b, y, x, name)
+
+
+def dropout(b: Builder, x: str, p: float, name: str) -> str:
+    """Return `x` with a share dropped in training."""
+    require(0 <= p < 1, f"{name}: dropout of {p}")
+    return dense.dropout(b, x, p, free_name(b, name))
 
 
 def _weight_or_new_buffer(b: Builder, tensor: str, width: int, name: str) -> str:
@@ -303,7 +310,9 @@ def batch_norm(
     ]
     # None: as the phase of the graph
     uses_batch_statistics = b.training if training is None else training
-    return elements.op(b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics)
+    return elements.append_op(
+        b, "batch_norm", x, *vectors, name=name, training=uses_batch_statistics
+    )
 
 
 def layer_norm(
@@ -323,7 +332,7 @@ def layer_norm(
     for suffix, tensor in tensor_by_suffix.items():
         norm_weight = _weight_or_new_buffer(b, tensor, width, f"{name}/{suffix}")
         vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
-    y = elements.op(b, kind, flat, *vectors, name=name)
+    y = elements.append_op(b, kind, flat, *vectors, name=name)
     return elements.reshape(b, y, shape, f"{name}/reshape")
 
 
@@ -341,7 +350,7 @@ def group_norm(
     attrs: dict[str, Attr] = {"groups": channels if groups is None else groups}
     if is_instance_norm:
         attrs["instance"] = True
-    return elements.op(b, "group_norm", x, scale, shift, name=name, **attrs)
+    return elements.append_op(b, "group_norm", x, scale, shift, name=name, **attrs)
 
 
 def topk(b: Builder, x: str, k: int, axis: int, name: str, largest: bool = True) -> tuple[str, str]:

@@ -67,7 +67,7 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
     inputs = (mixture.tokens, logits, up, down, *mixture.biases)
     attrs: dict[str, Attr] = {"per_token": experts_per_token, "activation": activation}
-    mixed = elements.op(b, "experts", *inputs, name=name, **attrs)
+    mixed = elements.append_op(b, "experts", *inputs, name=name, **attrs)
     return elements.reshape(b, mixed, (token_count, width), f"{name}/rows")
 
 

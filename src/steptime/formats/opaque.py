@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Attr, Op, TensorSpec, frozen
-from steptime.core.units import counted, first_of
+from steptime.core.graph import Attr, Op, TensorSpec, freeze_attrs
+from steptime.core.units import first_of, format_count
 from steptime.formats.linear_algebra import OpWork
 from steptime.formats.tensors import free_name
 from steptime.network.ops import cost_of
@@ -94,7 +94,7 @@ class UnpricedOps:
         unknown_bytes = sum(moved_bytes_by_name[name] for name in unknown_ops)
         share = unknown_bytes / max(1, sum(moved_bytes_by_name.values()))
         kind_list = first_of(dict.fromkeys(self.file_name_by_op[name] for name in unknown_ops), 3)
-        ops = counted(len(unknown_ops), "op")
+        ops = format_count(len(unknown_ops), "op")
         notes = [f"{ops} of unknown work ({kind_list}): priced by bytes, {share:.0%} of the step's"]
         may_hold_products = any(name in moved_bytes_by_name for name in self.possible_products)
         if share > INCOMPARABLE_SHARE or may_hold_products:
@@ -108,7 +108,7 @@ class UnpricedOps:
             file_name for name, file_name in self.file_name_by_op.items() if name in op_names
         ]
         if file_names:
-            ops = f"{counted(len(file_names), 'op')} of unknown work"
+            ops = f"{format_count(len(file_names), 'op')} of unknown work"
             kind_list = first_of(dict.fromkeys(file_names), 3)
             raise InputError(
                 f"{file_label}: {ops} ({kind_list}); without --strict they count by bytes"
@@ -165,5 +165,5 @@ def float_type(b: Builder, inputs: Sequence[str]) -> str:
 def _moved_bytes(b: Builder, op: Op) -> int:
     input_specs = tuple(b.tensors[name] for name in op.inputs)
     output_specs = tuple(b.tensors[name] for name in op.outputs)
-    _flop, moved_bytes = cost_of(op.kind, input_specs, frozen(op.attrs), output_specs)
+    _flop, moved_bytes = cost_of(op.kind, input_specs, freeze_attrs(op.attrs), output_specs)
     return moved_bytes

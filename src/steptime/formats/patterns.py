@@ -289,7 +289,7 @@ def apply_rotary(b: Builder, x: str, width: int, name: str) -> str:
     if table not in b.tensors:
         b.buffer(table_name, (length, width))
     tokens = join_heads(b, x, name)
-    rotated = elements.op(b, "rotary", tokens, table, name=name, head_width=head_width)
+    rotated = elements.append_op(b, "rotary", tokens, table, name=name, head_width=head_width)
     return split_heads(b, rotated, heads, name)
 
 

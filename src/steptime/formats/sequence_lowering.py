@@ -7,7 +7,7 @@ from typing import NamedTuple
 from steptime.core.graph import Attr
 from steptime.formats import elements as el
 from steptime.formats.heads import find_shared_heads, join_heads, repeat_heads, split_heads
-from steptime.formats.lowering import matmul
+from steptime.formats.lowering import dropout, matmul
 from steptime.formats.tensors import free_name
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
@@ -67,7 +67,7 @@ def attention(
         attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
         if window:
             attrs["window"] = window
-        output = el.op(b, "attention", *inputs, name=name, **attrs)
+        output = el.append_op(b, "attention", *inputs, name=name, **attrs)
         return split_heads(b, output, heads, name)
     if kv_heads != heads:
         repeats = heads // kv_heads
@@ -152,7 +152,7 @@ def recurrent(
         x = el.concat(b, outputs, axis=2, name=f"{layer_name}/join")
         is_last_layer = layer == layers - 1
         if not is_last_layer:
-            x = el.dropout(b, x, p, f"{layer_name}/dropout")
+            x = dropout(b, x, p, f"{layer_name}/dropout")
     states_by_layer = el.concat(b, last_states, axis=1, name=f"{name}/state")
     state = el.transpose(b, states_by_layer, (1, 0, 2), f"{name}/layers_first")
     return x if batch_first else el.transpose(b, x, (1, 0, 2), f"{name}/time_first"), state
@@ -194,17 +194,17 @@ def _append_direction(
     # the op reads biases: zeros where the layer has none
     while len(gate_weights) < GATE_WEIGHT_COUNT:
         gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
-    sequence = el.op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
-    y = el.op(b, cell, sequence, *gate_weights, *projection, name=name)
+    sequence = el.append_op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
+    y = el.append_op(b, cell, sequence, *gate_weights, *projection, name=name)
     # the op begins with zeros: `attach` reads the computed states and gives them a gradient
     if first_states:
         layer_states = [
             el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")
             for state, index in first_states
         ]
-        y = el.op(b, "attach", y, *layer_states, name=f"{name}/attach")
+        y = el.append_op(b, "attach", y, *layer_states, name=f"{name}/attach")
     length = b.shape(y)[1]
     last_state = el.slice_(b, y, axis=1, start=-1, stop=length, name=f"{name}/last")
     if is_backward:
-        y = el.op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
+        y = el.append_op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
     return y, last_state

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from steptime.core.windows import positions, tensorflow_padding
+from steptime.core.windows import count_positions, tensorflow_padding
 from steptime.formats import elements as el
 from steptime.formats.tensors import axis_of, free_name
 from steptime.network.ops.builder import Builder
@@ -46,7 +46,7 @@ def cut_windows(
     """
     axis = axis_of(b, x, axis)
     shape = b.shape(x)
-    count = positions(shape[axis], size, step, dilation=dilation)
+    count = count_positions(shape[axis], size, step, dilation=dilation)
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
     are_tiles = dilation == 1 and size == step
     if are_tiles:
@@ -55,7 +55,7 @@ def cut_windows(
         elements = el.slice_(b, x, axis, start=0, stop=shape[axis], name=f"{name}/some", step=step)
     else:  # elements of several windows, or of none
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
-        return el.op(b, "gather", x, indices, name=name, axis=axis)
+        return el.append_op(b, "gather", x, indices, name=name, axis=axis)
     windows_shape = (*shape[:axis], count, size, *shape[axis + 1 :])
     return el.reshape(b, elements, windows_shape, name)
 

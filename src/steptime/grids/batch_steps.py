@@ -92,14 +92,14 @@ class BatchSteps:
         peaks: list[int] = []
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
-            living_bytes = model.living(batch)  # of the tensors, at each moment of the step
+            living_bytes = model.living_bytes(batch)  # of the tensors, at each moment of the step
             peak_bytes = max(living_bytes)
             peaks.append(peak_bytes)
             # What the allocator reserves beyond the tensors.
             self._built_blocks.append(model.blocks(peak_bytes, batch))
             # Its kernels are cached while its graph is at hand.
             if len(self.batches) <= MAX_LOWERED_BATCHES:
-                model.lowered(batch)
+                model.lower_step(batch)
         return peaks
 
     @cached_property
@@ -149,7 +149,7 @@ class BatchSteps:
         self.graphs.setdefault(key, graph)
         self.remark_keys.append(key)
 
-    def under(self, model: StepModel) -> BatchSteps:
+    def for_model(self, model: StepModel) -> BatchSteps:
         """Return the steps as the stack of a model's device runs them, in its data type."""
         key = _step_key(model)
         if key not in self._under:
@@ -158,7 +158,7 @@ class BatchSteps:
 
     def needed_bytes(self, model: StepModel) -> list[int]:
         """Return the memory that a process needs of a model's device at each batch."""
-        steps = self.under(model)
+        steps = self.for_model(model)
         # What a process needs beside its tensors and blocks.
         empty = model.process_memory.needs(peak_bytes=0, blocks_bytes=0)
         process_bytes = np.array(steps.peak_bytes) + empty.total_bytes
@@ -173,7 +173,7 @@ class BatchSteps:
 
     def remarks(self, model: StepModel) -> list[tuple[str, ...]]:
         """Return the remarks of each batch on a model's device."""
-        steps = self.under(model)
+        steps = self.for_model(model)
         remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
         remarks = [remarks_by_key[key] for key in steps.keys_of_batches()]
         needed_bytes = self.needed_bytes(model)
@@ -193,7 +193,7 @@ class BatchSteps:
         Raises:
             InputError: as a prediction does, for the first device that has no peak for the dtype.
         """
-        steps_of_models = [self.under(model) for model in models]
+        steps_of_models = [self.for_model(model) for model in models]
         if any(steps is not self for steps in steps_of_models):
             return _spans_by_steps(steps_of_models, models)
         # New pages of a CPU and states on the host make times that do not grow linearly.

@@ -55,7 +55,7 @@ def largest_batch(
     return fitting
 
 
-def doubling(largest: int, growth: int = 2) -> list[int]:
+def list_doubling_batches(largest: int, growth: int = 2) -> list[int]:
     """Return 1, 2, 4, ... (powers of `growth`) up to the largest batch, and the largest."""
     batches = [1]
     while growth * batches[-1] <= largest:
@@ -75,7 +75,7 @@ def growth_for(op_count: int) -> int:
     return int(2 ** max(1, doublings))
 
 
-def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
+def find_knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
     """Return the least batch that has 90 % of the best speed, in examples a second.
 
     Batches of 1, 2, 4 and 8 in 1, 1, 2 and 4 s: at 2 examples a second from 2 on, so 2.

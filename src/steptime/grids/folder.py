@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Self
 
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
 from steptime.grids.replicas import predict_replicas
 from steptime.grids.step_records import Place, predict_records
@@ -94,7 +94,7 @@ def predict_folder(
         raise InputError(f"{folder}: holds no step that was measured or published")
     takes_stack = "stack" in cost_model(method).options
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        for record in watched(list(steps_by_key.values()), "networks"):
+        for record in track_progress(list(steps_by_key.values()), "networks"):
             step_options = dict(options)
             if takes_stack:
                 # The stack that ran the step, unless the user names another.

@@ -90,13 +90,13 @@ def grid(
         # Where no option names a stack, each device has its usual one (`assumes`).
         model = StepModel(workload, devices[0], link, method, options, assumes=True)
         steps = BatchSteps(model, batches or (workload.batch_per_replica,))
-        models_on_devices = [model.on(device) for device in devices]
+        models_on_devices = [model.with_device(device) for device in devices]
         spans = _price_devices(steps, models_on_devices)
         # Single devices that cannot run the step have cells with the reason.
         if all(isinstance(span, InputError) for span in spans):
             raise spans[-1]  # type: ignore[misc]  # the last refusal
         for model_on_device, span in zip(models_on_devices, spans, strict=True):
-            device_steps = steps.under(model_on_device)
+            device_steps = steps.for_model(model_on_device)
             if isinstance(span, Span):
                 yield from _priced_cells(model_on_device, device_steps, span, replicas)
             else:

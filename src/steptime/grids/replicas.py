@@ -102,7 +102,7 @@ def data_parallel(
     n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` and `no_link` do.
     """
     sync = exchange or Sync()
-    if sync.overlap and model.lowered().by_layer:
+    if sync.overlap and model.lower_step().by_layer:
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
 
@@ -153,7 +153,7 @@ def data_parallel(
     return tuple(rows)
 
 
-def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
+def list_unprofitable_counts(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     """Return the numbers of replicas that are not worth the devices that each adds to the last.
 
     `throughputs` are pairs of replicas and examples/s. From one number to the next, throughput
@@ -366,7 +366,7 @@ def _model_of_rank(
         overlap=overlap and exchange.overlaps,
         assumes=True,  # the usual stack of the device where no option names one
     )
-    if exchange.shards and model.lowered().by_layer:
+    if exchange.shards and model.lower_step().by_layer:
         raise InputError(f"{method}: no shards where steps are counted by layers")
     return model
 

@@ -9,7 +9,7 @@ from itertools import repeat
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
@@ -56,7 +56,7 @@ def predict_records(
         network_key = replace(workload, batch_per_replica=1).key
         workloads_by_network.setdefault(network_key, []).append(workload)
     dtypes = dict.fromkeys(dtype for _, dtype in places)
-    for workloads_of_network in watched(list(workloads_by_network.values()), "networks"):
+    for workloads_of_network in track_progress(list(workloads_by_network.values()), "networks"):
         network = workloads_of_network[0]
         batches = list(dict.fromkeys(step.batch_per_replica for step in workloads_of_network))
         for dtype in dtypes:
@@ -76,8 +76,8 @@ def _predict_devices(
     work_by_steps: dict[BatchSteps, list[dict[str, float]]] = {}  # devices may share their graphs
     for device in devices:
         try:
-            model = steps.model.on(device)
-            device_steps = steps.under(model)
+            model = steps.model.with_device(device)
+            device_steps = steps.for_model(model)
             if device_steps not in work_by_steps:
                 work_by_steps[device_steps] = _count_work(device_steps)
             yield from _device_records(model, device_steps, work_by_steps[device_steps])

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from steptime.core.signatures.typed import Texts, typed
-from steptime.core.spelling import underscored
-from steptime.core.toml_files import packaged
+from steptime.core.signatures.typed import Texts, convert_table
+from steptime.core.spelling import to_snake_case
+from steptime.core.toml_files import read_packaged_toml
 
 if TYPE_CHECKING:  # a datasheet asks for traits itself
     from steptime.hardware.datasheet import Datasheet
@@ -111,7 +111,7 @@ class Architectures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 @cache
 def architectures() -> Architectures:
     """Read `data/architectures.toml`, once while the program runs."""
-    return typed(packaged(FILE), Architectures, FILE)
+    return convert_table(read_packaged_toml(FILE), Architectures, FILE)
 
 
 @cache
@@ -142,4 +142,4 @@ def format_constant_suffixes(device: "Device") -> tuple[str, str]:
 
     A GeForce RTX 5090 has `blackwell_2` and `nvidia`, as in `workspace_blackwell_2_bytes`.
     """
-    return underscored(family_of(device)), underscored(device.datasheet.maker or "")
+    return to_snake_case(family_of(device)), to_snake_case(device.datasheet.maker or "")

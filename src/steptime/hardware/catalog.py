@@ -199,8 +199,8 @@ def _list_stack_and_base_files(path: Path) -> list[Path]:
 
 def _base_stack_name(table: Mapping[str, Any]) -> str:
     """Return the name of the stack that a stack's table is `like`, "" without one."""
-    like = table.get("like")
-    return like if isinstance(like, str) else ""
+    base_name = table.get("like")
+    return base_name if isinstance(base_name, str) else ""
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:

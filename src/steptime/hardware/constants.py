@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.signatures.typed import Text, Texts, struct, typed_values
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 
 class Constant(NamedTuple):
@@ -51,13 +51,13 @@ _CONSTANT_TABLE = struct("Constant", _FIELD_TYPES, ["value"])
 @cache
 def kinds_of_use(use: str) -> Mapping[str, str]:
     """Return the kind of each constant that a stack may have for a use, by full name."""
-    names_by_kind = packaged("constants.toml")[use]
+    names_by_kind = read_packaged_toml("constants.toml")[use]
     return {f"{use}.{name}": kind for kind, names in names_by_kind.items() for name in names}
 
 
-def uses() -> tuple[str, ...]:
+def stack_uses() -> tuple[str, ...]:
     """Return the uses that a stack may have constants for."""
-    return tuple(use for use in packaged("constants.toml") if use != "neutral")
+    return tuple(use for use in read_packaged_toml("constants.toml") if use != "neutral")
 
 
 def split_flags(
@@ -102,7 +102,7 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
     """
     constants: dict[str, Constant] = {}
     for form, rows in table.items():
-        kinds = kinds_of_use(form) if form in uses() else {}
+        kinds = kinds_of_use(form) if form in stack_uses() else {}
         # A constant without a form's name stands directly in its table.
         row_by_name = rows if isinstance(rows, Mapping) else {"": rows}
         for name, row in row_by_name.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware.architectures import architectures
 
 GB = 1e9
@@ -101,7 +101,9 @@ class Datasheet:
     def _usual_usable_share(self, memory_bytes: float) -> float:
         """Return the share of a memory that programs have on the maker's devices of this kind."""
         # The table has the usable GiB for each GB that is sold; an unlisted maker sells plain GB.
-        gib_share_by_type = packaged("usable.toml").get(self.maker or "", {"other": GB / GIB})
+        gib_share_by_type = read_packaged_toml("usable.toml").get(
+            self.maker or "", {"other": GB / GIB}
+        )
         is_small = memory_bytes < gib_share_by_type.get("small_GB", 0) * GB
         if is_small:
             gib_share = gib_share_by_type["small"]

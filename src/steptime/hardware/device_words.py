@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.datasheet import GB
 from steptime.hardware.device import Device
@@ -25,7 +25,7 @@ MAX_VARIANTS = 6  # in a message
 
 def aliases() -> Mapping[str, str]:
     """Return the short names, each with the name of the one device that it stands for."""
-    return packaged(f"devices/{ALIASES_FILE.name}")
+    return read_packaged_toml(f"devices/{ALIASES_FILE.name}")
 
 
 def short_names() -> dict[str, str]:

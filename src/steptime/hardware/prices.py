@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.signatures.typed import Figure, Text, Texts, typed
+from steptime.core.signatures.typed import Figure, Text, Texts, convert_table
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 from steptime.hardware.file_cache import read_cached
@@ -64,7 +64,7 @@ def format_offer(offer: str | None, date: str | None) -> str:
     return NO_PRICE if offer is None else f"{offer}, {date}"
 
 
-def offers(path: Path | None = None) -> list[Offer]:
+def read_offers(path: Path | None = None) -> list[Offer]:
     """Return the offers of a price file, or of all shipped ones.
 
     Raises `InputError` for a file that holds no prices, and for an unknown device.
@@ -73,10 +73,10 @@ def offers(path: Path | None = None) -> list[Offer]:
     return [offer for price_path in paths for offer in read_cached(price_path, offers_of)]
 
 
-def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
+def cheapest(offers: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of the lowest price by device."""
     cheapest_by_device: dict[str, Offer] = {}
-    for offer in of:
+    for offer in offers:
         cheapest_offer = cheapest_by_device.get(offer.device)
         if cheapest_offer is None or offer.price < cheapest_offer.price:
             cheapest_by_device[offer.device] = offer
@@ -88,7 +88,7 @@ def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
 
     Raises `InputError` for an unknown key, a missing one, and an unknown device.
     """
-    file = typed(table, _PriceFile, source_name)
+    file = convert_table(table, _PriceFile, source_name)
     device_offers = []
     for number, row in enumerate(file.offers, start=1):
         place = f"{source_name}: offer {number}"

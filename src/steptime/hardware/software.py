@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from steptime.core.errors import unknown
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.architectures import architectures, family_of
@@ -56,7 +56,7 @@ def defaults_for(
             in each of which a stack was the newest; of servers the present year.
         reads_words: whether the network is a language model; others may have their own family.
     """
-    table = packaged("software.toml")
+    table = read_packaged_toml("software.toml")
     question_kind = _name_question_kind(device, plan, per_node, use, reads_words)
     families = [
         name

@@ -16,7 +16,7 @@ from steptime.core.signatures.typed import (
     typed_values,
 )
 from steptime.hardware.constants import Constant, constants_from_table, kinds_of_use
-from steptime.hardware.constants import uses as uses_of_stacks
+from steptime.hardware.constants import stack_uses as uses_of_stacks
 
 
 class Execution(NamedTuple):
@@ -93,9 +93,9 @@ class Stack:
         compile: whether the backend compiles.
         master_weights: whether mixed precision computes with weights in 16 bit beside the
             optimizer's own, and not by autocast.
-        trains: whether it trains; else it runs inference alone.
+        trains: whether it trains; else it only runs inference.
         since: the month ("2024-09") of which it is the state; "" without a date.
-        like: the stack that has all values that its file leaves out.
+        base: the stack whose values its file leaves out, the key `like` of the file.
         fitted_on: the rows that its constants of training were fitted on (`models`, `devices`,
             `most_devices`).
         on_cpu: by kind of op, what a prediction for a CPU leaves out.
@@ -121,7 +121,7 @@ class Stack:
     master_weights: bool = False
     trains: bool = True
     since: Text = ""
-    like: Text = ""
+    base: Text = ""
     fitted_on: Mapping[str, Any] = field(default_factory=dict)
     on_cpu: Mapping[str, str] = field(default_factory=dict)
     tunes: tuple[str, ...] = ()
@@ -162,12 +162,13 @@ _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: 
 # names of constants that a stack for inference alone need not say
 _TRAINING_PREFIXES = ("host.update", "host.backward")
 _INHERITED_BY_ENTRY = ("joins", "kinds", "on_cpu")  # tables whose entries are inherited one by one
-_NOT_INHERITED = ("name", "source", "like")
+_NOT_INHERITED = ("name", "source", "base")
 
 _KEY_TYPES = get_type_hints(Stack, include_extras=True) | dict.fromkeys(
     ("kinds", *uses_of_stacks()), Mapping[str, Any]
 )
-_KEY_TYPES |= {"fuses": tuple[Literal["vector", "matrix"], ...], "unlike": Texts}
+_KEY_TYPES |= {"fuses": tuple[Literal["vector", "matrix"], ...], "like": Text, "unlike": Texts}
+del _KEY_TYPES["base"]  # a file calls it `like`
 _KEY_TYPES |= {"tunes": tuple[Literal[*TUNES], ...]}  # type: ignore[valid-type]  # names of a table
 _STACK_TABLE = struct("Stack", _KEY_TYPES | {"joins": Mapping[str, Texts]}, ["name", "source"])
 _EXECUTION_TABLE = struct("Execution", get_type_hints(Execution, include_extras=True), ["source"])
@@ -193,7 +194,7 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
             raise InputError(f"{place} must be a table, not {shorten(row)}")
         execution_by_kind[kind] = Execution(**typed_values(row, _EXECUTION_TABLE, place))
     uninherited_paths = values.pop("unlike", ())
-    values |= {"kinds": execution_by_kind}
+    values |= {"base": values.pop("like", ""), "kinds": execution_by_kind}
     # A use (`host`, `training`, `serving`, ...) is a table of constants.
     for use in uses_of_stacks():
         values[use] = constants_from_table({use: values.get(use, {})}, source)

@@ -6,7 +6,7 @@ from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from steptime.core.errors import check_choice
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 
@@ -35,7 +35,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     """
     if not link.topology or group < 2:
         return link
-    rows = packaged("topologies.toml")
+    rows = read_packaged_toml("topologies.toml")
     row = rows[check_choice("topology", link.topology, rows, link.name)]
     share = KINDS[row["kind"]](row, link, size, min(group, size))
     return link.faster(share.rate, share.hops).scale_bus(share.bus)
@@ -52,10 +52,10 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     can_close = size >= row.get("least", 0)
     closed_side = row["wraps"] if can_close else inf  # from this length on an axis closes
     if group == size:
-        group_sides = sides(group, axis_count)
+        group_sides = torus_axis_sizes(group, axis_count)
     else:
         # A part of the torus: a block within its sides.
-        group_sides = _group_sides(sides(size, axis_count), group)
+        group_sides = _group_sides(torus_axis_sizes(size, axis_count), group)
     long_sides = [side for side in group_sides if side > 1]
     # A closed axis passes messages both ways round, an open one has half of that.
     axis_rates = [1.0 if side >= closed_side else 0.5 for side in long_sides]
@@ -67,14 +67,14 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     return GroupShare(rate, hops)
 
 
-def sides(parts: int, axes: int) -> list[int]:
+def torus_axis_sizes(parts: int, axes: int) -> list[int]:
     """Return the sides of a torus of so many parts, as even as they can be, the longest last."""
     if axes == 1:
         return [parts]
     root = isqrt(parts) if axes == 2 else round(parts ** (1 / axes))
     candidates = range(max(1, root), 0, -1)  # 1 divides every number
     largest_divisor = next(side for side in candidates if parts % side == 0)
-    return sorted([largest_divisor, *sides(parts // largest_divisor, axes - 1)])
+    return sorted([largest_divisor, *torus_axis_sizes(parts // largest_divisor, axes - 1)])
 
 
 def _group_sides(torus_sides: list[int], group: int) -> list[int]:

@@ -38,7 +38,7 @@ def mcp(http: bool = False, port: kinds.Count | None = None) -> ServedAnswer:
     resources are devices, links, stacks and pages of the documents.
 
     Args:
-        http: Serve by streamable HTTP on the loopback instead.
+        http: Serve by streamable HTTP on 127.0.0.1 instead of stdin and stdout.
         port: With --http: the port. Default: 8765; 0 for a free one.
 
     Raises:

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from steptime import __version__
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.integrations import mcp_resources, mcp_tools
 from steptime.integrations.mcp_calls import CallWorkers, ToolError
 
@@ -150,7 +150,7 @@ def serve_http(port: int) -> None:
             )
             await uvicorn.Server(config).serve(sockets=[listener])
 
-    note(f"http://{HOST}:{listener.getsockname()[1]}{HTTP_PATH}")
+    print_note(f"http://{HOST}:{listener.getsockname()[1]}{HTTP_PATH}")
     with listener:
         anyio.run(serve)
 

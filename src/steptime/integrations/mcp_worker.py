@@ -48,14 +48,14 @@ def _read_calls(source: BinaryIO, calls: queue.SimpleQueue[bytes]) -> None:
 
 def answer_call(call: Any, replies: FileIO) -> Any:
     """Return the reply to a call, and write its progress."""
-    from steptime.core.progress import listening
+    from steptime.core.progress import report_progress_to
     from steptime.integrations.mcp_tools import call_tool
 
     def report(noun: str, finished: int, total: int) -> None:
         write_line(replies, {PROGRESS: [noun, finished, total]})
 
     try:
-        with listening(report):
+        with report_progress_to(report):
             return {ANSWER: call_tool(call["tool"], call["arguments"])}
     except (InputError, OutsideError) as error:
         return {ERROR: escape_controls(str(error))}

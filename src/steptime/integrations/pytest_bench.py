@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pytest
 
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.core.values import parse_count, parse_share
 from steptime.integrations.pytest_limits import (
     LIMIT_NAMES,
@@ -216,7 +216,7 @@ class Bench:
         step_text = describe_step(measured, bench_rounds.median_s)
         round_count = len(bench_rounds.medians_s)
         if round_count > FIRST_ROUNDS:
-            step_text += f" in {counted(round_count, 'round')}"
+            step_text += f" in {format_count(round_count, 'round')}"
         baseline = None if self._baseline_folder is None else self._baseline_folder / folder
         if baseline is None or not baseline.is_dir():
             folder_text = "" if baseline is None else f" in {baseline}"
@@ -348,9 +348,9 @@ def _describe_change(comparison: CompareAnswer) -> str:
     if not comparison.rows:
         return "; ".join(comparison.notes[:1]) or "not comparable with the baseline"
     row = comparison.rows[0]
-    change = f"{percent(row.ratio - 1, '+')} against the baseline"
+    change = f"{format_percent(row.ratio - 1, '+')} against the baseline"
     ratio_ends = [ratio for ratio in (row.ratio_low, row.ratio_high) if ratio is not None]
-    interval = " to ".join(percent(ratio - 1, "+") for ratio in ratio_ends)
+    interval = " to ".join(format_percent(ratio - 1, "+") for ratio in ratio_ends)
     return (
         f"{row.verdict or 'unsure'}: {change} ({interval})" if ratio_ends else f"unsure: {change}"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.units import percent, seconds, size
+from steptime.core.units import format_bytes, format_percent, format_seconds
 from steptime.core.values import parse_bytes, parse_number, parse_seconds
 
 if TYPE_CHECKING:
@@ -109,9 +109,11 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
         raise InputError("fits: quantised weights of a desktop server have no training step")
     verdict = judge_memory(answer.needed_bytes, usable_bytes, device).verdict
     word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict  # else yes or no
-    interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"
-    limit = "unknown memory" if usable_bytes is None else size(usable_bytes)
-    needs = f"needs {size(answer.needed_bytes)} ({interval}) of {limit} on {device.name}"
+    interval = (
+        f"{format_bytes(answer.needed_low_bytes)} to {format_bytes(answer.needed_high_bytes)}"
+    )
+    limit = "unknown memory" if usable_bytes is None else format_bytes(usable_bytes)
+    needs = f"needs {format_bytes(answer.needed_bytes)} ({interval}) of {limit} on {device.name}"
     return Verdict(word, f"{_shorten_module_file(answer.model)}, batch {answer.batch}: {needs}")
 
 
@@ -131,17 +133,17 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
         raise InputError("nothing was measured")
     factor, stated_s = _parse_max_step(limits.max_step or "")  # one of them is None
     limit_s = stated_s or 0.0  # a factor sets it below
-    limit_text = seconds(limit_s)
+    limit_text = format_seconds(limit_s)
     if factor is not None:
         prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
         if not isinstance(prediction, StepTime):
             raise InputError("several stacks have no single predicted time")
         limit_s = factor * prediction.step_s
-        predicted_text = f"{factor:g} times the predicted {seconds(prediction.step_s)}"
-        limit_text = f"{seconds(limit_s)}, {predicted_text}"
+        predicted_text = f"{factor:g} times the predicted {format_seconds(prediction.step_s)}"
+        limit_text = f"{format_seconds(limit_s)}, {predicted_text}"
     word = _compare_median(step_s, limit_s)
     excess_share = step_s.median / (limit_s or 1.0) - 1  # a limit of 0 would divide by 0
-    excess = f"; {percent(excess_share)} above the limit" if excess_share > 0 else ""
+    excess = f"; {format_percent(excess_share)} above the limit" if excess_share > 0 else ""
     line = f"{describe_step(measured)} of at most {limit_text} on {measured.platform}{excess}"
     return Verdict(word, line)
 
@@ -155,7 +157,7 @@ def describe_step(measured: RunAnswer, median_s: float | None = None) -> str:
     """
     if median_s is None and measured.step_s is not None:
         median_s = measured.step_s.median
-    text = "unknown" if median_s is None else seconds(median_s)
+    text = "unknown" if median_s is None else format_seconds(median_s)
     return f"{_shorten_module_file(measured.model)}, batch {measured.batch}: {text}"
 
 

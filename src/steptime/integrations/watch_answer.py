@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from steptime.core.answer import Answer
-from steptime.core.units import counted, percent, seconds, size
+from steptime.core.units import format_bytes, format_count, format_percent, format_seconds
 from steptime.integrations.watch_clock import StepSample
 from steptime.integrations.watch_prediction import WatchPrediction
 
@@ -38,12 +38,12 @@ class WatchAnswer(Answer, frozen=True, kw_only=True):
         step_count: number of timed steps, the first one left out.
         step_s: seconds of a step, its wait for input included; None without steps.
         low_s: lower end of the 95 % interval of `step_s`; None where unknown.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         input_share: share of the steps' time that waits for input; None without steps.
         examples_per_s: throughput of one process; None where unknown.
         predicted_s: predicted seconds of a step without waiting; None without a prediction.
         predicted_low_s: lower end of the interval of the prediction; None where unknown.
-        predicted_high_s: upper end of the same.
+        predicted_high_s: upper end of the 80 % interval of `predicted_s`.
         predicted_from: what the prediction was made from: export of the network, or trace of one
             step where it cannot be exported; None without a prediction.
         ratio: measured over predicted seconds; None without a prediction.
@@ -131,7 +131,7 @@ def judge_step(low_s: float | None, high_s: float | None, predicted: WatchPredic
 
     Args:
         low_s: lower end of the interval of the measured median.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         predicted: the prediction; one without an interval is a lower bound.
     """
     if low_s is None or high_s is None:
@@ -157,7 +157,7 @@ def describe_verdict(
     if predicted is not None:
         parts.append(_describe_ratio(step_s, verdict, predicted))
     if share is not None and share >= MIN_WAIT:
-        parts.append(f"{percent(share)} of the step waits for the loader")
+        parts.append(f"{format_percent(share)} of the step waits for the loader")
     if not parts and share is not None:  # without a prediction the wait is all that can be said
         return "no wait for the loader"
     return "; ".join(parts)
@@ -166,7 +166,7 @@ def describe_verdict(
 def describe_speed(step_s: float, batch: int | None, step_count: int) -> str:
     """Return `12.3 ms a step, 5,203 examples/s, over 200 steps`."""
     rate = "" if batch is None else f", {batch / step_s:,.4g} examples/s"
-    return f"{seconds(step_s)} a step{rate}, over {counted(step_count, 'step')}"
+    return f"{format_seconds(step_s)} a step{rate}, over {format_count(step_count, 'step')}"
 
 
 def describe_utilisation(step_s: float, predicted: WatchPrediction | None) -> str:
@@ -177,7 +177,7 @@ def describe_utilisation(step_s: float, predicted: WatchPrediction | None) -> st
     expected = predicted.utilisation(predicted.step_s)
     if utilisation is None or expected is None:
         return ""
-    return f"MFU {percent(utilisation)}, predicted {percent(expected)}"
+    return f"MFU {format_percent(utilisation)}, predicted {format_percent(expected)}"
 
 
 def describe_memory(memory: MemoryUse, predicted: WatchPrediction | None) -> str:
@@ -186,21 +186,21 @@ def describe_memory(memory: MemoryUse, predicted: WatchPrediction | None) -> str
     Without a GPU it is that of the whole process, which holds more than tensors.
     """
     if memory.peak_bytes is not None:
-        text = f"memory {size(memory.peak_bytes)}"
+        text = f"memory {format_bytes(memory.peak_bytes)}"
     elif memory.process_bytes is not None:
-        text = f"memory {size(memory.process_bytes)} of the process"
+        text = f"memory {format_bytes(memory.process_bytes)} of the process"
     else:
         return ""
     if predicted is None or predicted.peak_bytes is None:
         return text
-    expected = size(predicted.peak_bytes)
+    expected = format_bytes(predicted.peak_bytes)
     return f"{text}, predicted {expected}{'' if memory.peak_bytes else ' of tensors'}"
 
 
 def _describe_ratio(step_s: float, verdict: str | None, predicted: WatchPrediction) -> str:
-    text = f"predicted {seconds(predicted.step_s)}"
+    text = f"predicted {format_seconds(predicted.step_s)}"
     if predicted.low_s is not None and predicted.high_s is not None:
-        text = f"{text}, {seconds(predicted.low_s)} to {seconds(predicted.high_s)}"
+        text = f"{text}, {format_seconds(predicted.low_s)} to {format_seconds(predicted.high_s)}"
     text = f"{text} on {predicted.device}"
     ratio = step_s / predicted.step_s
     if verdict == "slower":

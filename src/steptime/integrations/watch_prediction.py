@@ -23,7 +23,7 @@ class WatchPrediction(NamedTuple):
     Attributes:
         step_s: its seconds.
         low_s: lower end of the 80 % interval; None where the method has none.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         device: the device.
         peak_work_s: seconds that the step's FLOP take at the peak of the device; None where no
             peak is known.

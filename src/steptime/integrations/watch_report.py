@@ -8,7 +8,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.json_types import JsonObject
-from steptime.core.units import percent, seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.core.workload import Workload
 from steptime.integrations import watch_answer, watch_record
 from steptime.integrations.watch_answer import MIN_JUDGED, WatchAnswer
@@ -125,12 +125,12 @@ class LoopReport:
 
     def describe(self, step_s: float, samples: Sequence[StepSample], count: int) -> str:
         """Return the log line of the last steps."""
-        texts = [f"step {count:,}: {seconds(step_s)}"]
+        texts = [f"step {count:,}: {format_seconds(step_s)}"]
         if self._batch is not None and step_s:
             texts.append(f"{self._batch / step_s:,.4g} examples/s")
         wait_share = watch_answer.input_share(samples)
         if self._has_loader and wait_share is not None:
-            texts.append(f"{percent(wait_share)} waits for the loader")
+            texts.append(f"{format_percent(wait_share)} waits for the loader")
         if self._prediction is not None:
             texts.append(_describe_prediction(self._prediction))
         texts.append(watch_answer.describe_utilisation(step_s, self._prediction))
@@ -370,10 +370,10 @@ class LoopReport:
 
 def _describe_prediction(prediction: WatchPrediction) -> str:
     """Return `predicted 8.1 ms, 7 ms to 12 ms`."""
-    text = f"predicted {seconds(prediction.step_s)}"
+    text = f"predicted {format_seconds(prediction.step_s)}"
     if prediction.low_s is None or prediction.high_s is None:
         return text
-    return f"{text}, {seconds(prediction.low_s)} to {seconds(prediction.high_s)}"
+    return f"{text}, {format_seconds(prediction.low_s)} to {format_seconds(prediction.high_s)}"
 
 
 def _wait_share_after_warm_up(samples: Sequence[StepSample]) -> float | None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.integrations.watch_prediction import WatchPrediction, ask_question
 
 MAX_REASON = 200  # characters of what a library says
@@ -78,7 +78,7 @@ class LoopTrace:
             return None
         self._note = (
             f"the network cannot be exported ({self._export_fault}): predicted from the shapes of "
-            f"the ops of one profiled step, in {seconds(time.perf_counter() - start_s)}"
+            f"the ops of one profiled step, in {format_seconds(time.perf_counter() - start_s)}"
         )
         return predicted
 

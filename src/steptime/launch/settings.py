@@ -312,12 +312,12 @@ def count(settings: ToolSettings, name: str) -> int | None:
     return settings.count(name)
 
 
-def share(settings: ToolSettings, name: str) -> float | None:
+def read_number(settings: ToolSettings, name: str) -> float | None:
     """Read a setting as a number."""
     return settings.number(name)
 
 
-def flag(settings: ToolSettings, name: str) -> bool | None:
+def read_flag(settings: ToolSettings, name: str) -> bool | None:
     """Read a setting as true or false."""
     return settings.flag(name)
 

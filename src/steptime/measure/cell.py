@@ -28,7 +28,7 @@ from steptime.measure.interpreter import describe_kinds
 from steptime.measure.meters import MIN_RUN_S, meters, take_energy
 from steptime.measure.process_group import GroupTimer, gather_group_results
 from steptime.measure.timing import Samples
-from steptime.network.ops.execution import dequantised
+from steptime.network.ops.execution import dequantise
 from steptime.records.record import Quantity, single_run
 
 ReportEvent = Callable[..., object]  # reports the progress of a cell: an event and its numbers
@@ -113,7 +113,7 @@ def measure_cell(
     """
     if workload.file and not Path(find_network_file(workload.file, workload.sha256)).exists():
         raise MissingFileError(f"model '{workload.file}': no such file")
-    graph = dequantised(build(workload))
+    graph = dequantise(build(workload))
     _refuse_unmeasurable(graph, workload, options, request)
     backend, missing_kinds = _find_backend_of_kinds(backend, graph, workload)
     with ExitStack() as stack:

@@ -66,7 +66,7 @@ class _Process:
 
     def __init__(self, name: str, variables: Mapping[str, str]) -> None:
         self._name = name
-        self._errors = tempfile.TemporaryFile(dir=scratch.place())  # noqa: SIM115  # closed with the worker
+        self._errors = tempfile.TemporaryFile(dir=scratch.scratch_folder())  # noqa: SIM115  # closed with the worker
         self._kill_count_at_start = _count_kills()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "steptime.measure.worker"],

@@ -59,7 +59,7 @@ def find_rank(environ: Mapping[str, str] = os.environ) -> Rank:
 
     Raises `InputError` for variables that are missing or no numbers.
     """
-    number = partial(_number, environ)
+    number = partial(_read_number, environ)
     if any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
         return _read_torchrun_rank(environ, number)
     return _read_srun_rank(environ, number) if "SLURM_STEP_ID" in environ else Rank()
@@ -77,7 +77,7 @@ def _read_torchrun_rank(environ: Mapping[str, str], number: Callable[..., int]) 
     )
     if size <= 1:
         return rank
-    return replace(rank, address=_text(environ, "MASTER_ADDR"), port=number("MASTER_PORT"))
+    return replace(rank, address=_read_text(environ, "MASTER_ADDR"), port=number("MASTER_PORT"))
 
 
 def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
@@ -86,7 +86,7 @@ def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> R
         return Rank(rank)
     # A step may run on a part of the job's nodes; older Slurm names only those of the job.
     has_step_nodes = "SLURM_STEP_NODELIST" in environ
-    nodes = _text(environ, "SLURM_STEP_NODELIST" if has_step_nodes else "SLURM_JOB_NODELIST")
+    nodes = _read_text(environ, "SLURM_STEP_NODELIST" if has_step_nodes else "SLURM_JOB_NODELIST")
     job, step = number("SLURM_JOB_ID"), number("SLURM_STEP_ID")
     attempt = number(ATTEMPT, default=0)
     # All ranks compute the same port. Jobs and their steps differ in it: 31 is prime, so that
@@ -109,7 +109,7 @@ def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> R
 def _count_node_tasks(environ: Mapping[str, str], node: int) -> int:
     """Return the tasks of a node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
     step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
-    text = _text(environ, step if step in environ else job)
+    text = _read_text(environ, step if step in environ else job)
     end_node = 0  # the first node behind those read so far
     for task_count, node_count in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         end_node += int(node_count or 1)
@@ -127,16 +127,16 @@ def first_host(nodes: str) -> str:
     raise InputError(f"srun: {shorten(nodes)} is no list of nodes")
 
 
-def _text(environ: Mapping[str, str], name: str) -> str:
+def _read_text(environ: Mapping[str, str], name: str) -> str:
     if not environ.get(name):
         raise InputError(f"{name} is not set, but other variables of the launcher are")
     return environ[name]
 
 
-def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _read_number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
     if name not in environ and default is not None:
         return default
-    text = _text(environ, name)
+    text = _read_text(environ, name)
     if not (text.isascii() and text.isdigit()):
         raise InputError(f"{name} must be a whole number, not {shorten(text)}")
     return int(text)

@@ -106,7 +106,7 @@ FILLS_BY_KIND: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its 
 _VALUE_PRESERVING_KINDS = ("cast", "slice", "split", "reshape", "transpose", "flatten", "broadcast")
 
 
-def fills(graph: Graph) -> dict[str, Fill]:
+def list_fills(graph: Graph) -> dict[str, Fill]:
     """Return the values of every input, weight and buffer, by the op that first uses it.
 
     In a training graph the gradient of the loss is 1 and the optimizer's state 0.
@@ -162,14 +162,14 @@ def initial_values(
     """Return arrays for all inputs, weights and buffers; `element_type` gives numpy's types."""
     rng = np.random.default_rng(seed)
     values = {}
-    for name, fill in fills(graph).items():
+    for name, fill in list_fills(graph).items():
         spec = graph.tensors[name]
         draw = _DRAW_BY_KIND[fill.kind]
         values[name] = draw(spec.shape, fill, rng).astype(element_type(spec.dtype), copy=False)
     return values
 
 
-def _normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any:
+def _draw_normal(shape: tuple[int, ...], fill: Fill, rng: np.random.Generator) -> Any:
     values = rng.standard_normal(shape, np.float32)
     values *= np.float32(fill.amount)
     return values
@@ -184,7 +184,7 @@ def angles(shape: tuple[int, ...], *_: object) -> Any:
 
 
 _DRAW_BY_KIND: dict[str, Callable[..., Any]] = {
-    "normal": _normal,
+    "normal": _draw_normal,
     "constant": lambda shape, fill, _: np.full(shape, fill.amount),
     "ids": lambda shape, fill, rng: rng.integers(0, int(fill.amount), shape),
     "angles": angles,

@@ -137,7 +137,7 @@ def _check_ops(first: Graph, second: Graph) -> None:
 
 
 def _list_fixed_fields(op: Op) -> tuple[object, ...]:
-    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.of)
+    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op)
 
 
 def _fit_attribute_lines(

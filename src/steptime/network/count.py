@@ -9,7 +9,7 @@ from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
 from steptime.hardware.stack import Stack
 from steptime.network.ops import OPS, cost_of, saved_of, scratch_of
-from steptime.network.ops.execution import executed, execution_of
+from steptime.network.ops.execution import execution_of, list_launches
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def op_work(graph: Graph, op: Op) -> tuple[int, int]:
 def op_cost(graph: Graph, op: Op) -> OpCost:
     """Return the cost of one op of `graph`."""
     shape = graph.tensors[op.outputs[0]].shape
-    return OpCost(op.name, op.kind, op.part, op.of or op.name, *op_work(graph, op), shape)
+    return OpCost(op.name, op.kind, op.part, op.forward_op or op.name, *op_work(graph, op), shape)
 
 
 def count(graph: Graph, stack: Stack | None = None) -> Count:
@@ -62,7 +62,7 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
 
     `stack` says what is executed; without one it is `catalog.DEFAULT_STACK`.
     """
-    launches = executed(graph, stack or catalog.stack())
+    launches = list_launches(graph, stack or catalog.stack())
     ops = tuple(op_cost(graph, op) for op in graph.ops)
     activation_bytes = 0
     for op in graph.ops:

@@ -86,7 +86,7 @@ def _repeat_ops(
         if op.part != "backward":
             ops.append(op)
             continue
-        region = region_of_op.get(op.of, "")
+        region = region_of_op.get(op.forward_op, "")
         for forward_op in regions_before_backward.pop(region, ()):
             for name in forward_op.outputs:
                 copy_by_tensor[name] = f"{name}/again"
@@ -162,7 +162,7 @@ def _copy_op(op: Op, copy_by_tensor: Mapping[str, str]) -> Op:
     """Return a forward op as it runs again in the backward pass, on copies where there are some."""
     inputs = tuple([copy_by_tensor.get(name, name) for name in op.inputs])
     outputs = tuple([copy_by_tensor[name] for name in op.outputs])
-    forward_op = op.of or op.name
+    forward_op = op.forward_op or op.name
     name = f"{op.name}/again"
     return Op(name, op.kind, inputs, outputs, op.attrs, "backward", forward_op)
 

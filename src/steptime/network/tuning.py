@@ -37,7 +37,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
     """
     if tuning == Tuning():
         return graph
-    is_inference_on_few_bits = tuning.weights and tuning.stored and not tuning.freezes
+    is_inference_on_few_bits = tuning.weights and tuning.stored and not tuning.has_frozen_weights
     if is_inference_on_few_bits:
         return store_quantised(graph, tuning.weights, tuning.stored)
     saved = _find_saved(graph, tuning)
@@ -65,7 +65,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
 
 def _find_trained(graph: Graph, tuning: Tuning) -> set[str]:
     """Return the weights of the network that a fine-tuning trains by their names."""
-    if not tuning.freezes:
+    if not tuning.has_frozen_weights:
         return set(graph.weights)
     trained: set[str] = set()
     for pattern in filter(None, tuning.train.split(",")):

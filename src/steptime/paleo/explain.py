@@ -47,7 +47,9 @@ def explain(
             meaning,
             StepModel(workload, device, method=method, graph=graph).timeline(),
         )
-        for correction, meaning, method in _corrected_methods(cost_model("analytic").under(options))
+        for correction, meaning, method in _corrected_methods(
+            cost_model("analytic").with_options(options)
+        )
     ]
 
 
@@ -68,4 +70,4 @@ def _corrected_methods(target: Method) -> Iterator[tuple[str, str, Method]]:
             extras[name] = target_setting
         elif name in FAULTS:
             remaining_faults.remove(name)
-        yield name, meaning, with_faults(target, remaining_faults).tuned(**extras)
+        yield name, meaning, with_faults(target, remaining_faults).with_settings(**extras)

@@ -68,7 +68,7 @@ def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     element_bytes = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
     layers = layers_of(graph)
     rules = _LayerRules(layers, settings, element_bytes, kernel_dtype)
-    trains = _trains(graph)
+    trains = _is_training(graph)
     network_inputs = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
     rows = tuple(
         Row(
@@ -107,14 +107,14 @@ def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     passes = {pass_ for fault in faults & _RULED_PASSES.keys() for pass_ in _RULED_PASSES[fault]}
     if passes:
         rules = _LayerRules(layers, settings, SIZE_BYTES[compute], compute)
-        kernels = _replace_products(kernels, rules, layers, passes, _trains(graph))
+        kernels = _replace_products(kernels, rules, layers, passes, _is_training(graph))
     exchanged = lowered.gradient_bytes
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
         # As Paleo has it: 4 bytes a parameter are exchanged, and one kernel of SGD updates all.
         exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
         kernels = [kernel for kernel in kernels if kernel.pass_ != "update"]
-        if _trains(graph):
+        if _is_training(graph):
             kernels.append(update_kernel(parameters, compute))
     return replace(lowered, kernels=tuple(kernels), gradient_bytes=exchanged)
 
@@ -210,7 +210,7 @@ def _make_kernel(op: str, kind: str, pass_: Part, dtype: str, cost: Cost) -> Ker
     return Kernel(op, kind, pass_, dtype, unit, flop, sum(tensors), figures=tensors)
 
 
-def _trains(graph: Graph) -> bool:
+def _is_training(graph: Graph) -> bool:
     """Whether the step trains: then it ends with the loss, a scalar."""
     return graph.tensors[graph.outputs[0]].shape == ()
 

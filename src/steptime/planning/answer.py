@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.hardware import catalog
-from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.hardware.prices import Offer, cheapest, read_offers
 from steptime.hardware.stack import Stack
 from steptime.network.count import op_work
 from steptime.network.ops import OPS
@@ -35,7 +35,7 @@ def fits_with_margin(problem: PlanProblem, plan_time: PlanTime) -> bool:
 
 def find_offer(problem: PlanProblem, prices: Path | None = None) -> Offer | None:
     """Return the cheapest price of the device; None if no file of prices has one."""
-    return cheapest(offers(prices)).get(problem.device.name)
+    return cheapest(read_offers(prices)).get(problem.device.name)
 
 
 def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | None]:
@@ -61,7 +61,7 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
     # fewer than 6 FLOP per parameter are computed, so 6N would be too many.
     if rank.shape.unit != "tokens":
         conventions = {"full"}
-    elif rank.tuning.freezes:
+    elif rank.tuning.has_frozen_weights:
         conventions = {"full", "half"}
     else:
         conventions = set(sequence_flop)
@@ -74,7 +74,7 @@ def compute_mfu(problem: PlanProblem, plan_time: PlanTime) -> dict[str, float | 
 def _forward_passes(rank: RankModel) -> float:
     """Return the FLOP of a step over those of its forward pass; fewer with frozen weights."""
     # With all weights trained a backward pass has twice the FLOP of a forward pass.
-    if not rank.tuning.freezes:
+    if not rank.tuning.has_frozen_weights:
         return FORWARD_PASSES
     graph = rank.full_step(1).graph(1)
     flop = Counter[str]()
@@ -143,8 +143,8 @@ def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:
     # It fits by the prediction, but not by a prediction that is off as far as usual.
     fits_within_error = 1 - rank.memory_error_share < filled_share <= 1
     if fits_within_error:
-        error = f"which predictions miss by up to {percent(rank.memory_error_share)}"
-        notes.append(f"fills {percent(filled_share)} of the memory, {error}")
+        error = f"which predictions miss by up to {format_percent(rank.memory_error_share)}"
+        notes.append(f"fills {format_percent(filled_share)} of the memory, {error}")
     if rank.device.kind != "gpu":
         notes.append(f"{rank.device.name}: collectives are rings, as those of GPUs")
     return notes

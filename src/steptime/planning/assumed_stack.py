@@ -86,6 +86,6 @@ def _compare_stacks(software: Software, steps: list[StackStep]) -> StackSteps:
 
 def problem_under_stack(problem: PlanProblem, stack: str) -> PlanProblem:
     """Return the problem of the same devices under another stack."""
-    method = problem.method.under({"stack": stack})
+    method = problem.method.with_options({"stack": stack})
     rank = replace(problem.rank, method=method, caches=Caches())
     return PlanProblem(rank, problem.cluster, problem.host_link)

@@ -54,7 +54,7 @@ def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | 
     model = rank.full_step(microbatch)
     # The step is the one of `predict`, and so is its energy.
     if step.plan.device_count == step.microbatches == 1:
-        columns = model.lowered(microbatch).columns
+        columns = model.lower_step(microbatch).columns
         return step_energy(model.timeline(microbatch), model.effective_device, columns).energy_j
     kernels = _full_kernel_energy(rank, microbatch)
     kernels_j = kernels.passes_j * step.microbatches + kernels.update_j

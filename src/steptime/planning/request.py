@@ -103,7 +103,7 @@ class Request:
             return read_language_model(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != FULL_TRAINING:
             words = f"{self.tuning.text}: fine-tuning goes"
-            if self.gradients:
+            if self.gradients is not None:
                 words = "--gradients goes"
             raise InputError(f"{words} with language models")
         if self.length is not None:
@@ -261,7 +261,7 @@ def make_problem(
     Raises:
         InputError: for a data type, an option or bits of gradients that do not suit the device.
     """
-    configured_method = cost_model(method).under(options)
+    configured_method = cost_model(method).with_options(options)
     if isinstance(shape, NetworkShape):
         rank: RankModel = model_network(shape, cluster.device, configured_method)
     else:

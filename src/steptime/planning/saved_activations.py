@@ -201,7 +201,7 @@ def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
         if op.part != "backward":
             continue
         inputs = [owner.get(name, name) for name in op.inputs]
-        is_layer_product = op.kind == "matmul" and kinds.get(op.of) == "linear"
+        is_layer_product = op.kind == "matmul" and kinds.get(op.forward_op) == "linear"
         eight_bit_inputs: list[str] = []
         if is_layer_product:
             eight_bit_inputs = inputs
@@ -265,7 +265,7 @@ def _input_bytes(graph: Graph, find_piece: PieceOf, sizes: Mapping[str, int]) ->
     for op in graph.ops:
         if op.part == "forward":
             # Only the first op of a piece counts: its first input enters the piece.
-            inputs.setdefault(find_piece(op.of or op.name), sizes[op.inputs[0]])
+            inputs.setdefault(find_piece(op.forward_op or op.name), sizes[op.inputs[0]])
     return inputs
 
 
@@ -290,7 +290,7 @@ def _peak_gradient_bytes(
             for name in op.outputs:
                 if name not in weight_gradients:
                     live_bytes[name] = sizes[name]
-        piece = find_piece(op.of or op.name)
+        piece = find_piece(op.forward_op or op.name)
         peak_bytes[piece] = max(peak_bytes.get(piece, 0), sum(live_bytes.values()))
         for name in op.inputs:
             # Freed after its last reader.

@@ -43,7 +43,7 @@ class SearchLimit(NamedTuple):
     value_of: Callable[[PlanEstimate], float]
     maximum: float
 
-    def holds(self, estimate: PlanEstimate) -> bool:
+    def is_met(self, estimate: PlanEstimate) -> bool:
         """Return whether a plan is known to be within the limit."""
         return self.value_of(estimate) <= self.maximum
 
@@ -345,7 +345,7 @@ def with_partial_recompute(
         if not can_be_fastest and step not in front_steps:
             continue
         estimate = _recompute_fewest_layers(problem, step)
-        if estimate is not None and all(limit.holds(estimate) for limit in limits):
+        if estimate is not None and all(limit.is_met(estimate) for limit in limits):
             partial_plans.append(estimate)
             best_s = min(best_s, estimate.step_s)
     return search._replace(

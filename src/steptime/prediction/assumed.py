@@ -29,7 +29,7 @@ def assumed_of(model: StepModel) -> dict[str, str]:
 
 def _image_layout(model: StepModel) -> dict[str, str]:
     """Return the layout of images; nothing for a step without convolutions."""
-    kernels = model.lowered().kernels
+    kernels = model.lower_step().kernels
     convolutions = [kernel for kernel in kernels if kernel.window and kernel.unit == "matrix"]
     if not convolutions:
         return {}
@@ -39,7 +39,7 @@ def _image_layout(model: StepModel) -> dict[str, str]:
 
 def _tf32_setting(model: StepModel) -> dict[str, str]:
     """Return whether products run as TF32; nothing if the device or the step cannot."""
-    kernels = model.lowered().kernels
+    kernels = model.lower_step().kernels
     products = [kernel for kernel in kernels if kernel.products and kernel.dtype == "float32"]
     if not products or "tf32" not in model.device.datasheet.peak_flop_per_s:
         return {}

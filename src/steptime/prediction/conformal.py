@@ -15,7 +15,7 @@ from functools import cache
 from math import exp
 from typing import Any, Final, NamedTuple, TypedDict
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import Interval
@@ -85,10 +85,10 @@ def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> E
             network on one device, whose stack is nearly always the usual one, it does not.
     """
     # How far measurements lie below and above predictions, in ln, on measured devices.
-    row = packaged(FILE)["kinds"][kind]
+    row = read_packaged_toml(FILE)["kinds"][kind]
     scale = 1.0 if kind in UNSCALED else device_scale(device)
     if is_software_assumed:
-        scale *= packaged(FILE)["scales"]["assumed_software"]
+        scale *= read_packaged_toml(FILE)["scales"]["assumed_software"]
     return Ends(scale * row["below"], scale * row["above"])
 
 
@@ -101,13 +101,13 @@ def find_typical_ends(kind: str, device: Device) -> Ends:
         kind: one of `SCALED`.
         device: the device.
     """
-    return find_ends(kind, device).scale(packaged(FILE)["kinds"][kind]["half_width"])
+    return find_ends(kind, device).scale(read_packaged_toml(FILE)["kinds"][kind]["half_width"])
 
 
 def device_scale(device: Device) -> float:
     """Return the factor of the width of intervals: 1 for a measured device, larger for others."""
-    scales = packaged(FILE)["scales"]
-    if device.name in packaged(FILE)["devices"]:
+    scales = read_packaged_toml(FILE)["scales"]
+    if device.name in read_packaged_toml(FILE)["devices"]:
         return 1.0
     # Unmeasured itself, but of the architecture of a measured device: known better than others.
     is_family = device.datasheet.architecture in _architectures()
@@ -124,7 +124,9 @@ def has_calibrated_interval(kind: str, device: Device) -> bool:
 
 @cache
 def _architectures() -> frozenset[str]:
-    measured = (catalog.device(name).datasheet.architecture for name in packaged(FILE)["devices"])
+    measured = (
+        catalog.device(name).datasheet.architecture for name in read_packaged_toml(FILE)["devices"]
+    )
     return frozenset(filter(None, measured))
 
 
@@ -196,7 +198,7 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
     needed = find_ends(MEMORY, device).interval_around(needed_bytes)
     low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
     # The inner half of the interval: a "no" or "yes" needs the capacity outside of it.
-    row = packaged(FILE)["close_memory"]
+    row = read_packaged_toml(FILE)["close_memory"]
     close = Ends(row["below"], row["above"]).interval_around(needed_bytes)
     if usable_bytes is None:
         verdict = "unknown"

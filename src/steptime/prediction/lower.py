@@ -17,7 +17,7 @@ from steptime.hardware import catalog
 from steptime.hardware.stack import UNITS, Stack
 from steptime.network.count import fresh_bytes
 from steptime.network.ops import OPS, exchanged_of, row_of, window_of
-from steptime.network.ops.execution import Launch, executed, launch_single_ops
+from steptime.network.ops.execution import Launch, launch_single_ops, list_launches
 from steptime.network.ops.training import parameters_of
 from steptime.prediction.host import Calls, count_calls
 from steptime.prediction.kernel import Exchange, Kernel, Settings
@@ -126,7 +126,7 @@ class Lowered:
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes for the step of a graph."""
     stack = stack_of(settings)
-    return _lower_launches(graph, dtype, executed(graph, stack), stack, settings)
+    return _lower_launches(graph, dtype, list_launches(graph, stack), stack, settings)
 
 
 def lower_minimal(graph: Graph, dtype: str, settings: Settings) -> Lowered:
@@ -228,7 +228,7 @@ class _Lowering(NamedTuple):
         # `runs_as` names the kind of kernel where an op runs as several unlike ones. The first
         # fields go by their order: with names a kernel takes twice as long to make.
         return Kernel(
-            first_op.of or first_op.name,
+            first_op.forward_op or first_op.name,
             launch.runs_as or first_op.kind,
             first_op.part,
             dtype,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
-from steptime.core.units import size, sizes
+from steptime.core.units import format_bytes, format_many_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
@@ -48,9 +48,9 @@ class Needs(NamedTuple):
 
     def fit(self, device: Device) -> bool:
         """Whether a device has as much, True where its memory is unknown."""
-        return self.within(device.datasheet.usable_bytes)
+        return self.fits_in(device.datasheet.usable_bytes)
 
-    def within(self, usable_bytes: int | None) -> bool:
+    def fits_in(self, usable_bytes: int | None) -> bool:
         """Whether so many bytes are enough, True where they are unknown."""
         return usable_bytes is None or self.total_bytes <= usable_bytes
 
@@ -68,11 +68,11 @@ def describe_lack(device: Device, needed_bytes: int) -> str:
 def describe_lacks(device: Device, needed_bytes: Sequence[int]) -> list[str]:
     """Return the text of `describe_lack` for each of many needs."""
     capacity_bytes = device.datasheet.usable_bytes or 0
-    has = f"{device.name} has {size(capacity_bytes)}"
-    excess_texts = sizes([needed - capacity_bytes for needed in needed_bytes])
+    has = f"{device.name} has {format_bytes(capacity_bytes)}"
+    excess_texts = format_many_bytes([needed - capacity_bytes for needed in needed_bytes])
     return [
         f"out of memory by {excess}: needs {needed}, {has}"
-        for excess, needed in zip(excess_texts, sizes(needed_bytes), strict=True)
+        for excess, needed in zip(excess_texts, format_many_bytes(needed_bytes), strict=True)
     ]
 
 
@@ -268,8 +268,8 @@ def _describe_moment(op: Op) -> str:
     """Describe the moment of an op: `in the backward pass, at conv1`."""
     if op.part == "update":
         return "at the optimizer step"
-    # `op.of` is the op of the forward pass that a backward op belongs to, empty for others.
-    return f"in the {op.part} pass, at {op.of or op.name}"
+    # `op.forward_op` is the op of the forward pass that a backward op belongs to, empty for others.
+    return f"in the {op.part} pass, at {op.forward_op or op.name}"
 
 
 class Sharding(NamedTuple):

@@ -117,7 +117,7 @@ class Method:
         """Return a function that prices `Rows` (or a kernel, without `arrays`) on a device."""
         return lambda kernels, _places=None: self.price(kernels, device)
 
-    def under(self, options: Mapping[str, str]) -> Method:
+    def with_options(self, options: Mapping[str, str]) -> Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
         method = self
         for name, text in options.items():
@@ -128,11 +128,11 @@ class Method:
                 raise InputError(f"{self.name}: option {name} {error}") from None
         return method
 
-    def changed(self, options: Mapping[str, str]) -> dict[str, str]:
+    def changed_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Return the options as texts that depart from their defaults."""
         return {name: text for name, text in options.items() if text != self.options[name].default}
 
-    def tuned(self, **changes: Any) -> Method:
+    def with_settings(self, **changes: Any) -> Method:
         """Return the method with some of its settings changed."""
         return replace(self, settings=replace(self.settings, **changes))
 
@@ -177,7 +177,7 @@ def choice_option(meaning: str, setting: str, values: Mapping[str, Any], default
         if text not in values:
             *first, last = values
             raise ValueError(f"is {', '.join(first)} or {last}, not {shorten(text)}")
-        return method.tuned(**{setting: values[text]})
+        return method.with_settings(**{setting: values[text]})
 
     return Option(meaning, default, read)
 
@@ -189,7 +189,7 @@ def share_option(meaning: str, setting: str) -> Option:
         value = number_of(text)
         if not 0 < value <= 1:
             raise ValueError(f"is a number above 0 and at most 1, not {shorten(text)}")
-        return method.tuned(**{setting: value})
+        return method.with_settings(**{setting: value})
 
     return Option(meaning, "1", read)
 
@@ -198,7 +198,7 @@ def _set_stack(method: Method, text: str) -> Method:
     """Return a method with the stack of an option's text."""
     name = resolve_stack(text)
     catalog.stack(name)  # raises for a file that is none
-    return method.tuned(stack=name)
+    return method.with_settings(stack=name)
 
 
 def stack_option(name: str) -> dict[str, str]:

@@ -88,7 +88,7 @@ def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
     return {
         "flop": sum(by_pass.values()),
         "forward_flop": by_pass["forward"],
-        "traffic_bytes": model.lowered(batch).traffic_bytes,
+        "traffic_bytes": model.lower_step(batch).traffic_bytes,
     }
 
 
@@ -152,6 +152,6 @@ def record_method(model: StepModel) -> RecordMethod:
             "peak_flop_per_s": peak,
             "memory_bytes_per_s": device.datasheet.memory_bytes_per_s,
             "launch_s": None if model.settings.host == "no" else model.device.datasheet.launch_s,
-            **method.changed(model.options),
+            **method.changed_options(model.options),
         },
     )

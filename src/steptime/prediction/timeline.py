@@ -22,7 +22,7 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     Kernels start where the device has waited for the host; the gaps between them are those waits.
     """
     times = model.timeline()
-    lowered = model.lowered()
+    lowered = model.lower_step()
     host = model.host(lowered)
     yield from name_tracks(
         process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS

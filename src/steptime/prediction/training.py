@@ -235,7 +235,7 @@ def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
             weight = op.inputs[0]
             piece = piece_of(weight)
             parameters[piece] += graph.tensors[weight].size
-            op_of_piece.setdefault(piece, op.of)
+            op_of_piece.setdefault(piece, op.forward_op)
     for piece, size in parameters.items():
         sum_bytes = accumulate_bytes * size
         yield Kernel(

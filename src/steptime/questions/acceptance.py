@@ -25,10 +25,18 @@ from steptime.analysis.acceptances.acceptance import (
 from steptime.analysis.acceptances.expectations import PREDICTED, read_expectations
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, Column, Row, Table
 from steptime.core.tables.table_files import is_table_name
-from steptime.core.units import QUANTITIES, counted, first_of, format_value, percent, seconds, si
+from steptime.core.units import (
+    QUANTITIES,
+    first_of,
+    format_count,
+    format_percent,
+    format_seconds,
+    format_si,
+    format_value,
+)
 from steptime.questions.record_sources import begins_with_record, load_records
 from steptime.records.data import Data
 from steptime.records.record_files import is_record_file
@@ -46,8 +54,8 @@ class AcceptanceAnswer(Answer, frozen=True, kw_only=True):
         path: the page that was written.
         verdict: fail where a step fails or an expected one is not measured, pass where all judged
             steps pass, not judged where nothing can be judged.
-        rows: the steps, those that fail first.
-        nodes: the nodes, those that fail first.
+        rows: the steps; the failing ones first.
+        nodes: the nodes; the failing ones first.
         passed_count: steps that pass.
         failed_count: steps that fail, or were expected and not measured.
         unjudged_count: measured steps without a reference and without a prediction.
@@ -134,12 +142,12 @@ def _format_quantity(quantity: str, value: float | None) -> str | None:
         return None
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     if unit == "s":
-        return seconds(value)
+        return format_seconds(value)
     text: str = format_value(quantity, value)
     # `format_value` knows only units that end the quantity's name, and falls back to this form.
     is_bare_number = text == f"{value:.6g}"
     has_unit = unit not in ("", "1")
-    return si(value, unit) if is_bare_number and has_unit else text
+    return format_si(value, unit) if is_bare_number and has_unit else text
 
 
 def accept_records(
@@ -171,7 +179,7 @@ def accept_records(
         expectations = read_expectations(expected)
         return accept_by_expectations(data, expectations, str(expected), limit_share)
     reference_mapping = None if has_records else mapping
-    reference = load_records([expected], reference_mapping, note)
+    reference = load_records([expected], reference_mapping, print_note)
     return accept_by_records(data, reference, str(expected), limit_share)
 
 
@@ -209,7 +217,7 @@ def _describe_usual_limits(rows: Sequence[AcceptedStep]) -> dict[str, str]:
     sources = {row.expected_from for row in rows}
     limits = []
     if REFERENCE in sources:
-        limits.append(f"{percent(LIMIT_SHARE)} of a reference, unless the file says one")
+        limits.append(f"{format_percent(LIMIT_SHARE)} of a reference, unless the file says one")
     if PREDICTION in sources:
         limits.append("the slow end of the 80 % interval of a prediction")
     return {"--limit": "; ".join(limits)} if limits else {}
@@ -220,7 +228,7 @@ def describe_failures(rows: Sequence[AcceptedStep]) -> list[str]:
     failures = [row for row in rows if row.verdict in FAILURES]
     lines = [_describe_failure(row) for row in failures[:MAX_FAILURE_LINES]]
     if len(failures) > len(lines):
-        lines.append(f"and {counted(len(failures) - len(lines), 'further failure')}")
+        lines.append(f"and {format_count(len(failures) - len(lines), 'further failure')}")
     return lines
 
 
@@ -232,8 +240,8 @@ def _describe_failure(row: AcceptedStep) -> str:
     if row.speed_share is None:
         return f"{name}: fail: {row.cause}"
     source = "the reference" if row.expected_from == REFERENCE else "the prediction"
-    limit = percent(row.limit_share or 0.0)
-    return f"{name}: fail: {percent(row.speed_share)} of {source}, limit {limit}"
+    limit = format_percent(row.limit_share or 0.0)
+    return f"{name}: fail: {format_percent(row.speed_share)} of {source}, limit {limit}"
 
 
 def _describe_counts(
@@ -242,10 +250,12 @@ def _describe_counts(
     """Return "fail: 11 of 12 steps pass; 3 of 4 nodes pass: page.html"."""
     judged = [row for row in rows if row.verdict != NOT_JUDGED]
     passed_count = sum(row.verdict == PASS for row in judged)
-    text = f"{_summarise_verdicts(rows)}: {passed_count} of {counted(len(judged), 'step')} pass"
+    text = (
+        f"{_summarise_verdicts(rows)}: {passed_count} of {format_count(len(judged), 'step')} pass"
+    )
     if len(nodes) > 1:
         passing_node_count = sum(node.verdict == PASS for node in nodes)
-        text += f"; {passing_node_count} of {counted(len(nodes), 'node')} pass"
+        text += f"; {passing_node_count} of {format_count(len(nodes), 'node')} pass"
     return f"{text}: {path}"
 
 
@@ -272,8 +282,8 @@ def _list_notes(rows: Sequence[AcceptedStep]) -> list[str]:
     predicted_count = sum(row.expected_from == PREDICTION for row in judged)
     if predicted_count:
         notes.append(
-            f"{counted(predicted_count, 'step')} held against a prediction, which can be wrong "
-            "itself: 1 of 10 sound steps is slower than its 80 % interval"
+            f"{format_count(predicted_count, 'step')} held against a prediction, which can be "
+            "wrong itself: 1 of 10 sound steps is slower than its 80 % interval"
         )
     return notes + _describe_missing_hosts(rows)
 

@@ -20,7 +20,7 @@ from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice, unknown
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.signatures.signature import REQUIRED, option_name
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
@@ -31,7 +31,7 @@ from steptime.questions.record_sources import load_records
 MAX_PRINTED_ROWS = 1000
 FOLDER_TEXT = "Folder of records, .jsonl file of records, or a file that import reads."
 FOLDERS_TEXT = "Folders of records, .jsonl files of records, or files that import reads."
-MAPPING_TEXT = "For tables in place of folders: what their columns mean."
+MAPPING_TEXT = "A file that says what columns mean; tables may then replace folders."
 MAX_NOTEBOOK_ROWS = 10
 _DescribedParameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
@@ -40,8 +40,8 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     """The answer of an analysis of records.
 
     Attributes:
-        summary: numbers that hold for all rows together; empty if there are none.
-        rows: the rows as structs; each analysis has its own.
+        summary: numbers of all rows together; empty if there are none.
+        rows: the rows of the table.
         path: the picture that was drawn; None without one.
         headline: the answer in sentences.
         notes: remarks on records that failed.
@@ -131,15 +131,15 @@ def analyse(
     Args:
         kind: An analysis or a picture, such as results.
         *folders: Folders of records, .jsonl files of records, or files that import reads.
-        out: Draw it, too: .png, .svg, .pdf or .html.
+        out: Also draw it, into this file: .png, .svg, .pdf or .html.
         fail_on: The exit code is 3 on this, for analyses that know it.
-        mapping: For tables in place of folders: what their columns mean.
+        mapping: A file that says what columns mean; tables may then replace folders.
         **settings: Options of the kind's command.
 
     Raises:
         InputError: for an unknown kind or setting, and for what is no folder of records.
     """
-    if kind in registry.names(PLOTS, "plots"):
+    if kind in registry.list_names(PLOTS, "plots"):
         for name in settings:
             check_choice("setting", name, ["model"])  # the only setting of a picture
         return _draw_picture(kind, folders, out, mapping, str(settings.get("model", "")))
@@ -186,7 +186,7 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
     about = "Draw a picture of the records"
     # A plot of another package is not in this table. Docstrings of ours: "Return a chart; more".
     if kind in PLOTS:
-        about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
+        about = registry.describe_target(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
         _make_keyword_parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
         _make_keyword_parameter(
@@ -230,12 +230,12 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
         annotation = _annotate_setting(setting)
         yield _make_keyword_parameter(setting.name, annotation, setting.default, setting.meaning)
     if analysis.chart:
-        text = "Draw it, too: .png, .svg, .pdf or .html."
+        text = "Also draw it, into this file: .png, .svg, .pdf or .html."
         yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
         yield _make_keyword_parameter(
-            "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
+            "fail_on", annotation, None, f"What makes it exit with 3: {', '.join(analysis.fails)}."
         )
     yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 
@@ -244,7 +244,7 @@ def _annotate_setting(setting: Setting) -> Any:
     """Return the type of a setting with its form on the command line."""
     if setting.kind is bool:
         return bool
-    value_type: Any = Sequence[str] if setting.several else setting.kind
+    value_type: Any = Sequence[str] if setting.is_repeatable else setting.kind
     is_number = setting.kind in (int, float)
     if is_number:
         value_type = setting.kind | str  # as a command line has numbers
@@ -287,14 +287,14 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
     picture_path = None if request.out is None else Path(request.out)
     if picture_path is not None:
         check_path(picture_path)
-    data = load_records(paths, _mapping_path(request.mapping), note)
+    data = load_records(paths, _mapping_path(request.mapping), print_note)
     table = analysis.answer(data, **_read_settings(analysis, request.settings))
     failure_note = data.failed if paths else ""  # without a path no records were read
     if picture_path is not None:
         _draw_table(analysis, table, failure_note, picture_path)
     # A sentence about the rows of an empty table would hide that every record failed.
     has_only_failures = bool(failure_note) and not table.rows
-    headline = [] if has_only_failures else list(analysis.says(table))
+    headline = [] if has_only_failures else list(analysis.describe(table))
     if picture_path is not None:
         headline.append(f"picture: {picture_path}")
     failing_fields = analysis.fails[request.fail_on] if request.fail_on else ()
@@ -358,7 +358,7 @@ def _read_setting(setting: Setting, value: Any) -> object:
     option = option_name(setting.name)
     if setting.kind is bool:
         return value
-    if setting.several:
+    if setting.is_repeatable:
         return setting_texts(value)
     if setting.kind is int:  # a setting may be negative, numbers elsewhere may not
         return parse_count(text_of(value), option, at_least=-MAX_COUNT)
@@ -388,11 +388,11 @@ def _draw_picture(
     (folder,) = paths
     path = Path(out)
     check_path(path)
-    data = load_records([folder], _mapping_path(mapping), note, model)
+    data = load_records([folder], _mapping_path(mapping), print_note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
     if not record_count:
-        all_records = load_records([folder], _mapping_path(mapping), note)
+        all_records = load_records([folder], _mapping_path(mapping), print_note)
         raise unknown("model", model, all_records.model_names(), str(folder))
     save(draw(kind, data), path)
     return PictureAnswer(

@@ -52,7 +52,7 @@ def bind_kernels(model: StepModel, batch: int | None = None) -> list[Binding]:
     Of arithmetic and traffic that is what its roofline says, or the host where calling and
     launching it takes more than half of its time.
     """
-    lowered = model.lowered(batch)
+    lowered = model.lower_step(batch)
     distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
     times = model.prices(batch).intervals()
     workless_kernels = Kernels([_remove_work(kernel) for kernel in distinct_kernels])
@@ -138,7 +138,7 @@ def find_critical_path(
     busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
     for kernel, time, _ in bindings:
         busy_s[PASS_INDEX[kernel.pass_]] += time.value
-    host_s, first_device_pass = _host_path(busy_s, model.host(model.lowered(batch)))
+    host_s, first_device_pass = _host_path(busy_s, model.host(model.lower_step(batch)))
     seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
     # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
     device_passes = PASSES[first_device_pass:]
@@ -176,7 +176,7 @@ def _exposed_exchange_s(model: StepModel, batch: int | None, replicas: int) -> f
         return 0.0
     batch_size = model.workload.batch_per_replica if batch is None else batch
     # A step that is counted by layers does not tell when a gradient is ready: nothing overlaps.
-    does_overlap = not model.lowered(batch).by_layer
+    does_overlap = not model.lower_step(batch).by_layer
     return exposed_s(model, batch_size, replicas, Sync(overlap=does_overlap))
 
 

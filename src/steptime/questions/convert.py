@@ -30,7 +30,7 @@ class ConvertAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         file: the file that was written.
-        batch: examples that the file is made for.
+        batch: number of examples for which the file is made.
         phase: train or infer.
         dtype: data type of weights and activations.
         parameters: parameters of the network.
@@ -82,16 +82,19 @@ def convert(
     Args:
         model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
             (resnet50), a file, or code (model.py:NAME).
-        input_: Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.
-        out: Where it goes: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (of code). Default:
-            beside the code.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
+        input_: For code: an input with its sizes, the batch first, and its type:
+            x=2x3x256x256:float32; may be repeated.
+        out: The file to write: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (for code).
+            Default: next to the code.
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         phase: train or infer. Default: infer for .onnx and .csv, else train.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
-        allow_unknown: Let layers of unknown type in a network's file pass their input on.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32.
+        allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
+            and count as no work.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
 
     Raises:
         InputError: for a network that cannot be read or exported, an unknown ending of `out`, and a

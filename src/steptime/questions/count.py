@@ -63,7 +63,8 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
-        assumed: settings that decide the executed numbers, by the option that changes them.
+        assumed: settings that were not given and decide the executed numbers, by the option that
+            changes them.
         parameters: number of parameters.
         flop: work of a step; a multiply-add is 2.
         traffic_bytes: bytes of the inputs and outputs of all ops.
@@ -72,7 +73,7 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
         kernels: number of kernels that the stack launches.
         activation_bytes: size of the outputs of all ops of the forward pass.
         peak_bytes: size of all tensors at the worst moment.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         headline: the work and the memory of the step in a line.
         notes: remarks that change how the answer is read.
         ops: every op, in the order of execution.
@@ -153,20 +154,22 @@ def count(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME).
-        batch: Batch size. Default: 64, transformers 1, a file's own.
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         phase: train or infer.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed; float8, float4 (and -mixed) for the operands of linear layers and
-            experts alone. Default: bfloat16-mixed of sequence models, float32 of others.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
-            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
-            paged_adam8bit). Default: adam of sequence models, sgd of others.
-        allow_unknown: Let layers of unknown type in a network's file pass their input on.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32; float8 or float4 (also -mixed) for the operands of linear layers and experts
+            only. Default: bfloat16-mixed for sequence models, float32 for others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
+            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
+            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
+            and count as no work.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         length: Tokens of a sequence. Default: the model's.
         by_op: Show every op.
-        stack: What runs it (steptime list stacks), or FILE.toml.
+        stack: The software that runs the step (steptime list stacks), or FILE.toml.
 
     Raises:
         InputError: for unknown names, and for a network that cannot be built.

@@ -17,7 +17,7 @@ class DataFile(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         file: its name in the folder.
-        sha256: its checksum, that of the published file.
+        sha256: its checksum, equal to that of the published file.
     """
 
     file: str
@@ -55,8 +55,8 @@ def data(
 
     Args:
         name: The data set: mnist.
-        out: Folder to write it into.
-        from_: Where the source lies, if not installed.
+        out: Folder to write the files into.
+        from_: Folder of the source data, if its package is not installed.
 
     Raises:
         InputError: for an unknown data set, and where `out` is not a folder.

@@ -8,10 +8,10 @@ from steptime.build import make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, check_choice
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import paths_of, text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.values import parse_count
 from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.questions import kinds
@@ -31,7 +31,7 @@ class ImportedFormat(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         format: name of the reader that took the files.
-        files: their number.
+        files: number of files.
     """
 
     format: str
@@ -57,7 +57,7 @@ class DuplicateFile(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         file: its path in the folder or in the archive.
-        duplicate_of: the file that is taken for the original.
+        duplicate_of: the path of the other file.
     """
 
     file: str
@@ -71,7 +71,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
         out: the folder of records.
         files: files at the paths.
         records: records that were written.
-        skipped_records: records that the folder held before, not written again.
+        skipped_records: records that the folder had before, not written again.
         rows: the files by format.
         unread: files and entries that were not read, with the reasons.
         duplicates: files with the content of another file.
@@ -115,9 +115,11 @@ def import_(
     Args:
         paths: Files, folders, .tar or .tar.gz archives.
         out: Folder of records.
-        mapping: What columns mean: a file, or a mapping of the house, such as hyperfine.
+        mapping: What the columns mean: a mapping file, or the name of a shipped mapping, such as
+            hyperfine.
         steps: Number of steps in a trace that does not mark them.
-        model: The network, where the file does not say it; a column in braces: {name}.
+        model: The network, where the file does not say it; {name} stands for the cell of that
+            column.
         batch: Examples of one replica in a step, where the file does not say them.
         device: The device, where the file does not say it.
         dtype: Data type, where the file does not say it.
@@ -193,7 +195,7 @@ def _write_new_records(imported: Import, folder: Path) -> int:
     with store.exclusive(folder, store.IMPORT_LOCK, waits=True):
         step_count_by_source = {
             source_key(record): record.env.get(STEPS)
-            for record in store.load(folder, note, required=False)
+            for record in store.load(folder, print_note, required=False)
         }
         _check_step_counts(imported.records, step_count_by_source, folder)
         new_records = [
@@ -222,12 +224,12 @@ def _check_step_counts(
             raise InputError(
                 f"{record.env['source_file']}: {folder} holds this trace as "
                 # A trace without a number of steps is stored as one step.
-                f"{counted(stored_count or 1, 'step')}: import it into another folder"
+                f"{format_count(stored_count or 1, 'step')}: import it into another folder"
             )
 
 
 def _make_answer(imported: Import, new_count: int, folder: Path) -> ImportAnswer:
-    files = counted(imported.files, "file")
+    files = format_count(imported.files, "file")
     return ImportAnswer(
         out=str(folder),
         files=imported.files,
@@ -244,7 +246,7 @@ def _make_answer(imported: Import, new_count: int, folder: Path) -> ImportAnswer
             DuplicateFile(file=file, duplicate_of=original)
             for file, original in imported.duplicates.items()
         ),
-        headline=(f"{counted(new_count, 'record')} of {files} written to {folder}",),
+        headline=(f"{format_count(new_count, 'record')} of {files} written to {folder}",),
         notes=tuple(_describe_omissions(imported, len(imported.records) - new_count)),
     )
 
@@ -265,9 +267,9 @@ def _describe_omissions(imported: Import, old_count: int) -> list[str]:
     """Return a line for each kind of record and of file that was left out."""
     lines = []
     if old_count:
-        lines.append(f"{counted(old_count, 'record')} there already, not written again")
+        lines.append(f"{format_count(old_count, 'record')} there already, not written again")
     if imported.duplicates:
-        files = counted(len(imported.duplicates), "file")
+        files = format_count(len(imported.duplicates), "file")
         lines.append(f"{files} with the content of another (duplicate_of)")
     return [*lines, *imported.notes[:MAX_NOTES], *_describe_unread(imported.unread)]
 

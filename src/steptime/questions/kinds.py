@@ -27,7 +27,7 @@ _DEVICES = "steptime.cli.complete:device_names"
 _LINKS = "steptime.hardware.catalog:link_names"
 Model = Annotated[
     str | PathLike[str] | Workload,
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 Device = Annotated[str | PathLike[str] | hardware.Device, Kind("NAME", completes=_DEVICES)]
 DeviceArgument = Annotated[
@@ -35,7 +35,7 @@ DeviceArgument = Annotated[
 ]
 Models = Annotated[
     str | PathLike[str] | Workload | Sequence[str | PathLike[str] | Workload],
-    Kind("MODEL", names=("--model", "--grid"), completes="steptime.network.families:names"),
+    Kind("MODEL", names=("--model", "--grid"), completes="steptime.network.families:list_names"),
 ]
 Devices = Annotated[
     str | PathLike[str] | hardware.Device | Sequence[str | PathLike[str] | hardware.Device],

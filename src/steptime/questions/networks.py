@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.values import is_range, parse_counts, parse_range
 from steptime.core.workload import Workload
 from steptime.questions import options
@@ -71,7 +71,9 @@ def workloads(
 def of_folder(folder: Path) -> list[Workload]:
     """Return the networks of one device in a folder of records; raises `InputError`."""
     # Records with a scope are of a part of a step, such as an op.
-    step_workloads = [record.workload for record in store.load(folder, note) if not record.scope]
+    step_workloads = [
+        record.workload for record in store.load(folder, print_note) if not record.scope
+    ]
     workload_by_key = {
         workload.key: workload for workload in step_workloads if workload.plan.device_count == 1
     }

@@ -25,10 +25,10 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
     """How devices of nodes are joined.
 
     Args:
-        per_node: Devices of a node. Default: the maker's, else 8.
-        inside: What joins the devices of a node.
-        link: What joins nodes: the link of a device.
-        links_per_node: Links of a node. Default: one per device.
+        per_node: Devices of a node. Default: as in the maker's node, else 8.
+        inside: The link between the devices of a node.
+        link: The link of a device to other nodes.
+        links_per_node: Links from a node to other nodes. Default: one per device.
     """
 
     per_node: int | str | None = None

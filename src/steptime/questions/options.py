@@ -13,7 +13,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.python_file import is_code, run_file
 from steptime.core.signatures.kinds import text_of
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.values import parse_count
 from steptime.core.workload import FULL_TRAINING, Plan, Tuning, Workload
 from steptime.hardware import catalog
@@ -86,7 +86,7 @@ def refuse(typed_values: Mapping[str, object], message: str) -> None:
 
 def describe_memory(document: Mapping[str, Any]) -> str:
     """Format the peak memory of a document: `24.9 GB (optimizer sgd)`, `3.1 GB` of inference."""
-    text = size(document["peak_bytes"])
+    text = format_bytes(document["peak_bytes"])
     return text if document["phase"] == "infer" else f"{text} (optimizer {document['optimizer']})"
 
 

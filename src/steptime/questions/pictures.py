@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.registry import load
 from steptime.core.signatures.kinds import File
 
@@ -50,7 +50,7 @@ def draw_heat_map(
     """
     chart = load("steptime.reports.charts.heatmap:grid")(title, caption, cells, value=value, **axes)
     load(f"{_FILES}:save")(chart, out)
-    note(f"picture: {out}")
+    print_note(f"picture: {out}")
 
 
 def draw_waterfall(
@@ -74,4 +74,4 @@ def draw_waterfall(
     """
     chart = load("steptime.reports.charts.waterfall:chart")(changes, end, title, caption)
     load(f"{_FILES}:save")(chart, out)
-    note(f"picture: {out}")
+    print_note(f"picture: {out}")

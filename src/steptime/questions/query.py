@@ -8,10 +8,10 @@ from steptime.analysis import query as sql_query
 from steptime.core import values
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted, size
+from steptime.core.units import format_bytes, format_count
 from steptime.questions import kinds
 from steptime.records.data import Data
 
@@ -62,10 +62,10 @@ def query(
     Args:
         in_: Folder of records.
         sql: A statement over the table 'records', as DuckDB reads it; --out takes all.
-        out: Write it as a .csv, .parquet or .jsonl file.
+        out: Write the rows into this .csv, .parquet or .jsonl file.
         memory: Memory that the statement may take.
         seconds: Time that the statement may take.
-        rows: Rows that the answer may have; 100,000 where they are shown, any number with --out.
+        rows: Most rows of the answer. Default: 100,000 if they are shown, no limit with --out.
 
     Raises:
         InputError: if there is no folder of records, for a statement that DuckDB refuses or that
@@ -85,9 +85,9 @@ def query(
         return _write_table(folder, Path(out), sql or ALL_RECORDS, limits)
     if sql is None:
         raise InputError("Missing argument 'SQL'.")
-    answer_rows = tuple(sql_query.query(Data.load([folder], note), sql, limits))
+    answer_rows = tuple(sql_query.query(Data.load([folder], print_note), sql, limits))
     row_count = len(answer_rows)
-    headline = (counted(row_count, "row"),)
+    headline = (format_count(row_count, "row"),)
     return QueryAnswer(rows=answer_rows, row_count=row_count, path=None, headline=headline)
 
 
@@ -95,7 +95,7 @@ def _parse_memory(memory: kinds.Bytes) -> int:
     """Return a limit of memory in bytes; raises `InputError` for one that is too small."""
     memory_bytes = int(values.parse_bytes(memory, "--memory"))
     if memory_bytes < MIN_MEMORY_BYTES:
-        raise InputError(f"--memory: must be at least {size(MIN_MEMORY_BYTES)}")
+        raise InputError(f"--memory: must be at least {format_bytes(MIN_MEMORY_BYTES)}")
     return memory_bytes
 
 
@@ -105,6 +105,6 @@ def _write_table(folder: Path, path: Path, sql: str, limits: sql_query.QueryLimi
     has_ending_of_records = path.suffix.lower() == ".jsonl"
     if is_inside_folder and has_ending_of_records:
         raise InputError(f"{path}: rows of a table cannot lie among the records of {folder}")
-    row_count = sql_query.export(Data.load([folder], note), path, sql, limits)
-    headline = f"{counted(row_count, 'row')} written to {path}"
+    row_count = sql_query.export(Data.load([folder], print_note), path, sql, limits)
+    headline = f"{format_count(row_count, 'row')} written to {path}"
     return QueryAnswer(rows=(), row_count=row_count, path=str(path), headline=(headline,))

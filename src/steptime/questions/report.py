@@ -9,10 +9,10 @@ import msgspec
 from steptime.analysis.acceptances.expectations import parse_limit
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.questions import kinds
 from steptime.questions.acceptance import (
     AcceptanceAnswer,
@@ -33,7 +33,7 @@ class BestNetwork(AnswerRow, frozen=True, kw_only=True):
     """The measured network with the largest share of its device's peak.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
         peak_fraction: its speed over the device's peak.
@@ -66,7 +66,7 @@ class FarPredictions(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         number: number of such predictions.
-        disturbed: those whose measurement other work disturbed; None if unknown.
+        disturbed: number of these whose measurement other work disturbed; None if unknown.
     """
 
     number: int
@@ -121,7 +121,9 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the numbers at the top of the report."""
         times = [
-            seconds(time_s) for time_s in (self.fastest_s, self.slowest_s) if time_s is not None
+            format_seconds(time_s)
+            for time_s in (self.fastest_s, self.slowest_s)
+            if time_s is not None
         ]
         error_share = self.prediction.median_error
         peak_share = self.median_peak_fraction
@@ -130,8 +132,14 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
             ("measured", str(self.measured)),
             ("published", str(self.published)),
             ("fastest and slowest step", ", ".join(times) or None),
-            ("median share of the peak", None if peak_share is None else percent(peak_share)),
-            ("median error of predictions", None if error_share is None else percent(error_share)),
+            (
+                "median share of the peak",
+                None if peak_share is None else format_percent(peak_share),
+            ),
+            (
+                "median error of predictions",
+                None if error_share is None else format_percent(error_share),
+            ),
         ]
         return [make_facts_table("", "", rows)]
 
@@ -156,9 +164,10 @@ def report(
     Args:
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
-        mapping: For a table in place of a folder: what its columns mean.
-        expected: References: a table of networks and quantities, or records of a reference
-            machine. A step without a reference is held against its prediction; predicted: all.
+        mapping: A file that says what columns mean; a table may then replace the folder.
+        expected: Check against references: a table of networks and quantities, records of a
+            reference machine, or predicted. A step without a reference is compared with its
+            prediction.
         limit: With --expected: the share of the expected speed that passes. Default: 95% of a
             reference, the slow end of the 80 % interval of a prediction.
 
@@ -181,7 +190,7 @@ def report(
     if expected is None:
         refuse({"--limit": limit}, "{} goes with --expected FILE")
     limit_share = None if limit is None else parse_limit(text_of(limit), "--limit")
-    data = load_records([source], map_file, note)
+    data = load_records([source], map_file, print_note)
     option_words = words_of({"map": map_file, "expected": expected, "limit": limit})
     command = shlex.join(["steptime", "report", str(source), *option_words, "-o", str(path)])
     name = source.resolve().name
@@ -215,9 +224,9 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
 def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
     """Return the answer of a page from its headline numbers."""
     count_by_status = numbers.pop("unsuccessful")
-    headline = counted(numbers["networks"], "network")
+    headline = format_count(numbers["networks"], "network")
     if numbers["published"]:
-        headline += f", {counted(numbers['published'], 'published result')}"
+        headline += f", {format_count(numbers['published'], 'published result')}"
     fields = numbers | {
         "unsuccessful": [
             {"status": status, "count": count} for status, count in count_by_status.items()

@@ -72,11 +72,12 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         batch: examples of the inference.
         dtype: data type of weights and activations.
-        assumed: settings that decide the answer, by the option that changes them.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         best: the cut with the least seconds in all.
         rows: every cut in the order of execution, the first all on the server, the last all on the
             device.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         notes: remarks that change how the answer is read.
     """
 
@@ -141,18 +142,20 @@ def split(
     Args:
         model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
             (resnet50), a file, or code (model.py:NAME).
-        device: Runs the first part, such as a phone.
-        server: Runs the rest.
-        link: Between the two (steptime list links).
+        device: The device that runs the first part, such as a phone.
+        server: The device that runs the second part.
+        link: The link between the two (steptime list links).
         batch: Examples of the inference.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where the
-            devices have no bfloat16), float32 of others and on a CPU.
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
-        allow_unknown: Let layers of unknown type in a network's file pass their input on.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on devices
+            without bfloat16), float32 for others and on a CPU.
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
+        allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
+            and count as no work.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         by_op: Show every cut.
 
     Raises:
@@ -174,7 +177,7 @@ def split(
     # Named outright, the common type is no default that each device would replace by its own.
     fixed_dtype_workload = workload.with_dtype(workload.dtype)
     first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)
-    rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
+    rows = tuple(find_cuts(first_model, first_model.with_device(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
     notes = shared.describe_unmodelled(unmodelled)
     if joining_link.latency_s is None:
@@ -228,7 +231,7 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
     Raises:
         InputError: as a prediction does.
     """
-    lowered = first.lowered()
+    lowered = first.lower_step()
     counted = first.flop_by_row()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)

@@ -52,11 +52,15 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
     """How a step is executed, by the keys of an answer's `assumed`.
 
     Args:
-        stack: What runs it (steptime list stacks); of predict several, side by side.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
+        stack: The software that runs the step (steptime list stacks); predict compares several,
+            with commas.
+        channels_last: Whether images are stored with their channels last (NHWC). Default: as the
+            stack does.
+        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+            convolutions only.
+        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
+            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
+            calibrated on it.
     """
 
     stack: str | None = None
@@ -136,41 +140,50 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     """Which step of a network it is, and how it is predicted.
 
     Args:
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed; float8, float4 (and -mixed) for the operands of linear layers and
-            experts alone. Default: bfloat16-mixed of sequence models (float16-mixed where a device
-            has no bfloat16), float32 of others and on a CPU.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32; float8 or float4 (also -mixed) for the operands of linear layers and experts
+            only. Default: bfloat16-mixed for sequence models (float16-mixed on a device without
+            bfloat16), float32 for others and on a CPU.
         phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
-            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
-            paged_adam8bit). Default: adam of sequence models, sgd of others.
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
-        allow_unknown: Let layers of unknown type in a network's file pass their input on.
-        strict: Refuse a network with an op of unknown work (.onnx, .pt2, code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
+            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
+            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
+        allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
+            and count as no work.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         length: Tokens of a sequence. Default: the model's.
-        lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
-            but the head), all, or names of products (q+v). All other weights are frozen.
-        adapter: An adapter by its name: lora, dora (keys as of --lora), ia3 (on=WHERE, by default
-            k+v+down) or prefix (tokens=N, by default 20): dora,r=16,on=linear.
-        modules_to_save: Modules that are trained whole beside an adapter, in a copy, such as
+        lora: Fine-tune by LoRA of rank N and freeze all other weights. WHERE: attention (default),
+            linear (all linear layers but the output layer), all, or named layers (q+v).
+        adapter: An adapter with its keys, such as dora,r=16,on=linear: lora or dora (keys of
+            --lora), ia3 (on=WHERE, by default k+v+down) or prefix (tokens=N, by default 20).
+        modules_to_save: Modules of which a full copy is trained beside the adapter, such as
             embed_tokens,lm_head.
-        weights: How frozen weights, and in inference all of them, are kept: nf4, nf4-dq (scales in
-            8 bits), int4, awq, gptq, float4, mxfp4 (experts alone), int8, float8; none for the
-            step's own type. Default: as the file of the network states.
-        train: Train the weights of these names alone, with commas, such as '*norm*,block32/*'.
-        recompute: none, or full: layers keep their input alone, and compute the rest again.
-        offload: none, or optimizer: its states lie on the host, which updates.
-        host_link: What joins a device to its host. Default: its PCIe, else pcie-4-x16.
-        update_early: Each gradient is applied, and dropped, as soon as it is made.
-        packed: Sequences are packed from documents of so many tokens in the mean.
-        padded: So many tokens of a sequence are text in the mean, the rest padding.
-        stack: What runs it (steptime list stacks); of predict several, side by side.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
+        weights: Format of frozen weights, in inference of all weights: nf4, nf4-dq (scales in 8
+            bits), int4, awq, gptq, float4, mxfp4 (experts only), int8, float8, or none for that of
+            --dtype; in fit and choose also a GGUF type, or all. Default: as the network's file
+            states.
+        train: Train only the weights whose names match these patterns, such as '*norm*,block32/*'.
+        recompute: none, or full: layers save their input only; the backward pass computes their
+            activations again.
+        offload: none, or optimizer: its state stays in the host's memory, and the host updates the
+            weights.
+        host_link: The link from a device to its host. Default: the device's PCIe, else pcie-4-x16.
+        update_early: Apply and free each gradient as soon as it is computed.
+        packed: Mean tokens of a document, if several documents are packed into a sequence.
+        padded: Mean tokens of text in a sequence, if the others are padding.
+        stack: The software that runs the step (steptime list stacks); predict compares several,
+            with commas.
+        channels_last: Whether images are stored with their channels last (NHWC). Default: as the
+            stack does.
+        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+            convolutions only.
+        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
+            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
+            calibrated on it.
     """
 
     dtype: str | None = None
@@ -256,7 +269,9 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             device,
         )
 
-    def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
+    def build_model(
+        self, model: str | PathLike[str] | Workload, batch: Any, device: Any
+    ) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
         workload = self.workload(model, batch)
         settings = self.method_options(self.options)

@@ -12,7 +12,7 @@ from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network
 from steptime.energy.systolic_arrays import array as array_of
@@ -37,11 +37,12 @@ class SystolicRow(AnswerRow, frozen=True, kw_only=True):
     """A network on a systolic array of one size.
 
     Attributes:
-        rows: rows of PEs.
-        columns: columns of PEs.
+        rows: rows of the array.
+        columns: columns of the array.
         cycles: cycles of the arithmetic, one op after another.
         time_s: seconds: the longer of arithmetic and DRAM, op by op.
-        utilisation: multiply-adds as a share of all cycles of all PEs; null without cycles.
+        utilisation: multiply-adds as a share of all cycles of all cells of the array; null without
+            cycles.
         dram_bytes: bytes between memory and buffer.
     """
 
@@ -59,10 +60,10 @@ class SystolicAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         batch: examples of the inference.
-        array: the array whose rows and columns of PEs vary.
-        dataflow: the operand that stays in the PEs: weight, input or output.
+        array: the array whose number of rows and columns varies.
+        dataflow: the operand that stays in the cells of the array: weight, input or output.
         rows: the arrays.
-        not_covered: ops that no array runs; they count as nothing.
+        not_covered: ops that no array runs; they count as no work.
         notes: remarks.
     """
 
@@ -103,13 +104,15 @@ def systolic(
     Args:
         model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
             (resnet50), a file, or code (model.py:NAME).
-        array: tpu-v1, tpu-v2, tpu-v3, or FILE.toml.
-        rows: Rows of PEs: numbers or a range (16..256x2).
-        columns_: Columns of PEs, as --rows.
-        dataflow: What stays in the PEs: weight, input or output.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        array: The array whose clock, buffer and bandwidth count: tpu-v1, tpu-v2, tpu-v3, or
+            FILE.toml.
+        rows: Rows of the array: numbers or a range (16..256x2 doubles).
+        columns_: Columns of the array, as --rows.
+        dataflow: What stays in the cells of the array: weight, input or output.
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         value: What is drawn: utilisation or time.
         out: Draw the map of rows and columns: .png, .svg, .pdf or .html.
 
@@ -177,7 +180,7 @@ def _summarise_run(array: Array, run: NetworkRun) -> SystolicRow:
 def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
     if not names:
         return ()
-    ops = f"{counted(len(names), 'op')} of {len(graph.ops)}"
+    ops = f"{format_count(len(names), 'op')} of {len(graph.ops)}"
     return (f"{ops} not on the array, counted as nothing",)
 
 

@@ -7,7 +7,7 @@ from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import File, text_of
-from steptime.core.units import counted, format_money, format_value, hours, rate
+from steptime.core.units import format_count, format_hours, format_money, format_rate, format_value
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware.prices import (
@@ -17,7 +17,7 @@ from steptime.hardware.prices import (
     bill_training,
     cheapest,
     format_offer,
-    offers,
+    read_offers,
 )
 from steptime.questions.options import refuse
 
@@ -66,7 +66,7 @@ def describe_speed(examples_per_s: float | None, tokens_per_s: float | None) -> 
     if tokens_per_s is None:
         return examples
     length = round(tokens_per_s / examples_per_s)
-    return f"{examples}, {rate(tokens_per_s)} tokens/s ({length:,} tokens each)"
+    return f"{examples}, {format_rate(tokens_per_s)} tokens/s ({length:,} tokens each)"
 
 
 class TrainingFields(TypedDict):
@@ -90,7 +90,7 @@ def describe_training(examples: int | None, epochs: float | None, tokens: int | 
     """Describe a training: `3 epochs of 1,000,000 examples`, or `300,000,000 tokens`."""
     if tokens is not None:
         return f"{tokens:,} tokens"
-    return f"{counted(epochs or 0, 'epoch')} of {examples or 0:,} examples"
+    return f"{format_count(epochs or 0, 'epoch')} of {examples or 0:,} examples"
 
 
 def training_of_tokens(tokens: Any, workload: Workload, nearest: str) -> Training:
@@ -134,7 +134,7 @@ def predict_training(
         refuse({"--prices": prices}, "{} needs --tokens N, the tokens of a training")
         return None
     training = training_of_tokens(tokens, workload, "leave it out")
-    offer = cheapest(offers(None if prices is None else Path(prices))).get(device)
+    offer = cheapest(read_offers(None if prices is None else Path(prices))).get(device)
     return price_training(training, offer, workload.batch_per_replica, step)
 
 
@@ -181,5 +181,5 @@ def training_rows(training: TrainingTime | None) -> list[tuple[str, str]]:
     cost = format_offer(training.offer, training.price_date)
     if training.cost_total is not None:
         cost = f"{format_money(training.cost_total, training.currency)} ({cost})"
-    duration = f"{hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
+    duration = f"{format_hours(training.train_s / HOUR_S)} for {training.tokens:,} tokens"
     return [("training", duration), ("cost", cost)]

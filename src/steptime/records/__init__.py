@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,5 +29,5 @@ def frame(folders: Path | Sequence[Path], settings: Sequence[str] = ()) -> pl.Da
     from steptime.records.frames.frame_columns import add_settings
 
     paths = [folders] if isinstance(folders, Path) else folders
-    data = Folders.load(paths, note)  # its files end with it
+    data = Folders.load(paths, print_note)  # its files end with it
     return add_settings(data.scan(), settings).collect()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.records.folders import Folders
 from steptime.records.row import Row
 
@@ -96,4 +96,4 @@ def describe_interval(row: Row) -> str | None:
     """
     low_s, high_s, kind = (row[name] for name in INTERVAL_COLUMNS)
     has_interval = kind and low_s is not None and high_s is not None
-    return f"{seconds(low_s)} to {seconds(high_s)}" if has_interval else None
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}" if has_interval else None

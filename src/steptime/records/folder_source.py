@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.records import store
 from steptime.records.record import Record
 from steptime.records.record_files import FolderLines, StoredLine, number_repeat
@@ -67,7 +67,7 @@ class FolderSource:
         total_mb = self.size_bytes >> 20  # 0, a small folder, is read without a report
         for number, stored in enumerate(lines):
             if total_mb and number % PROGRESS_RECORDS == 0:
-                tell("MB of records read", min(stored.place >> 20, total_mb), total_mb)
+                report_progress("MB of records read", min(stored.place >> 20, total_mb), total_mb)
             yield stored
 
 

@@ -67,7 +67,7 @@ class Folders:
         return cls(*sources, warn=warn, model=model)
 
     @classmethod
-    def of(cls, records: Sequence[Record], name: str = "") -> Self:
+    def from_records(cls, records: Sequence[Record], name: str = "") -> Self:
         """Return records that are in memory."""
         return cls((name, records))
 

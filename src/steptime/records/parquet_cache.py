@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from steptime import __version__
-from steptime.core.files import replacing, stamp_of
+from steptime.core.files import replace_on_success, stamp_of
 from steptime.records.row import Kinds
 
 MAKERS = (
@@ -83,7 +83,7 @@ def find_or_make(
     with _lock(folder):
         facts = _read_note(note_path, path)  # another process may have made it
         if facts is None:
-            with replacing(path) as temporary_path:
+            with replace_on_success(path) as temporary_path:
                 facts = make(temporary_path)
             _write_note(note_path, path, facts)
             _remove_old(folder, name, path, note_path)
@@ -93,7 +93,7 @@ def find_or_make(
 def _write_note(note_path: Path, parquet: Path, facts: FrameFacts) -> None:
     note = CacheNote(format=FORMAT, stamp=stamp_of(parquet), facts=facts)
     text = msgspec.json.encode(note).decode()
-    with replacing(note_path) as temporary_path:
+    with replace_on_success(note_path) as temporary_path:
         temporary_path.write_bytes(msgspec.json.encode(_Envelope(mark=hash_text(text), note=text)))
 
 

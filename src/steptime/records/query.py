@@ -309,10 +309,10 @@ def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
 
 def _csv_cell(column: str, sql_type: str) -> str:
     """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
-    from steptime.core.tables.printers import APOSTROPHE, FORMULA, harmless
+    from steptime.core.tables.printers import APOSTROPHE, FORMULA, neutralise_csv_cell
 
     cell = quote_name(column)
-    heading = quote_name(harmless(column))
+    heading = quote_name(neutralise_csv_cell(column))
     if sql_type != "VARCHAR":
         return f"{cell} AS {heading}"
     begins_as_formula = " OR ".join(f"starts_with({cell}, {quote_text(mark)})" for mark in FORMULA)

@@ -72,14 +72,14 @@ class Quantity(Struct, frozen=True):
         return self.columns.get("run") or (0,) * len(self.samples)
 
     @property
-    def marks(self) -> Sequence[bool]:
+    def disturbed_samples(self) -> Sequence[bool]:
         """Whether each sample was disturbed; none was if no column says it."""
         return self.columns.get("disturbed") or (False,) * len(self.samples)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether other work disturbed so many samples that a reader must know it."""
-        return sum(self.marks) > LARGEST_DISTURBED_SHARE * len(self.samples)
+        return sum(self.disturbed_samples) > LARGEST_DISTURBED_SHARE * len(self.samples)
 
 
 class RecordMethod(Struct, frozen=True):

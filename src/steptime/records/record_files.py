@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from steptime.core.errors import InputError, escape_controls
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.units import first_of
 from steptime.records.record import hash_line
 
@@ -149,7 +149,7 @@ class FolderLines:
         self._copies = Counter[str]()
 
     def __iter__(self) -> Iterator[StoredLine]:
-        for path in watched(self.paths, "files"):
+        for path in track_progress(self.paths, "files"):
             yield from self._read_file(path)
         if self._copies:
             self._warn(describe_copies(self._copies))

@@ -256,8 +256,8 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
 
 def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from the times, FLOP and traffic of a row."""
-    measured_s = _nonzero("measured_s")
-    predicted_s = _nonzero("predicted_s")
+    measured_s = _null_if_zero("measured_s")
+    predicted_s = _null_if_zero("predicted_s")
     is_pooled = pl.col("is_pooled")
     mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
     examples_per_s = pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
@@ -283,24 +283,24 @@ def add_shares(rows: pl.DataFrame) -> pl.DataFrame:
 
     Rows have `flop`, `traffic_bytes`, `measured_s`, `peak_flop_per_s` and `memory_bytes_per_s`.
     """
-    flop_per_byte = pl.col("flop") / _nonzero("traffic_bytes")
+    flop_per_byte = pl.col("flop") / _null_if_zero("traffic_bytes")
     memory_flop_per_s = flop_per_byte * pl.col("memory_bytes_per_s")
     peak_flop_per_s = pl.col("peak_flop_per_s")
     has_roof = memory_flop_per_s.is_not_null() & peak_flop_per_s.is_not_null()
     roof_flop_per_s = pl.min_horizontal(peak_flop_per_s, memory_flop_per_s)
-    flop_per_s = pl.col("flop") / _nonzero("measured_s")
+    flop_per_s = pl.col("flop") / _null_if_zero("measured_s")
     rows_with_rates = rows.with_columns(
         flop_per_byte.alias("intensity"),
         pl.when(has_roof).then(roof_flop_per_s).alias("roof_flop_per_s"),
         flop_per_s.alias("flop_per_s"),
     )
     return rows_with_rates.with_columns(
-        (pl.col("flop_per_s") / _nonzero("peak_flop_per_s")).alias("peak_fraction"),
-        (pl.col("flop_per_s") / _nonzero("roof_flop_per_s")).alias("roof_fraction"),
+        (pl.col("flop_per_s") / _null_if_zero("peak_flop_per_s")).alias("peak_fraction"),
+        (pl.col("flop_per_s") / _null_if_zero("roof_flop_per_s")).alias("roof_fraction"),
     )
 
 
-def _nonzero(name: str) -> pl.Expr:
+def _null_if_zero(name: str) -> pl.Expr:
     """Return a column, null where it is 0."""
     return pl.when(pl.col(name) != 0).then(pl.col(name))
 

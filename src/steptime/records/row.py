@@ -80,7 +80,7 @@ def is_higher_better(quantity: str) -> bool:
 
 
 @lru_cache(1 << 14)
-def loaded(text: str) -> Any:
+def load_json(text: str) -> Any:
     """Parse a JSON text; the value is cached, so nobody may change it."""
     return json.loads(text)
 
@@ -120,11 +120,11 @@ def by_run(samples: Iterable[Item], runs: Iterable[int]) -> list[list[Item]]:
         raise InputError(f"{len(all_samples)} samples, but {len(run_numbers)} runs of samples")
     if len(set(run_numbers)) < 2:
         return [all_samples]  # one run
-    pairs_by_run = grouped(zip(run_numbers, all_samples, strict=True), itemgetter(0))
+    pairs_by_run = group_by(zip(run_numbers, all_samples, strict=True), itemgetter(0))
     return [[sample for _, sample in pairs] for pairs in pairs_by_run.values()]
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by their key, keys and items in the order of the items."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
@@ -142,7 +142,7 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def over(a: float | None, b: float | None) -> float | None:
+def divide(a: float | None, b: float | None) -> float | None:
     """Return a / b, or None if either is unknown or b is 0."""
     return a / b if a is not None and b else None
 

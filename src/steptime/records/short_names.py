@@ -16,8 +16,8 @@ from steptime.records.row import (
     describe_value,
     exchange_name,
     find_distinguishing_settings,
-    grouped,
-    loaded,
+    group_by,
+    load_json,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHA
     """
     names = [""] * len(rows)
     families = [(row.get("within"), row["family"]) for row in rows]
-    row_numbers_by_family = grouped(range(len(rows)), families.__getitem__)
+    row_numbers_by_family = group_by(range(len(rows)), families.__getitem__)
     for (_, family), row_numbers in row_numbers_by_family.items():
         settings_of_rows = [_SETTINGS.decode(rows[number]["settings"]) for number in row_numbers]
         setting_names = dict.fromkeys(
@@ -141,7 +141,7 @@ def _describe_column(key: str, texts: Sequence[str | None], family: str) -> list
 
 def _describe_setting(key: str, text: str, family: str) -> str:
     """Return a setting of a network, from its JSON, in few words: "layers 2"."""
-    value = loaded(text)
+    value = load_json(text)
     if key == "sha256":  # of a file
         return f"file {str(value)[:HASH_DIGITS]}"
     return describe_value(key, value, family)
@@ -153,7 +153,7 @@ def _describe_run(row: Row, ignored_settings: Collection[str]) -> Row:
     An option that has a column is told once; where the column is empty, the option is told.
     """
     options = {}
-    for name, value in loaded(row["method_options"]).items():
+    for name, value in load_json(row["method_options"]).items():
         # An option with a column of its own is told once; where the column is empty, here.
         is_absent_column = name in RUN_OPTIONS and row[name] is None
         if name not in SILENT_OPTIONS or is_absent_column:
@@ -170,7 +170,7 @@ def _list_endings(
     """Return the endings of names of rows that share a name: how each row ran."""
     endings = [""] * len(run_of_row)
     endings_by_runs = dict[tuple[int, ...], list[str]]()  # groups of equal runs occur often
-    for row_numbers in grouped(range(len(run_of_row)), name_of_row.__getitem__).values():
+    for row_numbers in group_by(range(len(run_of_row)), name_of_row.__getitem__).values():
         group_runs = tuple(run_of_row[row_number] for row_number in row_numbers)
         if group_runs not in endings_by_runs:
             endings_by_runs[group_runs] = _describe_distinguishing_settings(

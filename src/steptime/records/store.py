@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.record import (
     FINAL_STATUSES,
     Record,
@@ -109,7 +109,7 @@ class Writer(AbstractContextManager["Writer"]):
                 file.seek(self._size)
                 record_count = self._records + file.read().count(b"\n")
             raise InterruptError(
-                f"{counted(record_count, 'record')} kept in {self.path.parent}"
+                f"{format_count(record_count, 'record')} kept in {self.path.parent}"
             ) from None
 
 

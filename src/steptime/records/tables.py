@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
 from steptime.core.files import cache_folder, stamp_of
-from steptime.core.scratch import temporary
+from steptime.core.scratch import make_temporary_folder
 from steptime.records import store
 from steptime.records.column_names import merge_kinds
 from steptime.records.folder_source import FolderSource, Source, open_source
@@ -65,7 +65,7 @@ class Tables:
     def __init__(
         self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
     ) -> None:
-        self._scratch = temporary()
+        self._scratch = make_temporary_folder()
         finalize(self, rmtree, self._scratch, ignore_errors=True)
         self._warn = warn
         self.model = model

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 
 if TYPE_CHECKING:
     from steptime.records.data import Data
     from steptime.reports.findings import Section
 
 
-def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -> JsonObject:
+def write_report(folder: Path, path: Path, warn: Callable[[str], None] = print_note) -> JsonObject:
     """Write the report on the records of a folder, and return its numbers.
 
     Args:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import watched
-from steptime.grids.batches import knee
+from steptime.core.progress import track_progress
+from steptime.grids.batches import find_knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, TrainingBill, bill_training
@@ -90,7 +90,7 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
         OutsideError: where the disk is full.
     """
     from steptime.core.files import write_atomically
-    from steptime.reports.templating import rendered
+    from steptime.reports.templating import render
 
     axes = (choices.models, choices.devices, choices.batches, choices.links, choices.replicas)
     row_count = math.prod(map(len, axes))
@@ -104,7 +104,7 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
         raise InputError(f"none of {len(rows)} choices fits: {reason}")
     start = _find_start(choices, first_fitting, axis_values)
     data = _page_data(choices, rows, axis_values) | {"start": start}
-    write_atomically(path, rendered("choose.html", data=data, method=str(choices.method)))
+    write_atomically(path, render("choose.html", data=data, method=str(choices.method)))
     return WrittenPage(len(rows), axis_values)
 
 
@@ -128,7 +128,7 @@ def _page_data(
         "rows": {
             # Values of axes as their places in the list of values, which is shorter.
             **{name: [values[name].index(str(row[name])) for row in rows] for name in AXES},
-            **{name: [style.short(row[name]) for row in rows] for name in _VALUES},
+            **{name: [style.round_value(row[name]) for row in rows] for name in _VALUES},
         },
         "charts": charts(),
         "words": choices.words,
@@ -150,7 +150,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     networks_and_links = [
         (model, link) for model in choices.models.items() for link in choices.links
     ]
-    for ((text, dtype), make), link in watched(networks_and_links, "networks and links"):
+    for ((text, dtype), make), link in track_progress(networks_and_links, "networks and links"):
         cells = grid(
             [make],
             choices.devices,
@@ -174,7 +174,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             fitting = [row for row in reference_by_batch.values() if row["status"] == "ok"]
             if fitting:
                 steps_s = [row["batch"] / row["examples_per_s"] for row in fitting]
-                best_batch = knee([row["batch"] for row in fitting], steps_s)
+                best_batch = find_knee([row["batch"] for row in fitting], steps_s)
                 best_rows = [row for row in rows if row["batch"] == best_batch]
                 yield from ({**row, "batch": BEST} for row in best_rows)
             yield from rows
@@ -205,19 +205,24 @@ def _make_choice_row(cell: GridCell, link: Link, choices: Choices) -> JsonObject
 def charts() -> dict[str, style.Spec]:
     """Return the Vega-Lite of the page's charts over the rows that it shows, by their places."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {**style.number("replicas", "replicas", **integers), "scale": {"type": "log", "base": 2}}
+    x = {
+        **style.number_encoding("replicas", "replicas", **integers),
+        "scale": {"type": "log", "base": 2},
+    }
     bars_x = style.name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
-    speed = {**style.number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
+    speed = {**style.number_encoding("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"  # `4x`
-    hours = style.number("train_h", "hours of training", grid=False, tickCount=3)
+    hours = style.number_encoding("train_h", "hours of training", grid=False, tickCount=3)
     hours["scale"] = {"type": "log"}
-    cost = style.number("cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}")
+    cost = style.number_encoding(
+        "cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}"
+    )
     parts = style.encode_categories(
         "part", [{"part": part} for part in PARTS], " ", orient="top", columns=2
     )
     dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
-    seconds = style.number("seconds", "step (s)", "s")
+    seconds = style.number_encoding("seconds", "step (s)", "s")
     stacked = {"x": bars_x, "y": seconds, "color": parts["color"], "order": {"field": "index"}}
     fold = {"transform": [{"fold": PARTS, "as": ["part", "seconds"]}]}
     return {

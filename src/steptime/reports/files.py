@@ -22,9 +22,9 @@ FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart
 
 def _page(spec: str) -> str:
     """Return one offline page with a chart, which follows the room and colours of its reader."""
-    from steptime.reports.templating import rendered
+    from steptime.reports.templating import render
 
-    return rendered("chart.html", spec=json.loads(spec))
+    return render("chart.html", spec=json.loads(spec))
 
 
 def check_path(path: Path) -> None:

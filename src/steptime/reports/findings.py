@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 
-from steptime.analysis.analyses import PLOTS, analysis, names
+from steptime.analysis.analyses import PLOTS, analysis, list_names
 from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.core.tables.table import Table
 from steptime.records.data import Data
-from steptime.records.row import Row, grouped
+from steptime.records.row import Row, group_by
 from steptime.records.tables import count_threads
 from steptime.reports.charts import Spec, draw
 from steptime.reports.networks import MAX_NETWORKS, make_details, select_networks
@@ -29,14 +29,14 @@ class Section:
     Attributes:
         name: the name of the analysis or of the chart.
         title: the heading.
-        says: the paragraphs.
+        paragraphs: the sentences of the analysis, one a line.
         table: the table; None for a chart alone.
         spec: the picture as Vega-Lite; None without a picture.
     """
 
     name: str
     title: str
-    says: Sequence[str]
+    paragraphs: Sequence[str]
     table: Table | None
     spec: Spec | None
 
@@ -72,7 +72,7 @@ class Findings:
         The most frequent come first.
         """
         failed = [row for row in self.rows if row["status"] not in (None, "ok")]
-        groups = grouped(failed, itemgetter("platform", "status", "cause", "note"))
+        groups = group_by(failed, itemgetter("platform", "status", "cause", "note"))
         return [
             {
                 **rows[0],
@@ -101,11 +101,13 @@ def gather(
     rows = select_networks(data, max_networks)
     section_makers: list[Callable[[Data], Section | None]] = [
         partial(_answer_section, name, pictures=pictures)
-        for name in names()
+        for name in list_names()
         if analysis(name).section
     ]
     if pictures:  # charts that belong to no analysis are sections, too
-        section_makers += [partial(_draw_section, plot) for plot in registry.names(PLOTS, "plots")]
+        section_makers += [
+            partial(_draw_section, plot) for plot in registry.list_names(PLOTS, "plots")
+        ]
     results = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
@@ -113,7 +115,7 @@ def gather(
         for number, result in enumerate(
             pool.map(partial(_make_section_or_error, data), section_makers)
         ):
-            tell("sections", number, len(section_makers))
+            report_progress("sections", number, len(section_makers))
             results.append(result)
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []
@@ -143,7 +145,7 @@ def _make_section_or_error(
 
 def _draw_section(name: str, data: Data) -> Section:
     spec = draw(name, data)
-    return Section(name, title=spec["title"]["text"], says=(), table=None, spec=spec)
+    return Section(name, title=spec["title"]["text"], paragraphs=(), table=None, spec=spec)
 
 
 def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:
@@ -152,7 +154,7 @@ def _answer_section(name: str, data: Data, *, pictures: bool) -> Section | None:
     table = question.answer(data)
     if not table.rows:
         return None
-    sentences = question.says(table)
+    sentences = question.describe(table)
     spec = None
     has_picture = pictures and question.chart
     try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.tables.printers import markdown
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.records.data import Data
 from steptime.records.row import Row
 from steptime.reports.findings import Section, gather
@@ -76,7 +76,7 @@ def _network_columns(rows: Sequence[Row]) -> list[Column]:
 
 def _section_lines(section: Section) -> list[str]:
     """Return the heading, the sentences and the table of a section; no table that is too wide."""
-    lines = [f"## {_escape(section.title)}", _bullets(section.says)]
+    lines = [f"## {_escape(section.title)}", _bullets(section.paragraphs)]
     table = section.table
     if table and len(table.columns) <= MAX_COLUMNS:
         rows = table.rows[:MAX_ROWS]
@@ -87,7 +87,7 @@ def _section_lines(section: Section) -> list[str]:
 
 def _count_line(row_count: int, total: int, noun: str) -> list[str]:
     """Return a line that says how many there are, where not all are listed."""
-    return [f"The first {row_count} of {counted(total, noun)}."] if row_count < total else []
+    return [f"The first {row_count} of {format_count(total, noun)}."] if row_count < total else []
 
 
 def _bullets(sentences: Sequence[str]) -> str:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
 from steptime.core.tables.table import Column
-from steptime.core.units import counted, format_value
+from steptime.core.units import format_count, format_value
 from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import Data, result_rows
 from steptime.records.record import Record
 from steptime.records.results import ALL_COLUMNS
-from steptime.records.row import Row, by_run, grouped, settings_of
+from steptime.records.row import Row, by_run, group_by, settings_of
 from steptime.records.warmup import Floats, find_warm_up
 from steptime.reports.charts import Spec, style
 from steptime.reports.charts.samples import encode_marks
@@ -131,7 +131,9 @@ def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
                 "key": column.key,
                 "heading": column.label,
                 "cells": [_format_cell(row, column.key) for row in rows],
-                "sort": [style.short(key) for key in keys] if is_numeric else None,  # else by text
+                "sort": [style.round_value(key) for key in keys]
+                if is_numeric
+                else None,  # else by text
             }
         )
     return packed
@@ -161,7 +163,7 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
         details.append(
             {
                 "name": row["label"],
-                "says": headline,
+                "paragraphs": headline,
                 "kinds": kinds_by_network.get(network, ()),
                 "facts": _list_facts(row, attempts, prediction),
                 "samples": _pack_samples(attempts, sample_limit),
@@ -188,7 +190,7 @@ def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str
 
 def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
     """Return for each row of results the records that were tried, and the prediction."""
-    row_numbers_by_folder = grouped(range(len(rows)), lambda number: rows[number]["folder"])
+    row_numbers_by_folder = group_by(range(len(rows)), lambda number: rows[number]["folder"])
     pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
     for folder, row_numbers in row_numbers_by_folder.items():
         places = {place for number in row_numbers for place in _list_record_places(rows[number])}
@@ -216,9 +218,9 @@ def _list_kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[t
     """Return the kinds of ops of each network and platform, each with its share and time."""
     keys = {row["name"]: row["workload_key"] for row in rows}
     kind_rows = analysis("breakdown").answer(data, by="kind", by_network=True).rows
-    by_network = grouped(kind_rows, lambda row: (keys.get(row["network"], ""), row["platform"]))
+    by_network = group_by(kind_rows, lambda row: (keys.get(row["network"], ""), row["platform"]))
     return {
-        network: [tuple(style.short(row[key]) for key in KIND_COLUMNS) for row in members]
+        network: [tuple(style.round_value(row[key]) for key in KIND_COLUMNS) for row in members]
         for network, members in by_network.items()
     }
 
@@ -243,7 +245,9 @@ def _list_facts(
         newest_attempt = attempts[-1]
         samples_text = ""
         if row["runs"]:
-            samples_text = f"{counted(row['samples_n'], 'sample')} in {counted(row['runs'], 'run')}"
+            samples_text = (
+                f"{format_count(row['samples_n'], 'sample')} in {format_count(row['runs'], 'run')}"
+            )
         environment = {name: newest_attempt.env.get(name) for name in ENVIRONMENT}
         facts += [
             ("samples", samples_text),
@@ -295,7 +299,7 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
 def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     """Yield the steps of a record [s] with the letters of their kinds; warm-up comes first."""
     step = record.quantities["step_s"]
-    marked = zip(step.samples, step.marks, strict=True)
+    marked = zip(step.samples, step.disturbed_samples, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
     logs = [np.log([step_s for step_s, _ in run]) for run in runs]
     warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts  # one cell of all these runs
@@ -329,7 +333,7 @@ def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
 
 def samples_chart() -> Spec:
     """Return the Vega-Lite of a network's samples, over rows that the page makes from them."""
-    x = style.number("sample", "sample", format="d", grid=False)
+    x = style.number_encoding("sample", "sample", format="d", grid=False)
     x["scale"] = {"nice": False, "zero": False}
     points = style.layer(
         "point", {"x": x, **encode_marks(KINDS, ("sample", "time", "kind"))}, size=22
@@ -343,7 +347,7 @@ def kinds_chart() -> Spec:
     encoding = {
         "y": style.name("kind", title=None, sort=None, axis={"labelLimit": 220}),
         "yOffset": {"field": "side", "sort": None},
-        "x": style.number("share") | {"axis": axis},
+        "x": style.number_encoding("share") | {"axis": axis},
         "color": style.name("side", legend={"title": None, "orient": "top"}, sort=None),
         "tooltip": style.tooltip(("kind", "side", "of_the_step", "time")),
     }

@@ -12,7 +12,7 @@ from steptime.records.record import Record
 from steptime.reports.findings import Section, gather
 from steptime.reports.networks import kinds_chart, pack_table, samples_chart, table_columns
 from steptime.reports.sources import describe_sources, list_sources, present_time
-from steptime.reports.templating import rendered
+from steptime.reports.templating import render
 
 MAX_ROWS, FIRST_ROWS = 200, 12  # of a section's table: in the page, and not folded away
 
@@ -31,9 +31,9 @@ def page(
         command: the command line that makes the page again.
         first_sections: sections before the table of networks.
     """
-    folders = data if isinstance(data, Data) else Data.of(data)
+    folders = data if isinstance(data, Data) else Data.from_records(data)
     findings = gather(folders, name)
-    text = rendered(
+    text = render(
         "report.html",
         findings=findings,
         where=describe_sources(folders),
@@ -74,7 +74,7 @@ def _template_values(section: Section, command: str) -> JsonObject:
     return {
         "name": section.name,
         "title": section.title,
-        "says": section.says,
+        "paragraphs": section.paragraphs,
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         "table": Markup(html(first_rows)) if first_rows else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),

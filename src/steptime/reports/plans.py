@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime
 from steptime.reports.charts import style, waterfall
@@ -65,12 +65,12 @@ def write_plans(
         OutsideError: where the disk is full.
     """
     from steptime.core.files import write_atomically
-    from steptime.reports.templating import rendered
+    from steptime.reports.templating import render
 
     rows: ChartRows = {"why": [], "pipeline": [], "memory": []}
     cells = []
     for index, request in enumerate(requests):
-        tell("searches", index, len(requests))
+        report_progress("searches", index, len(requests))
         cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:
@@ -78,7 +78,7 @@ def write_plans(
     axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
     charts = _empty_charts(rows, axes["device"])
     data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_atomically(path, rendered("plans.html", data=data, best=good[0]["best"]))
+    write_atomically(path, render("plans.html", data=data, best=good[0]["best"]))
     return PlanPage(len(cells), len(good), axes)
 
 
@@ -144,14 +144,17 @@ def _search_cell(
 def _pack_rows(rows: Sequence[style.Row]) -> list[list[Any]]:
     """Return rows as their names, once, and their values."""
     names = list(rows[0]) if rows else []
-    return [names, *([style.short(row[name]) for name in names] for row in rows)]
+    return [names, *([style.round_value(row[name]) for name in names] for row in rows)]
 
 
 def _draw_step_times(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {**style.number("device_count", "devices", **integers), "scale": {"type": "log", "base": 2}}
-    y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
+    x = {
+        **style.number_encoding("device_count", "devices", **integers),
+        "scale": {"type": "log", "base": 2},
+    }
+    y = {**style.number_encoding("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
     y["axis"]["values"] = [
         # From 0.1 ms to 500 ks, as a fixed list of ticks does for every search.
         float(f"{digit}e{exponent}")

@@ -23,7 +23,7 @@ POLICY = (  # of every page: nothing is fetched, and no text becomes code
 )
 
 
-def rendered(template: str, **values: object) -> str:
+def render(template: str, **values: object) -> str:
     """Return the HTML of a template over values, all of them escaped."""
     return _environment().get_template(template).render(values)
 
@@ -45,7 +45,9 @@ def _environment() -> Environment:
         "library": _library,
         # a style or a script of ours, which a template inserts as it is
         "resource": lambda name: (TEMPLATES / name).read_text(encoding="utf-8"),
-        "packed": lambda document: packed(json.dumps(document, separators=(",", ":")).encode()),
+        "packed": lambda document: gzip_as_base64(
+            json.dumps(document, separators=(",", ":")).encode()
+        ),
     }
     return environment
 
@@ -60,12 +62,12 @@ def _library() -> str:
         text = cached_file.read_text(encoding="ascii")
         gzip.decompress(b64decode(text))  # raises for a file that is not whole
         return text
-    text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
+    text = gzip_as_base64(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(InputError, OutsideError):
         write_atomically(cached_file, text, makes_folder=True)
     return text
 
 
-def packed(content: bytes) -> str:
+def gzip_as_base64(content: bytes) -> str:
     """Return bytes as base64 of gzip, which the page unpacks: a third to a half of them."""
     return b64encode(gzip.compress(content, mtime=0)).decode()

@@ -10,7 +10,7 @@ from typing import Any
 from steptime.core.errors import InputError, unknown
 from steptime.core.files import write_atomically
 from steptime.core.toml_files import format_path, read_toml, toml_text
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.planning.ranks.shape import Shape
 
 CONSTANTS = ("step_s", "sequence_s", "prompt_s", "long_prompt_s")
@@ -84,12 +84,12 @@ class ServingCalibration:
         For example `calibrated on 2 runs of clients: a run that is left out is off by 4.1 % end to
         end in the median`.
         """
-        text = f"calibrated on {counted(self.run_count, 'run')} of clients"
+        text = f"calibrated on {format_count(self.run_count, 'run')} of clients"
         # With a single run none can be left out.
         if self.request_error is None:
             lines = [f"{text}: a second run would tell how far others are off"]
         else:
-            error = percent(self.request_error)
+            error = format_percent(self.request_error)
             lines = [f"{text}: a run that is left out is off by {error} end to end in the median"]
         if device not in self.devices:
             lines.append(f"the calibration is of {', '.join(self.devices)}, not of {device}")

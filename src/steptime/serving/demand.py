@@ -43,7 +43,7 @@ class Demand:
     """Requests of a service, their targets, and how it is run for them.
 
     Args:
-        concurrency: users, each of whom asks again when the answer is there.
+        concurrency: users, each of whom asks again when the answer is complete.
         rate: requests a second by chance (Poisson).
         requests: a trace of requests.
         count: number of requests; 0 for the default.

@@ -90,7 +90,7 @@ def attention_kernels(
     saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
     graph = builder.graph(output)
     # A graph of the attention alone is lowered; its traffic and FLOP are corrected for the cache.
-    kernel, *further = problem.rank.step_model.with_graph(graph, batch).lowered().kernels
+    kernel, *further = problem.rank.step_model.with_graph(graph, batch).lower_step().kernels
     flop = kernel.flop
     runs = problem.rank.stack.kinds.get("attention", PLAIN)
     is_window_skipped = attention.window and runs.skips_window
@@ -139,7 +139,7 @@ def _delta_rule_kernels(
         rule=attention.rule,
     )
     graph = builder.graph(output)
-    return [*problem.rank.step_model.with_graph(graph, group.sequences).lowered().kernels]
+    return [*problem.rank.step_model.with_graph(graph, group.sequences).lower_step().kernels]
 
 
 def concatenate_cache(attention: Kernel, cached_bytes: float) -> Kernel:

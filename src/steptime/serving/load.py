@@ -50,7 +50,7 @@ class LoadRun:
     """Times of requests, and the work of servers.
 
     Args:
-        request_count: requests of the run.
+        request_count: requests that were simulated.
         counted_requests: requests that the times and rates are of; of open arrivals those between
             filling and draining.
         duration_s: seconds until the last request ends.
@@ -60,13 +60,13 @@ class LoadRun:
         requests_per_s: throughput in requests.
         output_tokens_per_s: throughput in tokens.
         in_time_share: share of requests that hold the targets.
-        busy_shares: share of the time in which servers work, by pool.
-        running_sequences: sequences of a step in the mean.
-        input_tokens: tokens of a prompt in the mean.
-        output_tokens: tokens of an answer in the mean.
+        busy_shares: share of the time in which the servers work, for each pool of replicas.
+        running_sequences: mean number of sequences in a step.
+        input_tokens: mean tokens of a prompt.
+        output_tokens: mean tokens of an answer.
         cache_share: the largest share of the cache in use.
-        preemptions: times that a request was sent back and computed again.
-        queue_grows: whether more requests come than are served.
+        preemptions: how often a request was preempted and computed again.
+        queue_grows: whether more requests arrive than are served.
         highest_rate_per_s: the highest rate that meets the targets; None where none does, and
             where none was searched.
         device_count: devices of all pools.

@@ -137,7 +137,7 @@ class Phases(Replica):
         microbatch, microbatch_count = self._price_microbatch(sequences, tokens, cached_tokens)
         # The first microbatch passes all stages; each further one ends a stage's time later.
         repeats = 1 + (microbatch_count - 1) / self.plan.pipeline
-        return StepCost().plus(microbatch, repeats)._replace(joules=microbatch.joules)
+        return StepCost().add(microbatch, repeats)._replace(joules=microbatch.joules)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
         """Return the cost of a step that gives each sequence a token, at a mean context.
@@ -167,12 +167,12 @@ class Phases(Replica):
         piece_costs = {**self.price_pieces(tokens), LAST: self.price_pieces(sequences)[LAST]}
         cost = StepCost()
         for name, count in self.piece_counts.items():
-            cost = cost.plus(piece_costs[name], count)
+            cost = cost.add(piece_costs[name], count)
             if name in self.attention:
                 for group in groups:
-                    cost = cost.plus(self._price_attention(name, group), count)
+                    cost = cost.add(self._price_attention(name, group), count)
         stages_s = self._stage_transfers_s(tokens)
-        cost = cost.plus(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
+        cost = cost.add(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
         host_s = self.server_s(sequences)
         if not self._is_replayed(groups):
             # A replayed graph waits for no host.
@@ -259,7 +259,7 @@ class Phases(Replica):
                 piece: self._price_kernels(graph, piece_kernels)
                 for piece, piece_kernels in kernels_by_piece.items()
             }
-            costs[LAST] = costs[LAST].plus(StepCost(exchange_s=self._gather_logits_s(tokens)))
+            costs[LAST] = costs[LAST].add(StepCost(exchange_s=self._gather_logits_s(tokens)))
             self._costs_by_tokens[tokens] = costs
         return self._costs_by_tokens[tokens]
 
@@ -276,7 +276,7 @@ class Phases(Replica):
     def lower(self, tokens: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
         graph = self.build_graph(tokens)
-        return graph, self.problem.rank.step_model.with_graph(graph, tokens).lowered().kernels
+        return graph, self.problem.rank.step_model.with_graph(graph, tokens).lower_step().kernels
 
     def _price_kernels(self, graph: Graph, kernels: Sequence[Kernel]) -> StepCost:
         """Return the cost of the kernels of a piece, but for attention."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.workload import Plan
 from steptime.planning.ranks.shape import Shape
 from steptime.serving.kernels import HALF_BYTES
@@ -90,8 +90,8 @@ def describe_sampler(phases: Phases) -> list[str]:
     if sampler_bytes <= forward_bytes:
         return []
     sequences = int(phases.max_sampled_sequences(tokens))
-    text = f"drawing tokens for {sequences:,} sequences takes {size(sampler_bytes)} of a device"
-    text += " from the cache (vLLM to 0.15 sorts all logits; 0.19 and later take a third)"
+    text = f"drawing tokens for {sequences:,} sequences takes {format_bytes(sampler_bytes)} of a"
+    text += " device from the cache (vLLM to 0.15 sorts all logits; 0.19 and later take a third)"
     if sequences > SMALL_DEVICE_SEQUENCES:
         text += f"; nearest that takes less: --max-running-sequences {SMALL_DEVICE_SEQUENCES}"
     return [text]

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.serving.server import Pool, Server
 
 MAX_EVENTS = 20_000_000
@@ -130,7 +130,7 @@ class _EventLoop:
         self.run.ends_s[request] = time_s
         self.ended_count += 1
         if self.ended_count % PROGRESS_REQUESTS == 0:
-            tell("requests", self.ended_count, len(self.load.inputs))
+            report_progress("requests", self.ended_count, len(self.load.inputs))
         # The user whose request has ended sends the next one at once.
         if self.load.concurrency and self.arrived_count < len(self.load.inputs):
             self.run.arrivals_s[self.arrived_count] = time_s

@@ -91,11 +91,15 @@ class _Trial:
         self.search = search
         self.kind = kind
         self.replicas = max(1, search.max_device_count // kind.device_count)
-        self.run = self.run_load(search.load, self.replicas)
+        self.run = self.run_load(search.load)
 
-    def run_load(self, load: Load, replicas: int) -> LoadRun:
-        """Return the run of a load on so many replicas."""
+    def run_load(self, load: Load) -> LoadRun:
+        """Run a load on the replicas, and count the run."""
         self.search.run_count += 1
+        return self.run_replicas(load, self.replicas)
+
+    def run_replicas(self, load: Load, replicas: int) -> LoadRun:
+        """Return the run of a load on so many replicas, which the caller counts."""
         pool = self.kind.pool._replace(replicas=replicas)
         return run_requests(self.search.demand, load, [pool])
 
@@ -146,7 +150,7 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
         if not _is_searched(trial, replace(demand, rate=rate, tpot=tpot_s)):
             return False
         arrivals_s = poisson_arrivals(rate, len(search.load.inputs), demand.seed)
-        run = trial.run_load(search.load._replace(arrivals_s=arrivals_s), trial.replicas)
+        run = trial.run_load(search.load._replace(arrivals_s=arrivals_s))
         tpot_p90_s = 0.0 if run.tpot is None else run.tpot.p90_s
         return not run.queue_grows and run.ttft.p90_s <= ttft_s and tpot_p90_s <= tpot_s
 
@@ -186,7 +190,7 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
         return None
 
     def run_replicas(count: int) -> LoadRun:
-        return trial.run_load(search.load, count)
+        return trial.run_replicas(search.load, count)
 
     fewest = search.find_fewest_replicas(trial.replicas + 1, max_replicas, run_replicas)
     if fewest is None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
-from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.hardware.prices import Offer, cheapest, read_offers
 from steptime.planning.plan_space import powers_of_two
 from steptime.planning.ranks.language_model import read_language_model
 from steptime.planning.ranks.site import Site
@@ -121,8 +121,8 @@ class ServerSearch:
         max_device_count: devices of a candidate at most.
         refusal_counts: how often a device was refused, by its name and the reason.
         isolated_times_s: the lowest TTFT and TPOT of a request alone, by device.
-        candidate_count: services that the search is over.
-        run_count: runs of the event loop.
+        candidate_count: servers that the search considers.
+        run_count: simulations of servers: of the search, of the front and of relaxed limits.
     """
 
     service: Service
@@ -175,7 +175,7 @@ class ServerSearch:
     @cached_property
     def offers(self) -> Mapping[str, Offer]:
         """The cheapest offers by device."""
-        return cheapest(offers(self.service.prices))
+        return cheapest(read_offers(self.service.prices))
 
     def list_kinds(self, site: Site) -> list[ServiceKind]:
         """Return the servers of a site in which a request fits, one of every possible split."""

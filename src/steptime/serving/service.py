@@ -50,12 +50,12 @@ class Service:
         site: the devices and their links.
         running_sequences: sequences that come at once.
         input: tokens of a prompt.
-        output: tokens that are made of each.
-        tensor: devices that share each product.
+        output: tokens of an answer.
+        tensor: devices that split each matrix product (tensor parallelism).
         pipeline: stages of the pipeline.
-        data: ranks that share out sequences, and experts.
-        expert: ranks of these that share out experts.
-        replicas: copies of all that.
+        data: ranks that divide the sequences (and experts).
+        expert: data ranks that divide the experts (expert parallelism).
+        replicas: independent copies of the server.
         dtype: data type; None for the device's.
         weights: format of the layers' weights; None for that of the data type.
         kv: format of the cache; None for that of the stack.
@@ -171,7 +171,7 @@ class Service:
         prompts = phases.price_prefill(sequences, self.input - cached, cached)
         if phases.guesses is None:
             return prompts
-        return prompts.plus(phases.guesses.price_prefill(sequences, self.input - cached, cached))
+        return prompts.add(phases.guesses.price_prefill(sequences, self.input - cached, cached))
 
     @property
     def uncached_tokens(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from steptime.core.errors import InputError
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.workload import Plan
 from steptime.planning.problem import PlanProblem
 from steptime.prediction.training import FIRST, LAST
@@ -165,9 +165,9 @@ def price_token(
     # sequences with as much cache in all, since tokens of a sequence share its cache.
     places = speculation.tokens + 1
     verified = phases.price_decode(sequences * places, context / places)
-    step = verified.plus(guesses.price_decode(sequences, context), speculation.tokens)
+    step = verified.add(guesses.price_decode(sequences, context), speculation.tokens)
     # Per token that is accepted in the mean.
-    return StepCost().plus(step, 1 / speculation.tokens_per_step)
+    return StepCost().add(step, 1 / speculation.tokens_per_step)
 
 
 def describe_speculation(speculation: Speculation) -> list[str]:
@@ -176,7 +176,7 @@ def describe_speculation(speculation: Speculation) -> list[str]:
     For example `guesses: 3 tokens a step by eagle3, each right with the chance 0.75: 2.7 tokens a
     step; that chance (--accept) is assumed, and decides the speed`.
     """
-    guessed_tokens = counted(speculation.tokens, "token")
+    guessed_tokens = format_count(speculation.tokens, "token")
     text = f"guesses: {guessed_tokens} a step by {speculation.draft}, each right with "
     text += f"the chance {speculation.accept:g}: {speculation.tokens_per_step:.2g} tokens a step"
     if "accept" in speculation.assumed:

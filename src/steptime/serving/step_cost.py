@@ -36,7 +36,7 @@ class StepCost(NamedTuple):
         """Share of the seconds that is exposed communication."""
         return self.exchange_s / self.seconds if self.seconds else 0.0
 
-    def plus(self, cost: StepCost, times: float = 1.0) -> StepCost:
+    def add(self, cost: StepCost, times: float = 1.0) -> StepCost:
         """Return the sum with `times` times another cost."""
         return StepCost(*[term + times * summand for term, summand in zip(self, cost, strict=True)])
 

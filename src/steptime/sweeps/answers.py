@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import UNSUCCESSFUL, Column, Printout, Table
-from steptime.core.units import duration, size
+from steptime.core.units import format_bytes, format_duration
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 
 MAX_TABLE_ROWS = 20
@@ -40,8 +40,8 @@ class FailedCell(AnswerRow, frozen=True, kw_only=True):
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
         status: oom, timeout, unsupported or failed.
-        cause: a word of the table of causes.
-        note: the same in a sentence.
+        cause: the cause: a word of the table of causes in docs/sweeps.md.
+        note: the cause in a sentence.
     """
 
     model: str
@@ -58,12 +58,12 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that had a final record before.
-        measured: those that were tried now.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that had a final record before.
+        measured: cells that were tried now.
         cells_by_status: number of cells tried now of each status.
         unsuccessful: the cells tried now that have no number.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 
@@ -89,16 +89,16 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that had a final record before.
-        in_flight: those that wait or run.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that had a final record before.
+        in_flight: cells that wait or run.
         collected: lost cells whose records were written now.
-        submitted: those that Slurm took now.
-        unsent: those that a limit of the site kept back.
+        submitted: cells that Slurm took now.
+        unsent: cells that a limit of the site kept back.
         tasks: tasks that measure the submitted cells.
         jobs: Slurm's numbers of their jobs.
         folder: the folder of the submission, None where nothing was to submit.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 
@@ -134,11 +134,12 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         tasks: number of tasks.
         longest_task_s: predicted seconds of the longest task.
         node_hours: predicted hours of all tasks, times their nodes.
-        needs_bytes: memory that the largest cell needs of a GPU, of the node if there is no GPU.
+        needs_bytes: memory that the largest cell needs of a GPU, of the node for steps on a CPU.
         has_bytes: memory of that GPU or node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
-        predicted_on: the device that predicts the times, None where the budget alone counts.
+        predicted_on: the device for which the times are predicted, None if only the time budget of
+            a cell counts.
         script: the batch script.
     """
 
@@ -178,14 +179,14 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: visits of cells that the experiment has.
-        finished_before: those that have a final record.
-        in_flight: those that wait or run.
+        cells: cells of the experiment, each as often as it is measured.
+        finished_before: cells that have a final record.
+        in_flight: cells that wait or run.
         rows: the cells that would be submitted.
         jobs: the jobs that would be submitted.
         node_hours: predicted node-hours of all jobs.
         not_fitting: cells that need more memory than there is.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: remarks that change how the answer is read.
     """
 
@@ -219,7 +220,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
         for job in self.jobs:
             texts = {
                 "gpu": job.gpu or None,
-                "longest": duration(job.longest_task_s),
+                "longest": format_duration(job.longest_task_s),
                 "predicted_on": job.predicted_on or "the budget alone",
             }
             job_rows.append(job.to_dict() | texts)
@@ -237,8 +238,8 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
 def describe_large_cell(cell: LargeCell) -> str:
     """Return `will not fit: fc, batch 8: needs 2 GB, a GPU has 1 GB`."""
-    memory = "unknown" if cell.has_bytes is None else size(cell.has_bytes)
-    needs = f"needs {size(cell.needs_bytes)}, {cell.of} has {memory}"
+    memory = "unknown" if cell.has_bytes is None else format_bytes(cell.has_bytes)
+    needs = f"needs {format_bytes(cell.needs_bytes)}, {cell.of} has {memory}"
     return f"will not fit: {cell.model}, batch {cell.batch}: {needs}"
 
 

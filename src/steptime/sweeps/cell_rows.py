@@ -17,19 +17,19 @@ class CellRow(AnswerRow, frozen=True, kw_only=True):
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
         gpu: type of GPU that Slurm is asked for, "" for none.
-        node: the node that it is asked for, "" for any.
+        node: the node that Slurm is asked for, "" for any.
         staging: where the files of a data set are read.
         dtype: data type of weights and activations.
         phase: train or infer.
         optimizer: the optimizer of a training.
         backend: the library that runs the steps.
-        device: where it runs them.
+        device: the device that runs the steps.
         threads: CPU threads of one process, None for all cores.
         compile: whether the backend compiles the network.
         tf32: whether products of float32 may run as TF32.
         input: where the input comes from.
         loaders: processes that read ahead.
-        prefetch: batches that each of them has ready.
+        prefetch: batches that each of these processes has ready.
         strategy: how replicas reduce gradients, "" for one replica.
         overlap: whether they communicate during the backward pass.
         allocation: name of the table of the experiment file that asks for the node.
@@ -68,7 +68,7 @@ class StatusCount(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         status: ok, oom, timeout, unsupported or failed.
-        cells: their number.
+        cells: number of cells.
     """
 
     status: str
@@ -79,8 +79,8 @@ class CauseCount(AnswerRow, frozen=True, kw_only=True):
     """The number of cells without a number for one cause.
 
     Attributes:
-        cause: a word of the table of causes.
-        cells: their number.
+        cause: the cause: a word of the table of causes in docs/sweeps.md.
+        cells: number of cells.
     """
 
     cause: str

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.expressions.formula import Formula, formula
-from steptime.core.progress import watched
-from steptime.core.units import counted
+from steptime.core.progress import track_progress
+from steptime.core.units import format_count
 from steptime.core.workload import Workload
 from steptime.grids.replicas import graph_of_rank
 from steptime.hardware import catalog
@@ -156,14 +156,14 @@ def _describe_cells(axes: Sequence[Axes], size: int) -> str:
         for network_axes, network_count in network_count_by_axes.items()
     )
     grid_size = sum(map(_size, axes))
-    cells = counted(size, "cell")
+    cells = format_count(size, "cell")
     is_complete = size == grid_size
     return f"{cells}: {axes_text}" if is_complete else f"{cells} of {grid_size:,}: {axes_text}"
 
 
 def _describe_networks(network_count: int, axes_text: str) -> str:
     """Return `2 networks x 3 batches`; a single network has no number beside its axes."""
-    networks = counted(network_count, "network")
+    networks = format_count(network_count, "network")
     if not axes_text:
         return networks
     return axes_text if network_count == 1 else f"{networks} x {axes_text}"
@@ -196,7 +196,7 @@ def read_filters(
     return filters, must_fit
 
 
-def _holds(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
+def _meets_condition(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
     """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
     inputs = [values.get(name) for name in condition.names]
     is_comparable = not any(value is None or isinstance(value, str) for value in inputs)
@@ -220,19 +220,19 @@ def cells_of(experiment: Experiment, place: str, on_cluster: bool = False) -> Ce
     fixed_values = {name: getattr(experiment, name) for name in FIXED}
     filters, must_fit = read_filters(experiment, axes, place)
     cells: dict[Hashable, Cell] = {}
-    for index in watched(_draw_indices(axes, experiment, place), "cells"):
+    for index in track_progress(_draw_indices(axes, experiment, place), "cells"):
         network_axes, settings = _find_settings(axes, index)
         cell = _make_cell(network_axes, settings, fixed_values)
         identity = (cell.workload.key, cell.backend, cell.options, cell.request)
         is_new = identity not in cells
-        if is_new and _passes(cell, network_axes, settings, filters, place):
+        if is_new and _meets_conditions(cell, network_axes, settings, filters, place):
             cells[identity] = cell
     if not cells:
         raise InputError(f"{place}: no cell is left by 'where'")
     return CellList([*cells.values()], _describe_cells(axes, len(cells)), must_fit)
 
 
-def _passes(
+def _meets_conditions(
     cell: Cell, axes: Axes, settings: Settings, filters: Sequence[Formula], place: str
 ) -> bool:
     """Whether a cell meets all conditions; it is counted only where a condition needs that."""
@@ -242,7 +242,7 @@ def _passes(
     values: dict[str, object] = {**parameters, **settings}
     if any(condition.names & {*_AMOUNT_NAMES} for condition in filters):
         values |= _count_amounts(cell)
-    return all(_holds(condition, values, place) for condition in filters)
+    return all(_meets_condition(condition, values, place) for condition in filters)
 
 
 def _count_amounts(cell: Cell) -> dict[str, float]:
@@ -342,7 +342,7 @@ def _draw_indices(axes: Sequence[Axes], experiment: Experiment, place: str) -> S
     if number > MAX_CELLS:
         raise InputError(f"{place}: {number} cells are more than {MAX_CELLS}; sample or narrow it")
     if number > total:
-        raise InputError(f"{place}: sample: {number} of {counted(total, 'cell')}")
+        raise InputError(f"{place}: sample: {number} of {format_count(total, 'cell')}")
     return DRAWS[sample.method](axes, total, number, sample.seed, place)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from steptime.build import Choice, choice_of, family_of
 from steptime.core.dtypes import check_measured_dtype, find_dtype
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.signatures.validated import read_by, validated
+from steptime.core.signatures.validated import read_by, validate_table
 from steptime.core.values import (
     MAX_PROCESSES,
     MAX_STEPS,
@@ -167,7 +167,7 @@ def check_experiment(table: object, place: str) -> Experiment:
     if network_keys := [key for key in NETWORK_KEYS if key in table]:
         hint = "write [[networks]] on the line above it"
         raise InputError(f"{place}: '{network_keys[0]}' is a key of a table of networks: {hint}")
-    experiment = validated(table, Experiment, place)
+    experiment = validate_table(table, Experiment, place)
     stacks = [registry.stack(name, place) for name in experiment.stack]
     backends = [stack.backend for stack in stacks] or experiment.backend
     for backend, device in product(backends, experiment.device):

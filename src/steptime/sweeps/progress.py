@@ -8,8 +8,8 @@ from statistics import median
 from time import monotonic
 
 from steptime.core.errors import escape_controls
-from steptime.core.progress import note, status
-from steptime.core.units import duration, seconds
+from steptime.core.progress import print_note, status
+from steptime.core.units import format_duration, format_seconds
 from steptime.records.record import Record
 from steptime.records.row import exchange_name
 
@@ -30,7 +30,7 @@ def line(record: Record) -> str:
     if record.status != "ok":
         return f"{name}: {record.status} ({record.cause}): {record.note}"
     step_s = median(record.quantities["step_s"].samples)
-    return f"{name}: {seconds(step_s)} a step"
+    return f"{name}: {format_seconds(step_s)} a step"
 
 
 def bar(number: int, total: int, left: str, last: str, width: int) -> str:
@@ -53,14 +53,14 @@ def reporter() -> Iterator[Report]:
     def show(record: Record, number: int, total: int) -> None:
         status.erase()
         mean_s = (monotonic() - start_s) / number  # of a record
-        left = duration(mean_s * (total - number))
+        left = format_duration(mean_s * (total - number))
         result = line(record)
         if not is_terminal:
-            note(f"[{number}/{total}, {left} left] {result}")
+            print_note(f"[{number}/{total}, {left} left] {result}")
             return
         if record.status != "ok":  # it stays above the bar
             sys.stderr.write(ERASE)
-            note(result)
+            print_note(result)
         width = shutil.get_terminal_size().columns
         sys.stderr.write(ERASE + escape_controls(bar(number, total, left, result, width)))
         sys.stderr.flush()

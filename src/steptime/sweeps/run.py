@@ -12,7 +12,7 @@ from pathlib import Path
 from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.units import counted, size
+from steptime.core.units import format_bytes, format_count
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import part_key, select_missing
 from steptime.grids.replicas import predict_replicas
@@ -48,7 +48,7 @@ def attempt(
     workers: Workers, trial: Trial, means: Means, begin: Callable[[], object] | None = None
 ) -> Record:
     """Return the record of a trial, tried where it can run; `begin` is called with its worker."""
-    cell = workers.settled(trial.cell)
+    cell = workers.with_threads(trial.cell)
     key = workers.key(cell)
     if obstacle := _find_obstacle(cell, key, means):
         return _fail(trial, key, means, obstacle)
@@ -86,7 +86,7 @@ def _ask_worker(
     workers: Workers, trial: Trial, means: Means, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
-    cell = workers.settled(trial.cell)
+    cell = workers.with_threads(trial.cell)
     # Each of several runs is a process of its own.
     worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
@@ -244,7 +244,7 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        cells = [workers.settled(cell) for cell in request.cells]
+        cells = [workers.with_threads(cell) for cell in request.cells]
         keys = {cell.process: workers.key(cell) for cell in cells}
         if request.must_fit:
             cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]
@@ -300,7 +300,7 @@ def _describe_disturbance(records: Sequence[Record]) -> tuple[str, ...]:
     disturbed_count = sum(step is not None and step.is_disturbed for step in steps)
     if not disturbed_count:
         return ()
-    cells = f"{disturbed_count} of {counted(len(steps), 'cell')}"
+    cells = f"{disturbed_count} of {format_count(len(steps), 'cell')}"
     remark = f"over a quarter of the samples of {cells} were disturbed: other work used these CPUs"
     return (remark,)
 
@@ -338,7 +338,8 @@ def _find_obstacle(cell: Cell, key: WorkerKey, means: Means) -> Failure | None:
     needed = None if means.try_all else _lacks_bytes(cell, key)
     if needed is None:
         return None
-    note = f"needs {size(needed)}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
+    capacity = f"{key.platform} has {format_bytes(key.memory_bytes or 0)}"
+    note = f"needs {format_bytes(needed)}, {capacity}; not tried"
     return Failure("oom", "predicted-not-to-fit", note)
 
 

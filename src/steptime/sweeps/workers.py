@@ -71,7 +71,7 @@ class Workers:
             self._processes = processes
         return self._worker
 
-    def settled(self, cell: Cell) -> Cell:
+    def with_threads(self, cell: Cell) -> Cell:
         """Return the cell with the threads of each of its processes, where it says none."""
         if cell.options.threads is not None:
             return cell

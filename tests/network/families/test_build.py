@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Workload, workload_from_json, workload_to_json
 from steptime.formats import LARGEST_FILE_BYTES
 from steptime.network.families import FAMILIES, SHORT, ZOO, language
-from steptime.network.families import names as model_names
+from steptime.network.families import list_names as model_names
 
 
 def workload(text: str, *args: Any) -> Workload:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
-from steptime.core.graph import Graph, frozen
+from steptime.core.graph import Graph, freeze_attrs
 from steptime.network.count import Count, OpCost, count, peak_bytes
 from steptime.network.ops import OPS, saved_of, scratch_of
 from steptime.network.ops.builder import Builder
@@ -252,9 +252,11 @@ def slow_peak(graph: Graph) -> int:
         own = [name for name in made if owner[name] == name]
         live = [name for name in own if made[name] <= i <= max(uses[name])]
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        scratch = scratch_of(op.kind, specs, frozen(op.attrs))
+        scratch = scratch_of(op.kind, specs, freeze_attrs(op.attrs))
         if OPS[op.kind].always_saves and op.part == "forward" and phase_is_inference:
-            scratch = sum(one.size_bytes for one in saved_of(op.kind, specs, frozen(op.attrs)))
+            scratch = sum(
+                one.size_bytes for one in saved_of(op.kind, specs, freeze_attrs(op.attrs))
+            )
         if op.kind == "adam":  # the lists of all weights are updated together, one tensor for each
             updates = [one for one in graph.ops if one.kind == "adam"]
             of_all = sum(graph.tensors[one.inputs[0]].size_bytes for one in updates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from every import every
-from steptime.core.graph import TensorSpec, frozen
+from steptime.core.graph import TensorSpec, freeze_attrs
 from steptime.network.ops import (
     OPS,
     cost_of,
@@ -22,12 +22,12 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
 
 
 def shape_of(kind: str, *specs: TensorSpec, **attrs: Any) -> tuple[int, ...]:
-    return outputs_of(kind, specs, frozen(attrs))[0].shape
+    return outputs_of(kind, specs, freeze_attrs(attrs))[0].shape
 
 
 def cost(kind: str, *specs: TensorSpec, **attrs: Any) -> tuple[int, int]:
     """FLOP and bytes of one op that writes what its row says."""
-    return cost_of(kind, specs, frozen(attrs), outputs_of(kind, specs, frozen(attrs)))
+    return cost_of(kind, specs, freeze_attrs(attrs), outputs_of(kind, specs, freeze_attrs(attrs)))
 
 
 def flop(kind: str, *specs: TensorSpec, **attrs: Any) -> int:
@@ -66,21 +66,23 @@ def test_products_of_matrix_kinds():
     """Each (batch, m, n, k)."""
     assert products_of("linear", (spec(2, 3, 6), spec(5, 6))) == ((1, 2 * 3, 5, 6),)
     a, b = spec(7, 4, 3), spec(7, 4, 5)
-    assert products_of("matmul", (a, b), frozen({"transpose_a": True})) == ((7, 3, 5, 4),)
-    folded = frozen({"transpose_a": True, "fold": True})  # 28 rows, [3, 28] [28, 5]
+    assert products_of("matmul", (a, b), freeze_attrs({"transpose_a": True})) == ((7, 3, 5, 4),)
+    folded = freeze_attrs({"transpose_a": True, "fold": True})  # 28 rows, [3, 28] [28, 5]
     assert products_of("matmul", (a, b), folded) == ((1, 3, 5, 28),)
     x, w, y = spec(2, 4, 7, 8), spec(6, 2, 3, 2), spec(2, 6, 5, 7)
     groups, window, positions = 2, (4 // 2) * 3 * 2, 2 * 5 * 7
     how = {"groups": groups}
-    assert products_of("conv2d", (x, w), frozen(how)) == ((groups, positions, 6 // 2, window),)
-    assert products_of("conv2d_grad_weight", (x, y), frozen({**how, "kernel": (3, 2)})) == (
+    assert products_of("conv2d", (x, w), freeze_attrs(how)) == (
+        (groups, positions, 6 // 2, window),
+    )
+    assert products_of("conv2d_grad_weight", (x, y), freeze_attrs({**how, "kernel": (3, 2)})) == (
         (groups, 6 // 2, window, positions),
     )
-    assert products_of("conv_transpose2d", (y, w), frozen({**how, "output_size": (7, 8)})) == (
-        (groups, positions, window, 6 // 2),
-    )
+    assert products_of(
+        "conv_transpose2d", (y, w), freeze_attrs({**how, "output_size": (7, 8)})
+    ) == ((groups, positions, window, 6 // 2),)
     q, k = spec(2, 3, 8), spec(2, 5, 4)  # 4 heads of width 2 in 2 sequences
-    heads = frozen({"heads": 4, "kv_heads": 2, "causal": True})
+    heads = freeze_attrs({"heads": 4, "kv_heads": 2, "causal": True})
     scores, values = (2 * 4, 3, 5, 2), (2 * 4, 3, 2, 5)
     assert products_of("attention", (q, k, k), heads) == (scores, values)
     of_keys = (2 * 4, 5, 2, 3)  # dV and dK
@@ -153,7 +155,7 @@ def test_pooling_keeps_places_and_its_gradient_reads_those():
     how: dict[str, Any] = {"kernel": (2, 2), "stride": (2, 2)}
     x, y = spec(1, 1, 4, 4), spec(1, 1, 2, 2)
     places = spec(1, 1, 2, 2, dtype="int64")
-    assert saved_of("max_pool2d", (x,), frozen(how)) == (places,)
+    assert saved_of("max_pool2d", (x,), freeze_attrs(how)) == (places,)
     assert cost("max_pool2d_grad", x, y, places, **how) == (4, 4 * 4 + 4 * 8 + 16 * 4)
     assert cost("avg_pool2d_grad", x, y, **how) == (4 * 4, 4 * 4 + 16 * 4)
     assert cost("global_avg_pool", x) == (16, 16 * 4 + 4)
@@ -189,7 +191,7 @@ def test_attention_is_not_halved_when_causal_and_shares_keys():
         assert flop("attention", q, k, k, **how) == 4 * 2 * 4 * 3 * 5 * 2  # batch heads l m d
         assert traffic("attention", q, k, k, **how) == (48 + 40 + 40 + 48) * 4
         lse = spec(2, 4, 3)
-        assert saved_of("attention", (q, k, k), frozen(how)) == (lse,)
+        assert saved_of("attention", (q, k, k), freeze_attrs(how)) == (lse,)
         back = cost("attention_grad", q, k, k, q, q, lse, **how)
         assert back[0] == 2 * (4 * 2 * 4 * 3 * 5 * 2)
         assert back[1] == (3 * 48 + 2 * 40 + 24 + 48 + 2 * 40) * 4
@@ -296,9 +298,9 @@ def test_a_function_of_elements_counts_what_it_makes():
     assert flop("pointwise", x, function="mish") == 5 * 96
     assert flop("pointwise", x, function="pow", scalar=2.0) == 96
     half, whole = spec(3, dtype="float16"), spec(3, dtype="int64")
-    (made,) = outputs_of("pointwise", (half, whole), frozen({"function": "add"}))
+    (made,) = outputs_of("pointwise", (half, whole), freeze_attrs({"function": "add"}))
     assert made == half  # numbers with a point win, whatever their size
-    (made,) = outputs_of("pointwise", (half,), frozen({"function": "gt", "scalar": 0.0}))
+    (made,) = outputs_of("pointwise", (half,), freeze_attrs({"function": "gt", "scalar": 0.0}))
     assert made == spec(3, dtype="bool")
 
 
@@ -318,7 +320,7 @@ def test_reductions_resizes_and_moves():
     assert shape_of("slice", x, axis=1, start=0, stop=5, step=2) == (2, 3, 3)
     assert flop("group_norm", image, spec(2), spec(2), groups=2) == 8 * 32
     assert (
-        saved_of("group_norm", (image, spec(2), spec(2)), frozen({"groups": 2}))
+        saved_of("group_norm", (image, spec(2), spec(2)), freeze_attrs({"groups": 2}))
         == (spec(1, 2),) * 2
     )
 

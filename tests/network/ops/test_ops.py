@@ -10,7 +10,7 @@ import pytest
 from every import every
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, TensorSpec, check, frozen
+from steptime.core.graph import Graph, TensorSpec, check, freeze_attrs
 from steptime.core.workload import OPTIMIZERS
 from steptime.network.ops import (
     OPS,
@@ -35,7 +35,7 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
 @every("kind", OPS)
 def test_example_gives_outputs_a_cost_and_a_source(kind):
     row = OPS[kind]
-    specs, attrs = row.example.specs, frozen(row.example.attrs)
+    specs, attrs = row.example.specs, freeze_attrs(row.example.attrs)
     made = outputs_of(kind, specs, attrs)
     assert made
     for out in (*made, *saved_of(kind, specs, attrs)):
@@ -58,7 +58,7 @@ WITH_STATES = {"delta_rule", "delta_rule_grad"}  # which are read beside what co
 @every("kind", OPS)
 def test_inputs_are_read_once_unless_a_row_says_what_it_reads(kind):
     row = OPS[kind]
-    specs, attrs = row.example.specs, frozen(row.example.attrs)
+    specs, attrs = row.example.specs, freeze_attrs(row.example.attrs)
     read = cost_of(kind, specs, attrs, ())[1]
     whole = sum(s.size_bytes for s in specs)
     assert (read > whole) == (kind in WITH_STATES)
@@ -68,7 +68,7 @@ def test_inputs_are_read_once_unless_a_row_says_what_it_reads(kind):
 @every("kind", OPS)
 def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind):
     row = OPS[kind]
-    specs, attrs = row.example.specs, frozen(row.example.attrs)
+    specs, attrs = row.example.specs, freeze_attrs(row.example.attrs)
     products = products_of(kind, specs, attrs)
     assert bool(products) == bool(row.products) == bool(row.work)
     assert all(type(size) is int and size > 0 for product in products for size in product)
@@ -82,11 +82,14 @@ def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind):
 @every("kind", OPS)
 def test_storage_fits_the_shapes(kind):
     row = OPS[kind]
-    specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
+    specs, made = (
+        row.example.specs,
+        outputs_of(kind, row.example.specs, freeze_attrs(row.example.attrs)),
+    )
     if row.storage == "view":
         other = kind in ("slice", "split", "broadcast")  # a part of it, or it again and again
         assert (made[0].size_bytes == specs[0].size_bytes) != other
-        assert cost_of(kind, specs, frozen(row.example.attrs), made)[0] == 0
+        assert cost_of(kind, specs, freeze_attrs(row.example.attrs), made)[0] == 0
     if row.storage == "in_place":
         assert made == specs[: len(made)]
 
@@ -118,7 +121,7 @@ def test_every_gradient_has_the_shape_of_its_input(kind):
     check(graph)
     for op in graph.ops:  # no op of the gradient was given shapes that its row refuses
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        made = outputs_of(op.kind, specs, freeze_attrs(op.attrs))
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made
     updated = {op.inputs[0]: op.inputs[-1] for op in graph.ops if op.part == "update"}
     assert updated.keys() == {*graph.weights} - NOT_TRAINED.get(kind, set())
@@ -165,7 +168,7 @@ def test_the_table_is_closed():
     with pytest.raises(InputError, match=r"unknown op kind 'conv4d'; known: conv[23]d, "):
         kind_row("conv4d")
     with pytest.raises(InputError, match="unknown pointwise function 'expp'; did you mean 'exp'"):
-        outputs_of("pointwise", (spec(2),), frozen({"function": "expp"}))
+        outputs_of("pointwise", (spec(2),), freeze_attrs({"function": "expp"}))
     assert tuple(STATES) == tuple(SCRATCH) == OPTIMIZERS
 
 
@@ -306,6 +309,6 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("kind", "specs", "attrs", "message"), WRONG, ids=[w[3] for w in WRONG])
 def test_what_does_not_fit_is_refused_by_shape(kind, specs, attrs, message):
     with pytest.raises(ShapeError) as error:
-        outputs_of(kind, specs, frozen(attrs))
+        outputs_of(kind, specs, freeze_attrs(attrs))
     assert message in str(error.value)
     assert "\n" not in str(error.value)

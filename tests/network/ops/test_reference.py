@@ -13,7 +13,7 @@ from every import every
 from reference.backend import RUNS, execute, initial_values
 from reference.kinds import ALSO_GIVEN
 from steptime.build import build, make_workload, read_model
-from steptime.core.graph import TensorSpec, frozen
+from steptime.core.graph import TensorSpec, freeze_attrs
 from steptime.network.ops import OPS, communication, opaque, outputs_of, saved_of
 from steptime.network.ops.sequence import GATES
 
@@ -41,11 +41,11 @@ def test_example_runs_to_the_shapes_and_types_of_its_row(kind):
     also = {name: {"rng": rng, "step": 1}[name] for name in ALSO_GIVEN.get(kind, ())}
     made = RUNS[kind](*(drawn(spec, rng) for spec in row.example.specs), **attrs, **also)
     arrays = made if isinstance(made, tuple) else (made,)
-    wanted = outputs_of(kind, row.example.specs, frozen(attrs))
+    wanted = outputs_of(kind, row.example.specs, freeze_attrs(attrs))
     if kind in GATES:  # the reference's gradient runs the layer again: it saves nothing
         arrays = arrays[:1]
     else:
-        wanted += saved_of(kind, row.example.specs, frozen(attrs))
+        wanted += saved_of(kind, row.example.specs, freeze_attrs(attrs))
     assert [(a.shape, a.dtype.name) for a in arrays] == [(s.shape, s.dtype) for s in wanted]
 
 

@@ -15,7 +15,7 @@ from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, Precision, precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, frozen
+from steptime.core.graph import Graph, GraphError, Op, TensorSpec, check, freeze_attrs
 from steptime.core.workload import OPTIMIZERS
 from steptime.network.count import count, op_cost
 from steptime.network.families import ZOO
@@ -56,7 +56,7 @@ def check_every_shape(graph: Graph) -> None:
     """What an op makes is what its row says, besides what it saves."""
     for op in graph.ops:
         specs = tuple(graph.tensors[name] for name in op.inputs)
-        made = outputs_of(op.kind, specs, frozen(op.attrs))
+        made = outputs_of(op.kind, specs, freeze_attrs(op.attrs))
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made, op.name
 
 
@@ -105,7 +105,7 @@ def test_every_product_has_two_gradients_of_its_own_cost(text):
     backward: Counter[str] = Counter()
     for op in graph.ops:
         if op.part == "backward" and OPS[op.kind].work:
-            backward[op.of] += op_cost(graph, op).flop
+            backward[op.forward_op] += op_cost(graph, op).flop
     for op in graph.ops:
         if op.part == "forward" and OPS[op.kind].work:
             times = 2 if reaches_a_weight(op.inputs[0]) else 1
@@ -121,8 +121,8 @@ def test_every_family_in_every_type_with_every_optimizer(text, dtype, optimizer)
     check(graph)
     check_every_shape(graph)
     forward = set(names(graph, "forward"))
-    assert all((op.of == "") == (op.part == "forward") for op in graph.ops)
-    assert {op.of for op in graph.ops if op.part != "forward"} <= forward
+    assert all((op.forward_op == "") == (op.part == "forward") for op in graph.ops)
+    assert {op.forward_op for op in graph.ops if op.part != "forward"} <= forward
     updates = [op for op in graph.ops if op.part == "update"]
     assert [op.inputs[0] for op in updates] == list(graph.weights)
     for op in updates:
@@ -205,7 +205,7 @@ def test_tied_weights_get_the_sum_of_both_gradients_and_one_update():
     total = ops["embedding/w/grad_sum"]
     assert total.kind == "add"
     assert total.inputs == ("output/linear/grad_weight", "embedding/grad_weight")
-    assert total.of == "embedding"
+    assert total.forward_op == "embedding"
     assert ops["embedding/w/update"].inputs == ("embedding/w", "embedding/w/grad_sum")
     rows, width = 9, 16
     assert op_cost(graph, total).flop == rows * width

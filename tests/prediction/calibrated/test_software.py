@@ -53,8 +53,8 @@ def test_tf32_on_a_device_without_it_is_refused():
 def test_channels_last_is_the_layout_of_every_convolution():
     first, last = (StepModel("resnet50", A100, options={"channels_last": how})
                    for how in ("no", "yes"))  # fmt: skip
-    assert {k.channels_last for k in first.lowered().kernels} == {False}
-    convolved = [k for k in last.lowered().kernels if k.window and k.unit == "matrix"]
+    assert {k.channels_last for k in first.lower_step().kernels} == {False}
+    convolved = [k for k in last.lower_step().kernels if k.window and k.unit == "matrix"]
     assert convolved
     assert all(k.channels_last for k in convolved)
     assert last.timeline().step_s < first.timeline().step_s  # tensor cores read them as they lie

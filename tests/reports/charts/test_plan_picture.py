@@ -8,7 +8,7 @@ import pytest
 
 from every import every
 from steptime.cli.main import run
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.planning.answer import time_request
 from steptime.planning.ranks.site import Site
 from steptime.planning.request import Request
@@ -83,7 +83,7 @@ def test_the_picture_says_the_headline_and_the_bubble():
     _, step = time_request(request)
     text = json.dumps(drawn.picture(answer.to_dict(), step, "four stages"))
     assert answer.headline[0] in text
-    assert f"{percent(answer.bubble_share)} of the devices' time" in text
+    assert f"{format_percent(answer.bubble_share)} of the devices' time" in text
 
 
 @pytest.mark.slow

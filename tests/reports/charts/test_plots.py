@@ -216,7 +216,7 @@ def test_the_legend_of_sensitivity_is_that_of_all_its_panels():
 def test_a_roofline_of_devices_alone_names_them():
     one = analyses.analysis("roofline")
     titles = [
-        one.draw(one.answer(Data.of([]), device=device))["title"]["text"]
+        one.draw(one.answer(Data.from_records([]), device=device))["title"]["text"]
         for device in ("t4", "t4,h100")
     ]
     assert titles == ["Roofline of t4", "Rooflines of t4, h100-sxm5"]

@@ -160,7 +160,7 @@ def test_a_script_runs_nothing_of_what_it_names(tmp_path):
 @pytest.mark.parametrize("name", ["two\nlines", "a\rb", "back\\slash", "\udcff"])
 def test_a_folder_that_no_script_can_name_is_refused(tmp_path, file, capsys, name, monkeypatch):
     called: list[str] = []
-    monkeypatch.setattr(commands, "ask", lambda words: called.append(words[0]) or "")
+    monkeypatch.setattr(commands, "read_output", lambda words: called.append(words[0]) or "")
     out = tmp_path / name
     for more in (["--dry-run"], []):
         assert run(["sweep", str(file), "--out", str(out), "--launcher", "slurm", *more]) == 2
@@ -569,7 +569,7 @@ def test_a_job_that_cannot_load_its_module(tmp_path):
 
 
 def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(tmp_path, out, capsys):
-    table = {**EXPERIMENT, "budget_s": 10}
+    table = {**EXPERIMENT, "budget_s": 10, "device": "cuda"}
     large = {**LARGE, "batch": 2}
     table["networks"] = [*EXPERIMENT["networks"], large]
     file = tmp_path / "large.json"
@@ -607,10 +607,24 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(tmp_path, out, capsys):
     ):  # fmt: skip
         where = ["batch >= 1", "fits in memory"]
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
+        table["device"] = "cuda" if "gpu" in slurm else "cpu"
         file = tmp_path / "large.json"
         file.write_text(json.dumps(table))
         seen = answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
         assert seen["cells"] == left, slurm
+
+
+def test_a_step_on_the_cpu_beside_a_gpu_needs_memory_of_the_node_alone(tmp_path, out, capsys):
+    table = {**EXPERIMENT, "networks": [LARGE], "batch": 2, "where": ["fits in memory"]}
+    table["slurm"] = {"gpu": "p100", "memory_GB": 60}  # 16 GB of the GPU would be too few
+    (trial,) = _trials(**table)
+    (node,) = memories(trial.cell)
+    assert node.needs_bytes > needed_bytes(trial.cell, 1) > 16 * 2**30
+    file = tmp_path / "beside.json"
+    file.write_text(json.dumps(table))
+    (job,) = answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")["jobs"]
+    assert (job["cells"], job["has_bytes"], job["predicted_on"]) == (1, 60e9, None)
+    assert job["needs_bytes"] == job["node_needs_bytes"] == node.needs_bytes
 
 
 def test_a_node_needs_room_for_all_of_its_processes():

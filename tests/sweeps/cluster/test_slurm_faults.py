@@ -358,7 +358,7 @@ def test_variables_do_not_change_what_is_read(monkeypatch, tmp_path):
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
-    assert "SQUEUE_" not in commands.ask(["squeue"])
+    assert "SQUEUE_" not in commands.read_output(["squeue"])
 
 
 SINFO = """\

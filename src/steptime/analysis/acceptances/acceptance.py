@@ -23,7 +23,7 @@ from steptime.analysis.acceptances.matched_expectations import describe_line, ma
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.records.data import Data
-from steptime.records.row import grouped, is_higher_better
+from steptime.records.row import group_by, is_higher_better
 
 LIMIT_SHARE = 0.95  # of a reference
 PASS, FAIL, NOT_MEASURED, NOT_JUDGED = "pass", "fail", "not measured", "not judged"
@@ -34,10 +34,10 @@ STEP_S = "step_s"
 
 
 class AcceptedStep(AnswerRow, frozen=True, kw_only=True):
-    """A step of a network on a node, held against what it should reach.
+    """A step of a network on a node, compared with its expected value.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         host: the node; None where unknown.
         model: the network.
         batch: examples of one replica in a step.
@@ -48,11 +48,11 @@ class AcceptedStep(AnswerRow, frozen=True, kw_only=True):
             and neither a reference nor a prediction is known).
         measured: the measured quantity, a median for a time; None where the step failed.
         measured_low: low end of its 95 % interval.
-        measured_high: high end.
+        measured_high: high end of the 95 % interval of `measured`.
         expected: the reference, or the prediction.
         expected_from: reference or predicted.
         expected_low: low end of the interval of `expected`.
-        expected_high: high end.
+        expected_high: high end of the interval of `expected`.
         limit: the worst number that passes.
         limit_share: this limit as a share of the expected speed.
         speed_share: measured over expected speed, 0.9 for a step that takes 1 / 0.9 of the time.
@@ -177,7 +177,7 @@ def accept_by_expectations(
     """
     rows: list[AcceptedStep] = []
     judged: set[tuple[str, object, object]] = set()  # keys of the steps that some line names
-    for quantity, lines in grouped(expectations, lambda line: line.quantity).items():
+    for quantity, lines in group_by(expectations, lambda line: line.quantity).items():
         measured = MeasuredSteps(data, quantity, source)
         matching = match_expectations(measured, lines, source)
         for step in measured.steps:
@@ -323,7 +323,7 @@ def summarise_nodes(rows: Sequence[AcceptedStep]) -> list[AcceptedNode]:
     """
     # An expected step that no node measured has neither a platform nor a host.
     measured = [row for row in rows if row.platform is not None or row.host]
-    by_host = grouped(measured, _host_of)
+    by_host = group_by(measured, _host_of)
     nodes = [_summarise_node(host, steps) for host, steps in by_host.items()]
     return sorted(nodes, key=lambda node: (VERDICTS.index(node.verdict), node.host or ""))
 

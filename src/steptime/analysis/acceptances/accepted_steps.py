@@ -54,7 +54,7 @@ class StepMeasurement(NamedTuple):
     Attributes:
         group: the group of its records.
         host: the node; "" where unknown.
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         facts: columns of its last record, by the names of `STEP_CELLS`.
         number: what was measured; its interval is of 95 %.
         prediction: the prediction of the step; its interval is of 80 %.

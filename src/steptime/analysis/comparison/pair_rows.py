@@ -17,7 +17,7 @@ from steptime.records.groups.group_columns import GroupColumns
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells, finite_cells
 from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
-from steptime.records.row import Row, loaded, no_collection
+from steptime.records.row import Row, load_json, no_collection
 from steptime.records.statistics import BETWEEN, WITHIN
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
 
 def describe_differences(left: Row, right: Row, column: str) -> Row:
     """Return in what two steps that ran differ but in `column`: names of options, and words."""
-    left_options = loaded(left["method_options"])
-    right_options = loaded(right["method_options"])
+    left_options = load_json(left["method_options"])
+    right_options = load_json(right["method_options"])
     left_way = _describe_way(left, left_options)
     right_way = _describe_way(right, right_options)
     names = [name for name in left_way | right_way if left_way.get(name) != right_way.get(name)]

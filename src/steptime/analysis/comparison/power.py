@@ -7,7 +7,7 @@ import polars as pl
 
 from steptime.analysis.comparison.gate import MIN_RUNS, smallest_of_equal
 from steptime.analysis.comparison.pairing import Pairing
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.records.data import Data
 from steptime.records.pair_keys import IS_PREDICTED, find_text
 from steptime.records.row import Row, is_higher_better
@@ -75,7 +75,7 @@ def _find_power_of_pairs(pairing: Pairing) -> Power:
     typical = float(np.median(smallest[is_judged]))
     remark = ""
     if typical > GOAL and is_cost:
-        remark = _describe_advice(pairing, is_judged, percent(GOAL), typical)
+        remark = _describe_advice(pairing, is_judged, format_percent(GOAL), typical)
     return Power(
         is_judged=True,
         smallest_slowdown=typical,
@@ -162,8 +162,8 @@ def _explain_unjudged(pairing: Pairing) -> str:
         )
     advice = " or ".join(advise(ASSUMED_NOISE, runs=1, pairs=len(pairing)))
     return (
-        f"nothing can be judged: 1 run on a side cannot show {percent(GOAL)}; {advice} can "
-        f"where runs differ by {percent(ASSUMED_NOISE)}"
+        f"nothing can be judged: 1 run on a side cannot show {format_percent(GOAL)}; {advice} can "
+        f"where runs differ by {format_percent(ASSUMED_NOISE)}"
     )
 
 
@@ -179,6 +179,6 @@ def _describe_advice(pairing: Pairing, is_counted: Any, goal: str, smallest: flo
         ", or ".join(advice) or "less noise is needed, such as a machine without other work"
     )
     return (
-        f"{counted(run_count, 'run')} a side cannot show {goal} where runs differ by "
-        f"{percent(noise)}, only {percent(smallest)} and more; {advice_text}"
+        f"{format_count(run_count, 'run')} a side cannot show {goal} where runs differ by "
+        f"{format_percent(noise)}, only {format_percent(smallest)} and more; {advice_text}"
     )

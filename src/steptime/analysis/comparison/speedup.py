@@ -105,7 +105,7 @@ def speedup_table(
         answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
         return Table((Column("name", "network"),), [], summary=answer.summary())
     features = speedups.features.columns
-    x = _check_feature(x, "--x", features) or next(iter(speedups.varying), None)
+    x = _check_feature(x, "--x", features) or next(iter(speedups.varying_features), None)
     color = _check_feature(color, "--color", features) or _find_strongest_feature(speedups, x)
     answer = SpeedupAnswer(
         by_column=by,
@@ -153,7 +153,7 @@ def _check_feature(name: str | None, option: str, features: Collection[str]) -> 
 def _find_strongest_feature(speedups: Speedups, x: str | None) -> str | None:
     """Return the number, other than `x`, that goes most with speed-ups."""
     # A column that cannot be correlated (texts, gaps) counts 0, so that some name is returned.
-    correlations = {name: 0.0 for name in speedups.varying if name != x}
+    correlations = {name: 0.0 for name in speedups.varying_features if name != x}
     ratio_varies = np.ptp(speedups.ratio) > 0
     for name in correlations:
         column = speedups.cells(name, speedups.b)
@@ -291,8 +291,8 @@ def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[
     """Return the name, level, speed-up and verdict of pairs."""
     b = speedups.b[indices]
     # The batch stands last in a name.
-    features = [name for name in speedups.varying if name not in ("family", "batch")]
-    if "batch" in speedups.varying:
+    features = [name for name in speedups.varying_features if name not in ("family", "batch")]
+    if "batch" in speedups.varying_features:
         features.append("batch")
     families = speedups.cells("family", b).to_list()
     cells = [plain_values(speedups.cells(name, b)) for name in features]
@@ -359,24 +359,35 @@ ANALYSIS = Analysis(
     """,
     speedup_table,
     describe_speedups,
+    row_struct=SpeedupRow,
     section="Speed-ups",
     chart="steptime.reports.charts.speedup:chart",
     settings=(
         Setting(
             "by",
-            "platform, gpu, threads, dtype, method, folder, an option, ...",
+            "Compare the values (levels) of a column: platform, gpu, threads, dtype, folder, ...",
             "platform",
             metavar="COLUMN",
         ),
         Setting(
-            "against", "The level that the others face; by default the slowest.", metavar="VALUE"
+            "against",
+            "The level with which the others are compared; by default the slowest.",
+            metavar="VALUE",
         ),
-        Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
-        Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
+        Setting(
+            "quantity",
+            "The quantity to compare: step_s, published_examples_per_s, peak_bytes, ...",
+            "step_s",
+        ),
+        Setting(
+            "x",
+            "Show the median speed-up for each value of this hyperparameter.",
+            metavar="HYPERPARAMETER",
+        ),
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
         Setting(
             "any_dtype",
-            "Pair types with other types, even if some are equal.",
+            "Also pair steps of different data types, even if both levels share some.",
             default=False,
             kind=bool,
         ),

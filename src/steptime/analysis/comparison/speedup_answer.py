@@ -80,7 +80,7 @@ class Distribution(AnswerRow, frozen=True, kw_only=True):
         max: the highest.
         geometric_mean: their geometric mean.
         low: low end of its 95 % interval; None for a single pair.
-        high: high end.
+        high: high end of the 95 % interval of `weight`.
         wins_share: share of pairs in which the level is better.
         ties_share: share of pairs without a difference beyond noise.
         unsure_share: share of pairs that noise leaves open.

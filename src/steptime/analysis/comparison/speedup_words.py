@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.analysis.comparison.verdict import MARGIN
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 
 MAX_MEDIANS = 12  # of a sentence; of more the first and the last
 MIN_EVEN_SHARE = 0.95  # of pairs without a winner, from which on a level is the same
@@ -15,10 +15,10 @@ Row = Mapping[str, Any]
 def describe_speedups(table: Table) -> list[str]:
     """Return the sentences on a table of speed-ups."""
     summary = table.summary
-    by, baseline = summary["by_column"], summary["against"]
+    column, baseline = summary["by_column"], summary["against"]
     if not summary["pairs"]:
         quantity = summary["quantity"]
-        return [f"nothing to compare: no network has its {quantity} at two levels of {by}"]
+        return [f"nothing to compare: no network has its {quantity} at two levels of {column}"]
     lines = [_describe_level(level, baseline) for level in summary["levels"]]
     if summary["any_dtype"]:
         lines.append(
@@ -33,7 +33,7 @@ def describe_speedups(table: Table) -> list[str]:
 
 def _describe_level(level: Row, baseline: str) -> str:
     """Return the sentence on a level: its speed-up with the interval, and its wins."""
-    start = f"{level['level']} against {baseline}, {counted(level['pairs'], 'network')}"
+    start = f"{level['level']} against {baseline}, {format_count(level['pairs'], 'network')}"
     mean = f"{level['geometric_mean']:.3g}x in the geometric mean"
     low = level["low"]
     high = level["high"]
@@ -46,11 +46,11 @@ def _describe_level(level: Row, baseline: str) -> str:
     if is_mean_even and undecided_share > MIN_EVEN_SHARE:
         return f"{start}: the same within noise; {mean}."
 
-    outcomes = [f"it wins {percent(level['wins_share'])}"]
+    outcomes = [f"it wins {format_percent(level['wins_share'])}"]
     if level["ties_share"]:
-        outcomes.append(f"{percent(level['ties_share'])} same")
+        outcomes.append(f"{format_percent(level['ties_share'])} same")
     if level["unsure_share"]:
-        outcomes.append(f"{percent(level['unsure_share'])} unsure")
+        outcomes.append(f"{format_percent(level['unsure_share'])} unsure")
     spread = f"{level['min']:.3g} to {level['max']:.3g}, median {level['median']:.3g}"
     return f"{start}: {mean}; {spread}; {', '.join(outcomes)}."
 

@@ -88,7 +88,7 @@ class Speedups:
         return outcomes.astype(np.int8)
 
     @cached_property
-    def varying(self) -> list[str]:
+    def varying_features(self) -> list[str]:
         """The features in which pairs differ."""
         return [name for name in self.features.columns if self.feature(name).n_unique() > 1]
 
@@ -131,22 +131,24 @@ def find_worst_level(groups: RecordGroups) -> str | None:
     return max(mean_offsets, key=mean_offsets.__getitem__)
 
 
-def compute_speedups(data: Data, groups: RecordGroups, against: str, by: str) -> Speedups | None:
+def compute_speedups(
+    data: Data, groups: RecordGroups, against: str, column: str
+) -> Speedups | None:
     """Return the speed-ups over a level, None where no pair has one.
 
     Args:
         data: the records.
         groups: their groups by level.
         against: the level that the others are compared with.
-        by: the column of the levels.
+        column: the column of the levels.
     """
-    pairing = Pairing(groups, against, level_words={}, column=by)
+    pairing = Pairing(groups, against, level_words={}, column=column)
     if not len(pairing):
         return None
     columns = record_columns(data)
     names = dict.fromkeys(["batch", *data.hyperparameters, *NETWORK_FEATURES, *RUN_OPTIONS])
     # The sides of a pair may have types of their own (`--any-dtype`): the type is no feature of it.
-    cells = {name: columns[name] for name in names if name not in (by, "dtype")}
+    cells = {name: columns[name] for name in names if name not in (column, "dtype")}
     features = groups.facts_frame(np.arange(len(groups)), cells).drop("id")
     ratio = pairing.columns.ratio
     return Speedups(

@@ -13,11 +13,11 @@ from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power
 from steptime.analysis.comparison.verdict import MARGIN, screen_words
 from steptime.core.answer import AnswerRow
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells
 from steptime.records.ratios import farthest, geometric_mean
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {  # fields of `FolderChanges` that must be empty
     "slower": ("regressions", "vanished"),
@@ -39,7 +39,7 @@ class StepChange(AnswerRow, frozen=True, kw_only=True):
     """A step or an op that changed from the first folder to the second.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         scope: the op; "" for a whole step.
         family: family of the network.
         op_kind: kind of the op.
@@ -117,7 +117,7 @@ class FolderChanges(AnswerRow, frozen=True, kw_only=True):
         vanished: steps that only the first folder has.
         verdicts: number of steps and ops by verdict.
         groups: changes by family for steps, by kind for ops.
-        unlike: differences of the two folders beside time, such as the host.
+        unlike: differences of the two folders apart from time, such as the host.
     """
 
     margin: float
@@ -182,11 +182,11 @@ def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
     ordered = indices[np.argsort(b, kind="stable")].tolist()
-    by_key = grouped(ordered, lambda index: keys[int(columns.b[index])])
-    for (by, name), members in by_key.items():
+    members_by_key = group_by(ordered, lambda index: keys[int(columns.b[index])])
+    for (grouping, name), members in members_by_key.items():
         verdicts = columns.verdict[members]
         yield ChangedGroup(
-            by=by,
+            by=grouping,
             group=name,
             pairs=len(members),
             geometric_mean_ratio=geometric_mean(columns.ratio[members]),
@@ -205,7 +205,7 @@ def describe_changes(
     lines = [_describe_regression(change, worse, quantity) for change in changes.regressions]
     for group in changes.groups:
         if group.slower:
-            pairs = counted(group.pairs, "pair")
+            pairs = format_count(group.pairs, "pair")
             lines.append(
                 f"{group.by} {group.group}: {group.slower} of {pairs} {worse}, "
                 f"{group.geometric_mean_ratio:.3g} times {noun} in the mean"
@@ -220,16 +220,16 @@ def describe_changes(
         if number
     ]
     summary = ", ".join(counts) or "nothing to compare"
-    return [*lines, f"beyond {percent(changes.margin)} and noise: {summary}"]
+    return [*lines, f"beyond {format_percent(changes.margin)} and noise: {summary}"]
 
 
 def _describe_power(power: Power, quantity: str) -> str:
     """Return "found with 90 % power: a step that is 8.1 % slower; 3 steps are not judged"."""
-    smallest = percent(power.smallest_slowdown or 0.0)
+    smallest = format_percent(power.smallest_slowdown or 0.0)
     worse = f"{smallest} slower" if quantity.endswith("_s") else f"{smallest} worse"
-    line = f"found with {percent(POWER)} power: a step that is {worse}"
+    line = f"found with {format_percent(POWER)} power: a step that is {worse}"
     if power.unjudged_count:
-        line += f"; {counted(power.unjudged_count, 'pair')} cannot be judged"
+        line += f"; {format_count(power.unjudged_count, 'pair')} cannot be judged"
     return line
 
 
@@ -239,8 +239,8 @@ def _describe_regression(change: StepChange, worse: str, quantity: str) -> str:
     if change.ratio is None:
         return f"{name}: {change.reason}"
     ends = [end for end in (change.ratio_low, change.ratio_high) if end is not None]
-    interval = " to ".join(percent(end - 1) for end in ends)
+    interval = " to ".join(format_percent(end - 1) for end in ends)
     # "12 % slower" makes sense for times alone; other quantities have their change in brackets.
     if quantity.endswith("_s") and change.ratio > 1:
-        return f"{name}: {percent(change.ratio - 1)} {worse} ({interval})"
-    return f"{name}: {worse}, {quantity} {percent(change.ratio - 1, '+')} ({interval})"
+        return f"{name}: {format_percent(change.ratio - 1)} {worse} ({interval})"
+    return f"{name}: {worse}, {quantity} {format_percent(change.ratio - 1, '+')} ({interval})"

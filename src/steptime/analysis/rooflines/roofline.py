@@ -26,7 +26,7 @@ from steptime.core.tables.table import Column, Table
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.records.data import Data
-from steptime.records.row import over
+from steptime.records.row import divide
 
 MAX_ROWS = 20_000  # of more points some are rows, chosen by chance; all are counted
 POINTS_PER_PRINTED_ROW = 2  # of a picture, for each row that people see
@@ -188,7 +188,7 @@ def _add_highest_peak(group: RooflineGroup, ceilings: Sequence[Ceiling]) -> Roof
         group,
         highest_peak_dtype=highest.dtype,
         highest_peak_flop_per_s=highest.flop_per_s,
-        best_highest_peak_fraction=over(group.best_flop_per_s, highest.flop_per_s),
+        best_highest_peak_fraction=divide(group.best_flop_per_s, highest.flop_per_s),
     )
 
 
@@ -247,7 +247,7 @@ def _summarise(
         if group.above_ridge_share is not None:
             above_count += group.with_intensity * group.above_ridge_share
             placed_count += group.with_intensity
-    above_share = over(above_count, placed_count)
+    above_share = divide(above_count, placed_count)
     # A common ridge only if all groups have the same.
     ridges = {group.ridge_flop_per_byte for group in groups}
     return RooflineSummary(
@@ -333,7 +333,7 @@ def _make_device_table(devices: Sequence[Device]) -> Table:
 
 SETTINGS = (
     Setting("device", "Draw these devices (names or FILE.toml, with commas).", metavar="DEVICE"),
-    Setting("ops", "Single ops instead of whole networks.", default=False, kind=bool),
+    Setting("ops", "Show single ops instead of whole networks.", default=False, kind=bool),
     Setting("color", "Colour by a column: a hyperparameter, batch, family, dtype."),
     Setting("line", "Join the networks that differ in this hyperparameter alone."),
 )
@@ -346,6 +346,7 @@ ANALYSIS = Analysis(
     """,
     roofline_table,
     describe_roofline,
+    row_struct=RooflinePoint,
     section="Roofline",
     chart="steptime.reports.charts.roofline:chart",
     settings=SETTINGS,

@@ -57,7 +57,7 @@ def list_points(data: Data, names: Sequence[str], *, ops: bool) -> pl.DataFrame:
     return pl.concat(points, how="vertical_relaxed").collect()
 
 
-def setting(name: str) -> str:
+def setting_column(name: str) -> str:
     """Return the column of a setting in a frame of points."""
     return f"{SETTING_PREFIX}{name}"
 
@@ -65,7 +65,7 @@ def setting(name: str) -> str:
 def _setting_columns(columns: Mapping[str, pl.Expr], settings: Sequence[str]) -> list[pl.Expr]:
     """Return settings, null where there is no such column."""
     unknown_value = pl.lit(None)
-    return [columns.get(name, unknown_value).alias(setting(name)) for name in settings]
+    return [columns.get(name, unknown_value).alias(setting_column(name)) for name in settings]
 
 
 def _select_records(data: Data, settings: Sequence[str]) -> pl.LazyFrame:
@@ -116,14 +116,14 @@ def _list_published(
     """Return the published steps; FLOP that they do not state are those of a prediction."""
     is_counted = IS_PUBLISHED & IS_STEP & SUCCEEDED & pl.col("duplicate_of").is_null()
     batch = pl.concat_str(pl.lit(", batch "), pl.col("batch").cast(pl.String())).fill_null("")
-    speed = pl.coalesce("stated_flop", "flop") / _nonzero("step_s")
+    speed = pl.coalesce("stated_flop", "flop") / _null_if_zero("step_s")
     return (
         records.filter(is_counted)
         .join(costs, on=NETWORK, how="left", maintain_order="left")
         .select(
             pl.coalesce("label", pl.concat_str("model", batch)).alias("name"),
             *FACTS,
-            *map(setting, settings),
+            *map(setting_column, settings),
             pl.coalesce("stated_intensity", "intensity").alias("intensity"),
             pl.coalesce("stated_speed", speed).alias("flop_per_s"),
             "peak_share",
@@ -147,16 +147,16 @@ def _list_ops(records: pl.LazyFrame, settings: Sequence[str]) -> pl.DataFrame:
     )
     # FLOP and bytes are predicted, times measured.
     cost_flop = pl.col(f"op_flop{PREDICTED_SUFFIX}")
-    speed = pl.coalesce("stated_flop", cost_flop) / _nonzero("step_s")
-    intensity = cost_flop / _nonzero(f"op_traffic_bytes{PREDICTED_SUFFIX}")
+    speed = pl.coalesce("stated_flop", cost_flop) / _null_if_zero("step_s")
+    intensity = cost_flop / _null_if_zero(f"op_traffic_bytes{PREDICTED_SUFFIX}")
     return pairs.select(
         pl.concat_str("scope", pl.lit(" in "), _coalesce_with_prediction("model")).alias("name"),
         *(pl.col(name) if name in OP else _coalesce_with_prediction(name) for name in FACTS),
-        *(_coalesce_with_prediction(setting(name)) for name in settings),
+        *(_coalesce_with_prediction(setting_column(name)) for name in settings),
         pl.coalesce("stated_intensity", intensity).alias("intensity"),
         pl.coalesce("stated_speed", speed).alias("flop_per_s"),
         "peak_share",
-        (cost_flop / _nonzero(f"step_s{PREDICTED_SUFFIX}")).alias("predicted_flop_per_s"),
+        (cost_flop / _null_if_zero(f"step_s{PREDICTED_SUFFIX}")).alias("predicted_flop_per_s"),
         *(
             pl.col(f"op_{name}{PREDICTED_SUFFIX}").alias(name)
             for name in ("peak_flop_per_s", "memory_bytes_per_s")
@@ -169,6 +169,6 @@ def _coalesce_with_prediction(name: str) -> pl.Expr:
     return pl.coalesce(name, f"{name}{PREDICTED_SUFFIX}").alias(name)
 
 
-def _nonzero(name: str) -> pl.Expr:
+def _null_if_zero(name: str) -> pl.Expr:
     """Return a column, null where it is 0."""
     return pl.when(pl.col(name) != 0).then(pl.col(name))

@@ -6,8 +6,8 @@ from typing import Any
 
 from steptime.analysis.rooflines.ceilings import DRAM, compute_dtype
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, format_value, percent, si
-from steptime.records.row import grouped
+from steptime.core.units import format_count, format_percent, format_si, format_value
+from steptime.records.row import group_by
 
 Row = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ def describe_roofline(table: Table) -> list[str]:
 
 def _describe_ridges(rows: Sequence[Row]) -> list[str]:
     """Return the ridges over memory of each device."""
-    ridges = grouped((row for row in rows if row["level"] == DRAM), itemgetter("platform"))
+    ridges = group_by((row for row in rows if row["level"] == DRAM), itemgetter("platform"))
     return [
         f"{platform}: ridge over {DRAM} in FLOP/byte: "
         + ", ".join(
@@ -48,17 +48,17 @@ def _describe_group(group: Row, noun: str) -> list[str]:
     place = f"{group['platform']}, {group['dtype']}"
     lines = []
     if group["above_ridge_share"] is not None:
-        points = counted(group["with_intensity"], noun)
-        side = f"{percent(group['above_ridge_share'])} of {points}"
+        points = format_count(group["with_intensity"], noun)
+        side = f"{format_percent(group['above_ridge_share'])} of {points}"
         ridge = format_value("flop_per_byte", group["ridge_flop_per_byte"])
         lines.append(f"{place}: {side} above the ridge point of {ridge}, where compute bounds.")
     speed = group["best_flop_per_s"]
     if speed and group["best_peak_fraction"] is None:
-        lines.append(f"{place}: best {si(speed, 'FLOP/s')}; its peak is unknown.")
+        lines.append(f"{place}: best {format_si(speed, 'FLOP/s')}; its peak is unknown.")
     elif speed:
-        peak = si(group["peak_flop_per_s"], "FLOP/s")
-        share = f"{percent(group['best_peak_fraction'])} of {peak}"
-        lines.append(f"{place}: best {si(speed, 'FLOP/s', 5)}, {share}: {group['best']}.")
+        peak = format_si(group["peak_flop_per_s"], "FLOP/s")
+        share = f"{format_percent(group['best_peak_fraction'])} of {peak}"
+        lines.append(f"{place}: best {format_si(speed, 'FLOP/s', 5)}, {share}: {group['best']}.")
     if group["above_peak"]:
         lines.append(f"{place}: {_describe_above_peak(group, noun)}.")
     return lines
@@ -67,7 +67,7 @@ def _describe_group(group: Row, noun: str) -> list[str]:
 def _describe_above_peak(group: Row, noun: str) -> str:
     """Return why points may lie above the peak of their data type."""
     dtype = compute_dtype(group["dtype"])
-    points = f"{counted(group['above_peak'], noun)} above the peak of {dtype}"
+    points = f"{format_count(group['above_peak'], noun)} above the peak of {dtype}"
     # Matrix units in a type with a higher peak explain it, if the best stays below that peak.
     is_below_highest = (
         group["highest_peak_dtype"] != dtype and group["best_highest_peak_fraction"] <= 1
@@ -76,8 +76,8 @@ def _describe_above_peak(group: Row, noun: str) -> str:
         return f"{points}: the figures of the device or the shares are not of what ran"
     return (
         f"{points}: matrix units were used, as for {group['highest_peak_dtype']}, of whose "
-        f"{si(group['highest_peak_flop_per_s'], 'FLOP/s')} the best is "
-        f"{percent(group['best_highest_peak_fraction'])}"
+        f"{format_si(group['highest_peak_flop_per_s'], 'FLOP/s')} the best is "
+        f"{format_percent(group['best_highest_peak_fraction'])}"
     )
 
 
@@ -85,7 +85,7 @@ def _describe_missing(groups: Sequence[Row], noun: str) -> list[str]:
     """Return the numbers that records lack, and the command that adds them."""
     lines = []
     for group in groups:
-        points = counted(group["points"], noun)
+        points = format_count(group["points"], noun)
         place = f"of {points} on {group['platform']} ({group['dtype']})"
         missing = {
             "FLOP per byte of memory": group["points"] - group["with_intensity"],

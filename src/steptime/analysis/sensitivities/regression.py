@@ -37,7 +37,7 @@ class RegressionFit(NamedTuple):
         low: low ends of the 95 % intervals of weights; None if they cannot be bootstrapped.
         high: high ends.
         r2_low: low end of the 95 % interval of `r2`.
-        r2_high: high end.
+        r2_high: high end of the 95 % interval of `r2`.
     """
 
     weight: Floats

@@ -7,6 +7,7 @@ from steptime.analysis.sensitivities.sensitivity_answer import (
     FewNetworks,
     Regression,
     SensitivityAnswer,
+    SensitivityRow,
 )
 from steptime.analysis.sensitivities.sensitivity_fit import fit_networks, make_design
 from steptime.analysis.sensitivities.sensitivity_networks import (
@@ -166,17 +167,33 @@ ANALYSIS = Analysis(
     """,
     sensitivity_table,
     describe_sensitivities,
+    row_struct=SensitivityRow,
+    summary_struct=Regression,
     section="Which hyperparameters matter",
     chart="steptime.reports.charts.sensitivity:chart",
     settings=(
-        Setting("of", "The quantity. Default: published or achieved FLOP/s, else the speed."),
+        Setting(
+            "of", "The quantity to explain. Default: published or achieved FLOP/s, else the speed."
+        ),
         Setting("on", "Only these hyperparameters.", metavar="NAME,..."),
         Setting("platform", "Only networks of this platform."),
-        Setting("against", "The ratio to this platform, network by network, whatever the dtype."),
         Setting(
-            "order", "1, or 2 for squares and products, too.", default=1, kind=int, metavar="N"
+            "against",
+            "Explain the ratio to this platform, network by network, even of different data types.",
         ),
-        Setting("scale", "Of z-scores: linear, or log (base 2).", "linear", metavar="SCALE"),
+        Setting(
+            "order",
+            "Order of the regression: 1, or 2 to add squares and products.",
+            default=1,
+            kind=int,
+            metavar="N",
+        ),
+        Setting(
+            "scale",
+            "Scale before standardising: linear, or log (base 2).",
+            "linear",
+            metavar="SCALE",
+        ),
     ),
     folders=16,
 )

@@ -30,16 +30,16 @@ class SensitivityRow(AnswerRow, frozen=True, kw_only=True):
         weight: standard deviations of the quantity for one of the hyperparameter; None if it is a
             combination of others or never varies.
         low: low end of the 95 % interval of the weight.
-        high: high end.
+        high: high end of the 95 % interval of `weight`.
         importance: share of variance that is lost if the hyperparameter is shuffled.
         effect_ratio: ratio of the quantity of networks that are equal in all else.
         effect_low: low end of its 95 % interval.
-        effect_high: high end.
+        effect_high: high end of the 95 % interval of `effect_ratio`.
         effect_of: the change that the ratio is of.
         effect_pairs: number of pairs of such networks.
         win_log_odds: log-odds of the first platform to win, for one standard deviation.
         win_low: low end of their 95 % interval.
-        win_high: high end.
+        win_high: high end of the 95 % interval of `win_log_odds`.
         weight_if_failed_zero: the weight if failed networks had 0.
         weight_if_failed_low: the weight if they had the lowest value of their neighbours.
         weight_if_failed_high: the weight if they had the highest value of their neighbours.
@@ -128,8 +128,8 @@ class Regression(AnswerRow, frozen=True, kw_only=True):
         networks: number of networks with a value.
         failed: number of networks that failed.
         r2: share of the variance that hyperparameters explain.
-        r2_low: low end of its 95 % interval.
-        r2_high: high end.
+        r2_low: low end of the 95 % interval of `r2`.
+        r2_high: high end of the 95 % interval of `r2`.
         r2_cross_validated: the share in networks that the fit has not seen.
         weights: weight by hyperparameter.
         never_varies: hyperparameters with one value.

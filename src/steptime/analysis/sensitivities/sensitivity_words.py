@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, first_of, percent
+from steptime.core.units import first_of, format_count, format_percent
 
 MAX_REGRESSIONS = 4  # that are described
 MAX_WEIGHTS = 3  # that are described for failed networks
@@ -22,7 +22,7 @@ def describe_sensitivities(table: Table) -> list[str]:
     for regression in regressions[:MAX_REGRESSIONS]:
         lines += _describe_regression({**summary, **regression}, table.rows)
     places = [
-        f"{_name_place(place)} ({counted(place['networks'], 'network')})"
+        f"{_name_place(place)} ({format_count(place['networks'], 'network')})"
         for place in summary["too_few"]
     ]
     if places:
@@ -38,10 +38,10 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
         quantity = f"the gain in {quantity} over {regression['against']}"
     r2_cross_validated = max(0.0, regression["r2_cross_validated"])
     line = (
-        f"{_name_place(regression)}: hyperparameters explain {percent(regression['r2'])} of the "
-        f"variance of {quantity} over {counted(regression['networks'], 'network')} "
+        f"{_name_place(regression)}: hyperparameters explain {format_percent(regression['r2'])} of "
+        f"the variance of {quantity} over {format_count(regression['networks'], 'network')} "
         f"(order {regression['order']}, {regression['scale']} scale; "
-        f"{percent(r2_cross_validated)} in networks that the fit has not seen)"
+        f"{format_percent(r2_cross_validated)} in networks that the fit has not seen)"
     )
     if regression["r2"] - r2_cross_validated > OVERFIT_SHARE:
         line += ": too few networks for so many weights"
@@ -62,12 +62,12 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
 def _describe_wins(regression: Row) -> str:
     """Return the sentence on how often a platform wins, and whether hyperparameters tell it."""
     wins = regression["wins"]
-    line = f"{regression['platform']} wins {percent(wins['share'])} of the networks"
+    line = f"{regression['platform']} wins {format_percent(wins['share'])} of the networks"
     if wins["accuracy_share"] is None:
         return f"{line}: nothing decides it."
     line += (
-        f"; the log-odds tell {percent(wins['accuracy_share'])} right, "
-        f"the majority {percent(wins['majority_share'])}"
+        f"; the log-odds tell {format_percent(wins['accuracy_share'])} right, "
+        f"the majority {format_percent(wins['majority_share'])}"
     )
     if wins["separable"]:
         line += (
@@ -89,7 +89,7 @@ def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
     for row in causes:
         by_share = sorted(row["failed_share"].items(), key=lambda item: item[1])
         extremes = (by_share[0], by_share[-1])
-        shares = ", ".join(f"{percent(share)} at {level}" for level, share in extremes)
+        shares = ", ".join(f"{format_percent(share)} at {level}" for level, share in extremes)
         cause_texts.append(f"{row['hyperparameter']} ({shares})")
     names = ", ".join(row["hyperparameter"] for row in causes)
     line += (

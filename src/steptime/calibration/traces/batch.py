@@ -62,7 +62,7 @@ class WeightShapes:
     shapes: frozenset[Shape]
 
     @classmethod
-    def of(cls, ops: Iterable[TracedOp]) -> "WeightShapes":
+    def from_ops(cls, ops: Iterable[TracedOp]) -> "WeightShapes":
         """Return the shapes of the weights of a step; none of an inference."""
         # Only updates and gradients of weights show which shapes are weights.
         keys = [op.key for op in ops if op.key.pass_ == "update" or op.key.is_of_weights]

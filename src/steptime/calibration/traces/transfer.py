@@ -17,7 +17,7 @@ from steptime.calibration.traces.kernels import find_dtype, kernels_of
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Part
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.hardware.device import Device
 from steptime.prediction.host import bound_step, count_calls, find_host
 from steptime.prediction.kernel import Kernel, Settings
@@ -49,7 +49,7 @@ class MovedOp(NamedTuple):
         key: the op as the trace has it.
         calls: how often it runs in a step.
         measured_s: its seconds in the trace, of all calls.
-        predicted_s: the same as predicted on the device of the trace.
+        predicted_s: their predicted seconds on the device of the trace.
         moved_s: its seconds on the other device.
     """
 
@@ -69,7 +69,8 @@ class MovedStep:
         unshaped_s: seconds of what has no shapes.
         host_s: seconds of a step in which no op runs.
         is_carried: whether what predictions are off by is carried over.
-        priced_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
+        priced_s: seconds of a step by the shapes of its ops, without the ratio of measured to
+            predicted.
     """
 
     ops: tuple[MovedOp, ...]
@@ -95,8 +96,9 @@ def check_shares(step: TracedStep) -> None:
         return
     largest = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
     raise InputError(
-        f"{percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
-        f"{percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without torch.compile"
+        f"{format_percent(unshaped_s / step.undisturbed_s)} of its step has no shapes, more than "
+        f"{format_percent(MAX_UNSHAPED_SHARE)} ({largest} most of all): take it without "
+        "torch.compile"
     )
 
 
@@ -116,7 +118,7 @@ def move_step(
         InputError: where a device has no peak of a data type, and where too much has no shapes.
     """
     check_shares(step)
-    weights = WeightShapes.of(step.ops)
+    weights = WeightShapes.from_ops(step.ops)
     origin_keys = [op.key for op in step.ops]
     target_keys = origin_keys
     if change.batch is not None:

@@ -42,7 +42,7 @@ _TOO_LARGE = "Number out of range"
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(.*?)(?:, got .*)?", re.DOTALL)
 
 
-def typed(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kind:
+def convert_table(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kind:
     """Return a table converted to a type.
 
     Args:
@@ -67,7 +67,7 @@ def typed_values(table: Mapping[str, Any], kind: type, source: str, prefix: str 
 
     Args and errors are those of `typed`.
     """
-    parsed: Any = typed(table, kind, source, prefix)
+    parsed: Any = convert_table(table, kind, source, prefix)
     return {key: getattr(parsed, key) for key in table}
 
 

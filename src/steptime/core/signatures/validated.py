@@ -15,7 +15,7 @@ MAX_FAULTS = 10  # of a file in one message
 Checked = TypeVar("Checked", bound="BaseModel")
 
 
-def validated(table: object, model: type[Checked], source: str) -> Checked:
+def validate_table(table: object, model: type[Checked], source: str) -> Checked:
     """Return a table of a user's file as its model; raises `InputError` with up to 10 faults."""
     from pydantic import ValidationError
 

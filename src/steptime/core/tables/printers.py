@@ -63,7 +63,7 @@ def csv_parts(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterato
 @lru_cache(maxsize=4096)
 def _quote_cell(value: str) -> str:
     """Return a cell of CSV: without formulas, in quotation marks where it holds a delimiter."""
-    cell = harmless(value)
+    cell = neutralise_csv_cell(value)
     return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _NEEDS_QUOTES(cell) else cell
 
 
@@ -87,7 +87,7 @@ def _quote_any_cell(value: object) -> str:
     return _quote_cell(str(value))
 
 
-def harmless(value: str) -> str:
+def neutralise_csv_cell(value: str) -> str:
     """Return a CSV cell that no program runs: no formula, no control character but newlines."""
     text = value if value.isprintable() else "\n".join(map(escape_controls, value.split("\n")))
     is_formula = value.startswith(FORMULA) and math.isnan(number_of(value))
@@ -155,7 +155,7 @@ def _json_value(value: Any, newline: str) -> str:
         return "".join(_lazy_list_parts(value, newline))
     is_container = isinstance(value, Mapping | list | tuple)
     if not is_container or not value:
-        return json.dumps(finite(value), allow_nan=False)
+        return json.dumps(replace_non_finite(value), allow_nan=False)
     inner = f"{newline}  "
     is_flat_table = type(value) is dict and _FLAT_TYPES.issuperset(map(type, value.values()))
     if is_flat_table:
@@ -191,7 +191,7 @@ def _encode(value: Any, separator: str) -> str:
     try:
         return encode(value)
     except (TypeError, ValueError):  # of other types, or not finite
-        return encode(finite(value))
+        return encode(replace_non_finite(value))
 
 
 @lru_cache
@@ -229,12 +229,12 @@ PRINTERS: dict[str, Callable[[Table], str]] = {
 }
 
 
-def finite(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """Return `value` with None in place of every float that JSON has not: NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [replace_non_finite(item) for item in value]
     return value

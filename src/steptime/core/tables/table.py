@@ -205,9 +205,9 @@ def select_tables(tables: Sequence[Table], has_details: bool) -> list[Table]:
     return main_tables
 
 
-def describe_hidden_rows(hidden_rows: int, by: str = "--json or --format csv") -> list[str]:
+def describe_hidden_rows(hidden_rows: int, options: str = "--json or --format csv") -> list[str]:
     """Return the line below a table that says how many rows are left out: `... and 9 more`."""
-    return [f"... and {hidden_rows:,} more; {by} has all"] if hidden_rows > 0 else []
+    return [f"... and {hidden_rows:,} more; {options} has all"] if hidden_rows > 0 else []
 
 
 EXTRAPOLATED_FOOTNOTE = (

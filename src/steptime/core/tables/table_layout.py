@@ -10,7 +10,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.expressions.formula import column_name
-from steptime.core.units import counted
+from steptime.core.units import format_count
 
 Cells = Mapping[str, Any]
 DELIMITERS = ",;\t|"
@@ -249,7 +249,8 @@ class _RowCheck:
         surplus_cells = cells[len(columns) :]
         row_cells = cells if any(surplus_cells) else cells[: len(columns)]
         if len(row_cells) != len(columns):
-            counts = f"{counted(len(row_cells), 'cell')} under {counted(len(columns), 'column')}"
+            column_count = format_count(len(columns), "column")
+            counts = f"{format_count(len(row_cells), 'cell')} under {column_count}"
             # Before any row, the likelier fault is that another line has the headings.
             return InputError(counts if self.has_rows else f"{counts}{self._describe_headings()}")
         repeats_headings = tuple(row_cells) == columns and len(columns) > 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from steptime.core.errors import escape_controls
 from steptime.core.tables.table import Column, Row, Table, describe_hidden_rows
-from steptime.core.units import interval
+from steptime.core.units import format_interval
 
 Cells = list[list[str]]
 BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
@@ -49,9 +49,9 @@ def text(table: Table, width: int | None = None) -> str:
         names = ", ".join(column.label or column.key for column in hidden_columns)
         footnotes.append(f"hidden columns (terminal width): {names}; --json has all")
     all_lines = [
-        *prose(table.title.splitlines(), width),
+        *wrap_prose(table.title.splitlines(), width),
         *grid.lines(width),
-        *prose([*footnotes, *table.footnotes], width),
+        *wrap_prose([*footnotes, *table.footnotes], width),
     ]
     return "".join(f"{line}\n" for line in all_lines)
 
@@ -266,7 +266,7 @@ def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) ->
     return {key: count_values([key]) if len(rows) > 1 else 0 for key in keys}
 
 
-def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
+def wrap_prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
     """Yield lines of text; one wider than `width` is broken between words, but no command."""
     for line in lines:
         if width is None or line.startswith(COMMAND):
@@ -304,7 +304,7 @@ def _cell_text(column: Column, row: Row, has_units: bool) -> str:
         if low is not None and high is not None:
             text += f" [{format(low, column.form)}-{format(high, column.form)}]"
         return text.replace("%", " %")
-    text = interval(column.key if has_units else "", value, low, high)
+    text = format_interval(column.key if has_units else "", value, low, high)
     is_extrapolated = row.get("is_extrapolated") is True
     if column.ends and is_extrapolated:
         text = f"~{text}"

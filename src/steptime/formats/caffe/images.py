@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from steptime.core.graph import Attr
-from steptime.core.windows import positions, reach
+from steptime.core.windows import count_positions, covered_size
 from steptime.formats.caffe.lowering import CaffeGraph, Tensors, UnmodelledError, resolve_axis
 from steptime.formats.caffe.net import CaffeLayer
 from steptime.formats.caffe.schema import enum_name
@@ -123,7 +123,7 @@ def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
     """
     # stride (size - 1) + dilation (kernel - 1) + 1 - 2 padding
     height, width = (
-        reach(size[axis], window.kernel[axis], window.stride[axis], dilation[axis])
+        covered_size(size[axis], window.kernel[axis], window.stride[axis], dilation[axis])
         - 2 * window.padding[axis]
         for axis in (0, 1)
     )
@@ -158,7 +158,8 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
         # Caffe keeps a last window that begins behind the image; ops drop it unless the image is
         # padded up to its end.
         covered_height, covered_width = (
-            reach(output_size[axis], window.kernel[axis], window.stride[axis]) for axis in (0, 1)
+            covered_size(output_size[axis], window.kernel[axis], window.stride[axis])
+            for axis in (0, 1)
         )
         padding = (0, max(covered_height - height, 0), 0, max(covered_width - width, 0))
         rounds_up = False
@@ -187,7 +188,7 @@ def _pooled_size(
         counts_window_behind_image: whether a last window that begins behind the image counts.
     """
     height, width = (
-        positions(
+        count_positions(
             size[axis],
             window.kernel[axis],
             window.stride[axis],

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
-_TABLE = packaged("caffe.toml")
+_TABLE = read_packaged_toml("caffe.toml")
 ENUMS: Mapping[str, str] = _TABLE["enums"]
 _PARAMETERS = {f"{key}_param": fields for key, fields in _TABLE["parameters"].items()}
 _LAYER = " ".join([_TABLE["layer"], *(f"{key}:{key}" for key in _PARAMETERS)])

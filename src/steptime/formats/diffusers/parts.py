@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.network.layers.attention import norm_heads
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Attributes, Builder
@@ -28,7 +28,7 @@ class Heads:
 def embed(b: Builder, x: str, width: int, name: str, activation: str = "silu") -> str:
     """Return `x` through two products with an activation between."""
     with b.scope(name):
-        x = activated(b, linear(b, x, width, "first"), activation)
+        x = append_activation(b, linear(b, x, width, "first"), activation)
         return linear(b, x, width, "second")
 
 
@@ -71,7 +71,7 @@ def add_feed_forward(b: Builder, x: str, name: str) -> str:
     """Return a feed-forward part of four times the width, with GELU by its tanh form."""
     width = b.shape(x)[-1]
     with b.scope(name):
-        x = activated(b, linear(b, x, 4 * width, "up"), "gelu_tanh")
+        x = append_activation(b, linear(b, x, 4 * width, "up"), "gelu_tanh")
         return linear(b, x, width, "down")
 
 

@@ -16,7 +16,7 @@ from steptime.formats.diffusers.parts import (
     project_heads,
     split_tokens,
 )
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.ops.builder import Builder
@@ -217,7 +217,7 @@ def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
     width = b.shape(x)[-1]
     shift, scale, gate = list_modulation_vectors(b, state, width, count=3, name="modulation")
     y = modulate(b, x, shift, scale, "norm")
-    expanded = activated(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
+    expanded = append_activation(b, linear(b, y, 4 * width, "up"), "gelu_tanh")
     attended = attend(b, [project_heads(b, y, heads, "heads")], heads, "within")
     attended_and_expanded = b.op("concat", attended, expanded, name="both", axis=-1)
     return add_gated(b, x, linear(b, attended_and_expanded, width, "out"), gate, "add")

@@ -33,7 +33,7 @@ from steptime.formats.export.onnx_nodes import (
     encode_tensor,
 )
 from steptime.formats.export.protobuf import Value, encode_message
-from steptime.network.ops.execution import dequantised, merge_biases
+from steptime.network.ops.execution import dequantise, merge_biases
 
 OPSET = 23  # the first with Attention, RMSNormalization and RotaryEmbedding
 IR_VERSION = 11
@@ -55,7 +55,7 @@ def export_onnx(
     Raises:
         NoOnnxError: for an op that cannot be written.
     """
-    graph = dequantised(graph)
+    graph = dequantise(graph)
     nodes = Nodes(graph)
     initializers: list[bytes] = []
     for name in dict.fromkeys((*graph.weights, *graph.buffers)):

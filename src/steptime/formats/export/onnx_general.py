@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats.export.onnx_nodes import TYPES, Function, Nodes, Write, single_node_writer
 from steptime.network.ops.elementwise import promote_types
 from steptime.network.ops.norm import EPSILON
@@ -54,7 +54,7 @@ def _write_with_alpha(kind: str, default: float) -> Function:
 FUNCTIONS: dict[str, Function] = {
     **{
         function: single_node_writer(name)
-        for function, name in packaged("onnx.toml")["functions"].items()
+        for function, name in read_packaged_toml("onnx.toml")["functions"].items()
     },
     "rsqrt": lambda nodes, x: nodes.add("Reciprocal", nodes.add("Sqrt", x)),
     "log1p": lambda nodes, x: nodes.add("Log", _write_with_number("Add", 1.0)(nodes, x)),

@@ -6,8 +6,8 @@ Inputs are names of tensors; a function appends nodes and returns the name of th
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from steptime.core.toml_files import packaged
-from steptime.core.windows import reach
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.windows import covered_size
 from steptime.formats.export import onnx_general, onnx_sequences
 from steptime.formats.export.onnx_nodes import (
     INPUT_SIZE,
@@ -159,7 +159,7 @@ def write_transposed(nodes: Nodes, *inputs: str, output_size: Sizes, **window: A
     pads_after = onnx_window.pads[axis_count:]
     output_padding: list[int] = []
     for axis, input_size in enumerate(nodes.shape(inputs[0])[2:]):
-        full_size = reach(
+        full_size = covered_size(
             input_size,
             onnx_window.kernel_shape[axis],
             onnx_window.strides[axis],
@@ -180,7 +180,7 @@ def _measure_overhang(
     input_sizes = nodes.shape(x)[2:]
     axes = zip(window_counts, kernel, stride, pads_before, input_sizes, strict=True)
     for window_count, kernel_size, step, pad_before, input_size in axes:
-        windows_end = reach(window_count, kernel_size, step) - pad_before
+        windows_end = covered_size(window_count, kernel_size, step) - pad_before
         overhangs.append(windows_end - input_size)
     return overhangs
 
@@ -273,7 +273,10 @@ def _write_cross_entropy(nodes: Nodes, logits: str, labels: str) -> str:
 
 KINDS: dict[str, Write] = {
     **onnx_general.KINDS,
-    **{kind: single_node_writer(name) for kind, name in packaged("onnx.toml")["kinds"].items()},
+    **{
+        kind: single_node_writer(name)
+        for kind, name in read_packaged_toml("onnx.toml")["kinds"].items()
+    },
     "linear": _write_linear,
     "matmul": write_matmul,
     "bias": _write_bias,

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import Source
 from steptime.formats.gguf.header import Header, LongArray, read_header
 from steptime.formats.gguf.types import file_types_by_number
@@ -54,7 +54,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     architecture = header.architecture
     metadata = header.metadata
     remarks: list[str] = []
-    row_by_architecture = packaged("gguf.toml")["architectures"]
+    row_by_architecture = read_packaged_toml("gguf.toml")["architectures"]
     if f"{architecture}.block_count" not in metadata:
         raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
     has_experts = bool(metadata.get(f"{architecture}.expert_count", 0))
@@ -66,7 +66,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     # an architecture with and without experts has two rows, of which the first names the other
     if has_experts and "mixture" in row:
         row = row_by_architecture[row["mixture"]]
-    key_by_field = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
+    key_by_field = {**read_packaged_toml("gguf.toml")["fields"], **row.get("fields", {})}
     # of a value for each layer the largest counts
     config: JsonObject = {
         field: _find_largest_value(metadata[f"{architecture}.{key}"])

@@ -8,7 +8,7 @@ from functools import cache
 from math import ceil, prod
 from typing import Any, NamedTuple
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 
 DEFAULT_OUTPUT = "Q6_K"  # of the head, where a type of file has no rule for it
 PLAIN_TYPE = "F32"  # of norms, biases and routers, which no type of file quantises
@@ -79,7 +79,7 @@ def tensor_types() -> Mapping[str, TensorType]:
             fallback=row.get("fallback", ""),
             decode_flop=row.get("decode_flop", 0.0),
         )
-        for name, row in packaged("gguf.toml")["types"].items()
+        for name, row in read_packaged_toml("gguf.toml")["types"].items()
     }
 
 
@@ -92,7 +92,7 @@ def types_by_number() -> Mapping[int, TensorType]:
 @cache
 def file_types() -> Mapping[str, Mapping[str, Any]]:
     """Return the types of files by name in lower case, such as `q4_k_m`, smallest numbers first."""
-    rows: Mapping[str, Mapping[str, Any]] = packaged("gguf.toml")["files"]
+    rows: Mapping[str, Mapping[str, Any]] = read_packaged_toml("gguf.toml")["files"]
     return {name.lower(): row for name, row in rows.items()}
 
 

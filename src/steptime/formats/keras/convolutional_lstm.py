@@ -58,7 +58,7 @@ def add_convolutional_lstm(
     images = _read_sequence(layer, x, axis_count)
     _batch, step_count, channels, *_sizes = layer.b.shape(images)
     dropout_rate = layer.read_number("dropout")
-    images = elements.dropout(layer.b, images, dropout_rate, f"{layer.name}/dropout")
+    images = lowering.dropout(layer.b, images, dropout_rate, f"{layer.name}/dropout")
     cell = _read_cell(layer, channels, axis_count)
     steps = list(range(step_count))
     if layer.read_flag("go_backwards"):
@@ -133,7 +133,7 @@ def _add_step(
         zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
         states = _States(zeros, zeros)
     dropout_rate = layer.read_number("recurrent_dropout")
-    hidden = elements.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
+    hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
     from_state = lowering.convolution(
         b,
         hidden,

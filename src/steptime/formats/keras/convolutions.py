@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from steptime.core.json_types import JsonValue
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.formats import elements, lowering
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
 from steptime.network.ops.table import require
@@ -162,14 +162,16 @@ def _find_transposed_sizes(layer: KerasLayer, sizes: Sequence[int], window: Wind
         sizes, window.kernel, window.stride, window.dilation, output_paddings, strict=True
     ):
         # the rules of Keras' compute_conv_transpose_output_shape
-        kernel_span = reach(1, kernel, stride=1, dilation=dilation)  # of one window
+        kernel_span = covered_size(1, kernel, stride=1, dilation=dilation)  # of one window
         if has_output_padding:
             padding = 2 * (kernel_span // 2) if keeps_size else 0
             output_size = (size - 1) * stride + kernel_span - padding + output_padding
         elif keeps_size:
             output_size = size * stride
         else:
-            output_size = reach(size, kernel, stride, dilation) + max(stride - kernel_span, 0)
+            output_size = covered_size(size, kernel, stride, dilation) + max(
+                stride - kernel_span, 0
+            )
         output_sizes.append(output_size)
     return output_sizes
 

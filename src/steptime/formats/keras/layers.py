@@ -279,14 +279,14 @@ def add_repetition(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append a tensor `[batch, width]` repeated as `[batch, n, width]`."""
     batch, width = layer.b.shape(x.name)
     row = layer.apply(elements.reshape, x.name, (batch, 1, width), suffix="/row")
-    return layer.apply(elements.op, "tile", row, times=(1, layer.read_int("n"), 1))
+    return layer.apply(elements.append_op, "tile", row, times=(1, layer.read_int("n"), 1))
 
 
 def add_dropout(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append dropout of the share `rate` in training."""
     # `StochasticDepth` of keras.applications states a `drop_path_rate`
     rate = layer.read_number("rate", layer.read_number("drop_path_rate"))
-    return KerasTensor(elements.dropout(layer.b, x.name, rate, layer.name), x.is_channels_first)
+    return KerasTensor(lowering.dropout(layer.b, x.name, rate, layer.name), x.is_channels_first)
 
 
 def pass_input(_layer: KerasLayer, x: KerasTensor) -> KerasTensor:

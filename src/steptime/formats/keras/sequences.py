@@ -65,7 +65,7 @@ def _run_cell(
     weights = _add_cell_weights(layer, layer.b.shape(y)[2], units, cell)
     y = _drop_inputs(layer, y)
     if is_reversed:
-        y = elements.op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
+        y = elements.append_op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
     first_states = [
         elements.unsqueeze(layer.b, state.name, axis=0, name=f"{layer.name}/first_state")
         for state in states
@@ -82,7 +82,7 @@ def _drop_inputs(layer: KerasLayer, x: str) -> str:
     if layer.b.training and layer.read_number("recurrent_dropout"):
         place = f"layer {shorten(layer.name)}"
         layer.b.remarks.append(f"{place}: recurrent_dropout is not counted; it has no products")
-    return elements.dropout(layer.b, x, layer.read_number("dropout"), f"{layer.name}/dropout")
+    return lowering.dropout(layer.b, x, layer.read_number("dropout"), f"{layer.name}/dropout")
 
 
 def _add_cell_weights(layer: KerasLayer, width: int, units: int, cell: str) -> list[str]:
@@ -230,7 +230,9 @@ def _run_direction(
     # a backward layer makes the last step first: its steps are put in order
     if not is_backward or not layer.read_flag("return_sequences"):
         return [y, *last_states]
-    flipped = elements.op(layer.b, "flip", output.steps, name=f"{layer.name}/flip_back", axes=(1,))
+    flipped = elements.append_op(
+        layer.b, "flip", output.steps, name=f"{layer.name}/flip_back", axes=(1,)
+    )
     return [KerasTensor(flipped), *last_states]
 
 
@@ -294,7 +296,7 @@ def add_multi_head_attention(
     query = _project(layer, inputs.query, heads * head_width, "query")
     key = _project(layer, inputs.key, kv_heads * head_width, "key")
     value = _project(layer, inputs.value, kv_heads * value_width, "value")
-    y = elements.op(
+    y = elements.append_op(
         layer.b,
         "attention",
         query,
@@ -336,7 +338,7 @@ def add_dot_attention(
     query = KerasTensor(inputs.query)
     if layer.read_flag("use_scale"):
         query = layer.apply_elementwise("mul", query, layer.add_weight("scale"), suffix="/scale")
-    y = elements.op(
+    y = elements.append_op(
         layer.b,
         "attention",
         query.name,
@@ -373,7 +375,7 @@ def add_additive_attention(
         terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
     scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
     weights = elements.softmax(b, scores, axis=-1, name=f"{name}/softmax")
-    weights = elements.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
+    weights = lowering.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
     return layer.apply(lowering.matmul, weights, inputs.value)
 
 

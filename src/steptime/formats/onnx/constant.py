@@ -58,7 +58,7 @@ class FileConstant:
         """Whether it is a weight, whose numbers are not known."""
         return self.is_float and not self.derived and self.values is None
 
-    def repeated(self, axis: int, size: int) -> "FileConstant":
+    def repeat(self, axis: int, size: int) -> "FileConstant":
         """Return the constant with `size` rows along an axis, which repeat its own in turn."""
         repeated_values = None
         if self.values is not None:
@@ -70,7 +70,7 @@ class FileConstant:
             self, shape=shape, values=repeated_values, view_steps=(*self.view_steps, step)
         )
 
-    def transposed(self, order: Sequence[int]) -> "FileConstant":
+    def transpose(self, order: Sequence[int]) -> "FileConstant":
         """Return the constant with its axes in `order`."""
         rank = len(self.shape)
         is_order = sorted(order) == list(range(rank))
@@ -78,7 +78,7 @@ class FileConstant:
         shape = tuple(self.shape[i] for i in order)
         return self._with_view_step(ViewStep("transpose", tuple(order), self.shape), shape)
 
-    def reshaped(self, shape: Sequence[int]) -> "FileConstant":
+    def reshape(self, shape: Sequence[int]) -> "FileConstant":
         """Return the constant with another shape of as many elements."""
         new_shape = tuple(shape)
         keeps_size = math.prod(new_shape) == math.prod(self.shape)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from steptime.core.errors import escape_controls
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import READ_ERRORS
 from steptime.formats.export.onnx_nodes import TYPES
 from steptime.formats.onnx.constant import FileConstant, Spec
@@ -24,7 +24,7 @@ FALLBACK_DTYPE = "int8"  # stands in ONNX's inference for types that `TYPES` lac
 WEIGHT_MOVING_OPS = ("Gather", "GatherND", "Slice", "Split", "Expand", "Tile", "Concat", "Pad")
 ROW_TAKING_OPS = ("Gather", "Expand", "Tile")  # the rows of a weight stay those of that weight
 TABLE_MAKING_OPS = ("Range", "NonZero", "Trilu", "ScatterND", "ScatterElements", "Scatter")
-_NAMES = packaged("onnx.toml")
+_NAMES = read_packaged_toml("onnx.toml")
 _POINTWISE_OPS = {
     *_NAMES["functions"].values(),
     *_NAMES["kinds"].values(),

@@ -37,7 +37,7 @@ def _multiply_by_number(walk: OnnxWalk, y: Value, factor: float) -> Value:
 def matmul(walk: OnnxWalk, x: Value, y: Value, *_: Value) -> Value:
     """Lower a product; with a weight it is a linear layer, whose rows are its outputs."""
     if isinstance(y, FileConstant) and len(y.shape) == 2 and isinstance(x, str):
-        return walk.lower(lowering.linear, x, y.transposed((1, 0)))
+        return walk.lower(lowering.linear, x, y.transpose((1, 0)))
     return walk.recognise_pattern(walk.lower(lowering.matmul, x, y))
 
 
@@ -181,7 +181,7 @@ def _repeat_by_channel(walk: OnnxWalk, x: Value, vector: Value, groups: int | No
 
 def _lower_local_response_norm(walk: OnnxWalk, x: Value) -> Value:
     return walk.lower(
-        elements.op,
+        elements.append_op,
         "local_response_norm",
         x,
         size=walk.attr("size", 1),

@@ -160,7 +160,7 @@ def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     repeats_nothing = all(count == 1 for count in new_times)
     if repeats_nothing:
         return x
-    return walk.lower(elements.op, "tile", x, times=new_times)
+    return walk.lower(elements.append_op, "tile", x, times=new_times)
 
 
 def _lower_pad(
@@ -271,7 +271,7 @@ def _lower_columns_to_image(walk: OnnxWalk, x: Value, size: Value, kernel: Value
 
 
 def _lower_gather_elements(walk: OnnxWalk, x: Value, indices: Value) -> Value:
-    return walk.lower(elements.op, "gather_elements", x, indices, axis=walk.axis(x))
+    return walk.lower(elements.append_op, "gather_elements", x, indices, axis=walk.axis(x))
 
 
 MOVES: Mapping[str, Function] = {

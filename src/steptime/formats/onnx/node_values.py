@@ -179,13 +179,13 @@ class NodeValues(BatchWalk):
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
         """Return a value with its axes in `order`; of a constant this is free."""
         if isinstance(value, FileConstant):
-            return value.transposed(order)
+            return value.transpose(order)
         return self._view_tensor(self.tensor(value), "transpose", order)
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """Return a value seen with another shape; of a constant this is free."""
         if isinstance(value, FileConstant):
-            return value.reshaped(shape)
+            return value.reshape(shape)
         return self._view_tensor(self.tensor(value), "reshape", shape)
 
     def constant(self, numbers: Any, dtype: str, derived: bool = False) -> FileConstant:

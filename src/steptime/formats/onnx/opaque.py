@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from steptime.core.errors import InputError, unknown
 from steptime.core.graph import TensorSpec
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import opaque
 from steptime.formats.linear_algebra import OpWork, count_work
 from steptime.formats.onnx.constant import FileConstant, Shape, Spec
@@ -18,7 +18,7 @@ from steptime.network.ops.table import ShapeError, require
 if TYPE_CHECKING:
     from steptime.formats.onnx.run import OnnxWalk
 
-TABLE = opaque.opaque_table(packaged("onnx.toml")["opaque"])
+TABLE = opaque.opaque_table(read_packaged_toml("onnx.toml")["opaque"])
 UNREAD_SPEC: Spec = ("float32", ())  # of an output without a name, which no node reads
 ATEN_SOLVER_BY_OPERATOR = {"Det": "det", "com.microsoft.Inverse": "inverse"}
 _CUSTOM_DOMAIN = "."  # names of operators outside of ONNX's own domain have one

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import Function, Value, axis_of
@@ -72,7 +72,7 @@ def _lower_dropout(walk: OnnxWalk, x: Value, ratio: Value = None, *_: Value) -> 
     is_constant = not isinstance(x, str)
     if is_constant or not share:
         return x
-    return walk.lower(elements.dropout, x, float(share))
+    return walk.lower(lowering.dropout, x, float(share))
 
 
 def _lower_clip(walk: OnnxWalk, x: Value, low: Value = None, high: Value = None) -> Value:
@@ -93,7 +93,7 @@ def _lower_prelu(walk: OnnxWalk, x: Value, slope: Value) -> Value:
     slope_count = math.prod(walk.shape(slope))
     channels = walk.shape(x)[1]
     if slope_count in (1, channels):
-        return walk.lower(elements.op, "prelu", x, walk.reshape(slope, (slope_count,)))
+        return walk.lower(elements.append_op, "prelu", x, walk.reshape(slope, (slope_count,)))
     negative_part = walk.pointwise("minimum", x, walk.constant(0.0, "float32"))
     positive_part = walk.pointwise("relu", x)
     scaled_part = walk.pointwise("mul", negative_part, slope)
@@ -143,7 +143,7 @@ def _lower_cumulative_sum(walk: OnnxWalk, x: Value, axis: Value) -> Value:
     stated_axis, *_ = walk.read_integers(axis) or (0,)
     summed_axis = axis_of(stated_axis, len(walk.shape(x)))
     is_reverse = bool(walk.attr("reverse", 0))
-    return walk.lower(elements.op, "cumsum", x, axis=summed_axis, reverse=is_reverse)
+    return walk.lower(elements.append_op, "cumsum", x, axis=summed_axis, reverse=is_reverse)
 
 
 def _lower_topk(walk: OnnxWalk, x: Value, *_: Value) -> Values:
@@ -310,7 +310,7 @@ _UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
 _UNKNOWN_BRANCH = (
     "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 )
-_NAMES = packaged("onnx.toml")
+_NAMES = read_packaged_toml("onnx.toml")
 OPS: Mapping[str, Function] = {
     **{name: partial(_lower_pointwise, kind) for kind, name in _NAMES["kinds"].items()},
     **{name: partial(_lower_pointwise, function) for function, name in _NAMES["functions"].items()},

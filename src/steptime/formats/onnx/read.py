@@ -69,7 +69,7 @@ class _OnnxFile:
         file_walk = None
         batches = Batches(self.sizes.batch, batch, self.sizes.is_fixed)
         # shapes of a walk with the batch of the file tell what grows with the batch
-        if batches.differ:
+        if batches.differs_from_file:
             file_walk, batches = self._decide_batch_axes(b, hyperparameters, batches)
         walk = self._build_walk(b, hyperparameters, batches, file_walk)
         outputs = _find_outputs(self.model, walk)

@@ -195,7 +195,7 @@ class OnnxWalk(NodeValues):
     def _find_specs_for_bytes(self, node: OnnxNode) -> list[Spec] | None:
         """Return the outputs of a refused node that may count by its bytes, None if it may not."""
         # the fault may be of the batch, which the search for batch axes mends
-        has_other_batch = self.batches.differ and self.batches.is_fixed
+        has_other_batch = self.batches.differs_from_file and self.batches.is_fixed
         if has_other_batch or may_hold_products(node.op):
             return None
         try:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Op
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.formats.elements import PRODUCTS
 from steptime.formats.onnx.constant import FileConstant
 from steptime.formats.onnx.fold import clean_name
@@ -120,9 +120,9 @@ def _describe_counts(b: Builder, stored_count: int, full_width_count: int) -> li
     """Return remarks such as "2 quantised weights counted as stored, multiplied in float32"."""
     remarks: list[str] = []
     if stored_count:
-        weights = counted(stored_count, "quantised weight")
+        weights = format_count(stored_count, "quantised weight")
         remarks.append(f"{weights} counted as stored, multiplied in {b.precision.compute}")
     if full_width_count:
-        weights = counted(full_width_count, "quantised weight")
+        weights = format_count(full_width_count, "quantised weight")
         remarks.append(f"{weights} counted in {b.precision.weights}, not as stored")
     return remarks

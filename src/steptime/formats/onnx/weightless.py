@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import Source
 from steptime.formats.export.protobuf import CONTINUES, Value, encode_message
 
@@ -50,7 +50,8 @@ class ElementType(NamedTuple):
 # stands for all types that are no numbers
 TEXT = ElementType("text", size_bytes=0, is_readable=False)
 DTYPES: Mapping[int, ElementType] = {  # by ONNX's number
-    int(number): ElementType(*row) for number, row in packaged("onnx.toml")["types"].items()
+    int(number): ElementType(*row)
+    for number, row in read_packaged_toml("onnx.toml")["types"].items()
 }
 _NESTED_FIELDS = {  # by kind of message: the fields in which weights may lie -> their kind
     "model": {7: "graph", 25: "function"},

@@ -31,7 +31,7 @@ class ProgramConstant:
     dtype: str
     origin: str
 
-    def repeated(self, axis: int, size: int) -> "ProgramConstant":
+    def repeat(self, axis: int, size: int) -> "ProgramConstant":
         """Return a constant with another size of an axis."""
         return replace(self, shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]))
 

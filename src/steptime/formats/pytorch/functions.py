@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import elements
 from steptime.formats.pytorch.call import Call, Handler, ProgramConstant, Result, Value, as_list
 from steptime.network.ops.table import require
 
-NAMES = packaged("torch_names.toml")
+NAMES = read_packaged_toml("torch_names.toml")
 PRICED_NORM_ORDERS = (1, 2)
 
 
@@ -188,7 +188,7 @@ def _lower_log_softmax(call: Call) -> Result:
 
 def _lower_cumulative_sum(call: Call) -> Result:
     x = call.tensor_in_output_type()
-    return call.lower(elements.op, "cumsum", x, axis=call.axis(call["dim"]))
+    return call.lower(elements.append_op, "cumsum", x, axis=call.axis(call["dim"]))
 
 
 FUNCTIONS: Mapping[str, Handler] = {
@@ -209,7 +209,9 @@ FUNCTIONS: Mapping[str, Handler] = {
     ),
     "elu": partial(_lower_unary, "elu", parameter_name="alpha", default=1.0),
     "gelu": _lower_gelu,
-    "prelu": lambda call: call.lower(elements.op, "prelu", call.tensor(), call.tensor("weight")),
+    "prelu": lambda call: call.lower(
+        elements.append_op, "prelu", call.tensor(), call.tensor("weight")
+    ),
     "lerp": _lower_interpolate,
     "threshold": _lower_threshold,
     "glu": _lower_gated_linear_unit,

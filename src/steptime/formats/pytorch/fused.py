@@ -46,7 +46,7 @@ def _lower_attention(call: Call) -> str:
     mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
     if mask_chooses_keys and call.walk.depends_on_floats(mask):
         # `attach` keeps the ops that compute the mask, as an indexer does; the mask costs nothing
-        y = call.lower(elements.op, "attach", y, mask, suffix="/places")
+        y = call.lower(elements.append_op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")
 
@@ -88,7 +88,7 @@ def _lower_cross_entropy(call: Call) -> Result:
         # the kind reads classes on the last axis, torch on the second
         order = [0, *range(2, rank), 1]
         classes_last = call.lower(elements.transpose, logits, order, suffix="/last")
-        return call.lower(elements.op, "cross_entropy", classes_last, target)
+        return call.lower(elements.append_op, "cross_entropy", classes_last, target)
     class_axis = 1 if has_batch else 0
     log_probabilities = call.lower(
         elements.softmax, logits, class_axis, suffix="/log_softmax", log=True
@@ -96,7 +96,7 @@ def _lower_cross_entropy(call: Call) -> Result:
     if target_is_classes:
         indices = call.lower(elements.unsqueeze, target, class_axis, suffix="/places")
         column = call.lower(
-            elements.op, "gather_elements", log_probabilities, indices, axis=class_axis
+            elements.append_op, "gather_elements", log_probabilities, indices, axis=class_axis
         )
         terms = call.lower(elements.squeeze, column, (class_axis,), suffix="/squeeze")
     else:
@@ -134,7 +134,7 @@ def _lower_native_dropout(call: Call) -> Result:
     y = call.first_tensor
     is_active = call.argument("train", True) or call.walk.activates_dropout
     if is_active:
-        y = call.lower(elements.dropout, y, float(call.argument("p", 0.5)))
+        y = call.lower(lowering.dropout, y, float(call.argument("p", 0.5)))
     return [y, ProgramConstant(call.walk.shape(y), "bool", f"{call.name}/mask")]
 
 

@@ -163,7 +163,7 @@ def _lower_embedding(call: Call) -> Result:
     indices = call.tensor("indices")
     table = call.tensor("weight")
     if is_sparse:
-        return call.lower(elements.op, "embedding", indices, table, sparse=True)
+        return call.lower(elements.append_op, "embedding", indices, table, sparse=True)
     return call.lower(elements.embedding, indices, table)
 
 
@@ -210,7 +210,7 @@ def _lower_dropout(call: Call) -> Result:
     is_active = was_training or call.walk.activates_dropout
     if not is_active:
         return call.first_tensor
-    return call.lower(elements.dropout, call.first_tensor, float(call.argument("p", 0.5)))
+    return call.lower(lowering.dropout, call.first_tensor, float(call.argument("p", 0.5)))
 
 
 def _lower_topk(call: Call) -> Result:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import opaque
 from steptime.formats.linear_algebra import WORK, count_work
 from steptime.formats.pytorch.call import Call, Value
 
-TABLE = opaque.opaque_table(packaged("torch_names.toml")["opaque"])
+TABLE = opaque.opaque_table(read_packaged_toml("torch_names.toml")["opaque"])
 _ATEN_NAMESPACES = ("torch.ops.aten.", "torch.ops.prims.", "_operator.", "math.")
 _PRODUCTS = re.compile(
     r"(^|_)(\w*mm|matmul|linear|conv\w*|attention|lstm|gru|rnn|dot|cell|multi_head\w*|einsum"

@@ -230,7 +230,7 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
     if not outputs or cannot_be_trained:
         raise ValueError("gives no tensor of floating numbers")
     main_output = find_main_output(b, float_outputs or outputs)
-    if walk.batches.differ:
+    if walk.batches.differs_from_file:
         _check_output_batch(walk, main_output)
     # without a loss the first of them becomes the output
     ends = find_trained_outputs(b, float_outputs) if b.training else [main_output, *outputs]

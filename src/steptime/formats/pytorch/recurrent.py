@@ -45,7 +45,7 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
 def _refuse_grown_time(call: Call) -> None:
     """Raise `ShapeError` if another batch makes the sequence longer: time is the first axis."""
     time_is_first = not call.argument("batch_first")
-    if not (time_is_first and call.walk.batches.differ):
+    if not (time_is_first and call.walk.batches.differs_from_file):
         return
     length = call.walk.shape(call["input"])[0]
     file_length = call.walk.file_shape(call.node.args["input"])[0]

@@ -43,7 +43,7 @@ def _lower_detach(call: Call) -> Result:
     """Lower a detach: a view without gradient; nothing in inference or for integers."""
     x = call.first_tensor
     would_have_gradient = call.b.training and is_float(call.b, x)
-    return call.lower(elements.op, "detach", x) if would_have_gradient else x
+    return call.lower(elements.append_op, "detach", x) if would_have_gradient else x
 
 
 def _lower_view(call: Call) -> Result:
@@ -114,7 +114,7 @@ def _lower_slice(call: Call) -> Result:
         return ProgramConstant(call.shape, call.dtype, call.name)
     file_size = call.walk.file_shape(call.node.args["self"])[axis]
     takes_all = start == 0 and stop == file_size
-    if call.walk.batches.differ and takes_all:  # another batch can make the axis longer
+    if call.walk.batches.differs_from_file and takes_all:  # another batch can make the axis longer
         stop = TO_END
     step = call.argument("step", 1)
     return elements.slice_(call.b, call.tensor(), axis, start, stop, call.name, step)
@@ -169,7 +169,7 @@ def _lower_repeat(call: Call) -> Result:
     if is_broadcast:
         file_shape = [size * count for size, count in sizes_and_repeats]
         return call.lower(elements.expand, with_new_axes, call.expanded_shape(shape, file_shape))
-    return call.lower(elements.op, "tile", with_new_axes, times=tuple(repeats))
+    return call.lower(elements.append_op, "tile", with_new_axes, times=tuple(repeats))
 
 
 def _lower_repeat_interleave(call: Call) -> Result:
@@ -318,13 +318,13 @@ def _lower_constant(call: Call) -> Result:
 
 def _lower_flip(call: Call) -> Result:
     axes = tuple(call.axis(axis) for axis in as_list(call["dims"]))
-    return call.lower(elements.op, "flip", call.tensor(), axes=axes)
+    return call.lower(elements.append_op, "flip", call.tensor(), axes=axes)
 
 
 def _lower_gather_elements(call: Call) -> Result:
     axis = call.axis(call["dim"])
     return call.lower(
-        elements.op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis
+        elements.append_op, "gather_elements", call.tensor(), call.tensor("index"), axis=axis
     )
 
 

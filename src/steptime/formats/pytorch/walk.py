@@ -268,7 +268,7 @@ class Walk(BatchWalk):
         Its first size grows if an input has grown, or if the node makes a tensor of stated sizes
         whose first is the file's batch.
         """
-        if not self.batches.differ or not file_shape:
+        if not self.batches.differs_from_file or not file_shape:
             return file_shape
         pairs = zip(node.input_names, inputs, strict=True)
         input_has_grown = any(self.shape(value) != self.file_shape(name) for name, value in pairs)
@@ -319,7 +319,7 @@ class Walk(BatchWalk):
                 return lower_op(call)
             except ShapeError:
                 # the fault may be of the batch, which the search for batch axes mends
-                if self.batches.differ:
+                if self.batches.differs_from_file:
                     raise
                 if is_priced(node.op):
                     return append_opaque(call, inputs)
@@ -377,7 +377,7 @@ class Walk(BatchWalk):
         """Raise `ShapeError` if a lowered op has another shape than the file states."""
         file_shape = self.file_shape(name)
         shape = self.shape(value)
-        if self.batches.differ:
+        if self.batches.differs_from_file:
             self.batches.check_growth(file_shape, shape)
         elif file_shape != shape:
             difference = f"{list(shape)}, where the file has {list(file_shape)}"

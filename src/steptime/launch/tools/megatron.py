@@ -8,9 +8,9 @@ from steptime.launch.settings import (
     Files,
     ToolSettings,
     count,
-    flag,
     note_unpriced,
     parse_words,
+    read_flag,
     set_optimizer,
     take_facts,
 )
@@ -29,7 +29,7 @@ FACTS = {
     "global_batch_size": ("global_batch", count),
     "seq_length": ("length", count),
     "max_length": ("length", count),
-    "sequence_parallel": ("sequence_parallel", flag),
+    "sequence_parallel": ("sequence_parallel", read_flag),
     "lora_rank": ("lora_rank", count),
 }
 SHAPE = (  # options that give the shape of the model, with ours

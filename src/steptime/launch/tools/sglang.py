@@ -8,7 +8,7 @@ from steptime.launch.settings import (
     ToolSettings,
     count,
     quantised_type,
-    share,
+    read_number,
     split_names,
     storage_type,
 )
@@ -32,7 +32,7 @@ FACTS = {
     "context_length": ("max_model_len", count),
     "max_running_requests": ("max_num_seqs", count),
     "max_total_tokens": ("kv_tokens", count),
-    "mem_fraction_static": ("mem_fraction_static", share),
+    "mem_fraction_static": ("mem_fraction_static", read_number),
     "kv_cache_dtype": ("kv_dtype", storage_type),
 }
 UNPRICED = {

@@ -7,8 +7,8 @@ from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
     count,
-    flag,
-    share,
+    read_flag,
+    read_number,
     split_names,
     storage_type,
 )
@@ -28,11 +28,11 @@ FACTS = {
     "kv_cache_config.dtype": ("kv_dtype", storage_type),
     "kv_cache_dtype": ("kv_dtype", storage_type),
     "kv_cache_config.max_tokens": ("kv_tokens", count),
-    "kv_cache_config.enable_block_reuse": ("prefix_caching", flag),
-    "enable_chunked_prefill": ("chunked_prefill", flag),
-    "kv_cache_free_gpu_memory_fraction": ("kv_free_fraction", share),
-    "kv_cache_free_gpu_mem_fraction": ("kv_free_fraction", share),
-    "kv_cache_config.free_gpu_memory_fraction": ("kv_free_fraction", share),
+    "kv_cache_config.enable_block_reuse": ("prefix_caching", read_flag),
+    "enable_chunked_prefill": ("chunked_prefill", read_flag),
+    "kv_cache_free_gpu_memory_fraction": ("kv_free_fraction", read_number),
+    "kv_cache_free_gpu_mem_fraction": ("kv_free_fraction", read_number),
+    "kv_cache_config.free_gpu_memory_fraction": ("kv_free_fraction", read_number),
 }
 UNPRICED = {
     "disable_overlap_scheduler": "scheduling that waits for the device is not priced",

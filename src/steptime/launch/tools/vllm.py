@@ -9,9 +9,9 @@ from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
     ToolSettings,
     count,
-    flag,
     quantised_type,
-    share,
+    read_flag,
+    read_number,
     split_names,
     storage_type,
 )
@@ -36,10 +36,10 @@ FACTS = {
     "max_model_len": ("max_model_len", count),
     "max_num_seqs": ("max_num_seqs", count),
     "max_num_batched_tokens": ("max_num_batched_tokens", count),
-    "gpu_memory_utilization": ("gpu_memory_utilization", share),
+    "gpu_memory_utilization": ("gpu_memory_utilization", read_number),
     "kv_cache_dtype": ("kv_dtype", storage_type),
-    "enable_prefix_caching": ("prefix_caching", flag),
-    "enable_chunked_prefill": ("chunked_prefill", flag),
+    "enable_prefix_caching": ("prefix_caching", read_flag),
+    "enable_chunked_prefill": ("chunked_prefill", read_flag),
 }
 UNPRICED = {
     "cpu_offload_gb": "weights on the host are not priced",

@@ -27,7 +27,7 @@ import numpy as np
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.python_file import line_of, run_file
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.workload import Workload
 from steptime.measure.contract import Arrays, BadDataError, Feed
 
@@ -149,7 +149,7 @@ def _values_by_input(loader_name: str, batch: Any, names: Collection[str]) -> Ma
     values = batch if isinstance(batch, Sequence) else [batch]
     if len(values) < len(names):
         expected = f"the network takes {len(names)}: {', '.join(names)}"
-        present = f"a batch has {counted(len(values), 'array')}"
+        present = f"a batch has {format_count(len(values), 'array')}"
         raise BadDataError(f"input {loader_name}: {present}, {expected}")
     return dict(zip(names, values, strict=False))
 

@@ -58,12 +58,12 @@ class Order:
         """Return the images of a step, counted from 0."""
         epoch, within = divmod(step, self.per_epoch)
         # All replicas shuffle alike, and each takes every so many-th image.
-        shard = _shuffled(self.count, self.seed, epoch)[self.rank :: self.replicas]
+        shard = _shuffle_indices(self.count, self.seed, epoch)[self.rank :: self.replicas]
         return shard[within * self.batch : (within + 1) * self.batch]
 
 
 @lru_cache(maxsize=2)
-def _shuffled(count: int, seed: int, epoch: int) -> Indices:
+def _shuffle_indices(count: int, seed: int, epoch: int) -> Indices:
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
@@ -151,11 +151,11 @@ def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefet
             sampler=steps,
             num_workers=loaders,
             prefetch_factor=prefetch,
-            worker_init_fn=partial(_begin, os.getpid(), spare_cpus()),
+            worker_init_fn=partial(_begin_loader, os.getpid(), spare_cpus()),
             # Forked processes share the data set's memory; elsewhere fork is not safe.
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        running = [_quiet(loader)]  # in a list, so that `close` can let go of the iterator
+        running = [_start_iterator(loader)]  # in a list, so that `close` can let go of the iterator
 
     def take() -> Arrays:
         try:
@@ -168,7 +168,7 @@ def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefet
     return Feed(take, running.clear)  # loaders end with the iterator
 
 
-def _quiet(loader: Any) -> Any:
+def _start_iterator(loader: Any) -> Any:
     """Return the loader's iterator, which alone tells that a process of it has died.
 
     PyTorch also raises it from a signal, at any moment in any code of the process.
@@ -194,7 +194,7 @@ def _find_death(loaders: Sequence[Any]) -> Exception | None:
     return KilledError(note) if code == -signal.SIGKILL else RuntimeError(note)
 
 
-def _begin(parent: int, cpus: Collection[int], _: int) -> None:
+def _begin_loader(parent: int, cpus: Collection[int], _: int) -> None:
     """Begin as a loader: it ends when its parent does, and keeps off the CPUs of steps."""
     if sys.platform == "linux":  # the kernel kills this process when its parent ends
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

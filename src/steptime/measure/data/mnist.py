@@ -32,7 +32,7 @@ PUBLISHED = {  # sha256 of the files of yann.lecun.com/exdb/mnist, unpacked
 }
 
 
-def installed() -> Path:
+def find_installed_files() -> Path:
     """Return the folder of the CSV files of the installed package; raises `MissingFileError`."""
     try:
         distribution = metadata.distribution(PACKAGE)

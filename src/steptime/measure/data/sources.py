@@ -20,7 +20,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import stamp_of
 from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.core.workload import Workload
 from steptime.measure import contract
 from steptime.measure.data.dataset import DataSet, find
@@ -39,7 +39,7 @@ class Staged:
     facts: Mapping[str, Any] | None
 
 
-def place(stage_to: str) -> Path:
+def staging_folder(stage_to: str) -> Path:
     """Return the folder of copies: `stage_to`, $LOCAL, $TMPDIR, or the system's folder."""
     candidates = {"": stage_to}  # by their origin in the message; the first that is set counts
     candidates |= {f" (${name})": os.environ.get(name, "") for name in _PLACES}
@@ -57,22 +57,22 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
 
     Raises `NoSpaceError` where there is no room, `BadDataError` where the copy is not the original.
     """
-    parent = place(stage_to).absolute()
+    parent = staging_folder(stage_to).absolute()
     scratch.remove_stale(parent, PREFIX)
     needed_bytes = sum(path.stat().st_size for path in dataset.files.values())
     free = shutil.disk_usage(parent).free
     if free < needed_bytes:
-        need = f"{size(free)} are free, the data set needs {size(needed_bytes)}"
+        need = f"{format_bytes(free)} are free, the data set needs {format_bytes(needed_bytes)}"
         raise contract.NoSpaceError(f"{parent}: {need}")
     try:
         with ExitStack() as failing:
-            folder = scratch.make(parent, PREFIX)
+            folder = scratch.make_locked_folder(parent, PREFIX)
             failing.callback(shutil.rmtree, folder, ignore_errors=True)
             copies, facts = _copy_files(dataset, folder)
             failing.pop_all()  # it has not failed: the folder stays
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            note = f"{parent}: {error.strerror} while copying {size(needed_bytes)}"
+            note = f"{parent}: {error.strerror} while copying {format_bytes(needed_bytes)}"
             raise contract.NoSpaceError(note) from None
         raise InputError(f"{parent}: cannot copy here: {error.strerror}") from None
     facts = {
@@ -138,7 +138,7 @@ def open_input(
     `BadDataError`, `NoSpaceError`, and `UnsupportedError` for a network that the data set does not
     fit.
     """
-    staged = _staged(options)
+    staged = _stage_dataset(options)
     dataset = staged.dataset
     part = "train" if workload.phase == "train" else "test"
     images = dataset.parts[part].images
@@ -161,7 +161,7 @@ def open_input(
     return CellInput(feed, dataset, fitted, order, facts)
 
 
-def _staged(options: contract.Options) -> Staged:
+def _stage_dataset(options: contract.Options) -> Staged:
     """Return the data set as it is staged, and count the cells that have used its copy."""
     original = find(options.data)
     file_versions = [  # a changed file is copied again

@@ -89,7 +89,7 @@ def probe(
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
     supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
-    cases = _list_cases(partial(_prepared, backend, options), facts, supported)
+    cases = _list_cases(partial(_prepare_graph, backend, options), facts, supported)
     curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
     return {
@@ -114,7 +114,9 @@ Prepare = Callable[[Graph, str, str], Prepared]  # a graph, its type, its phase
 Shape = tuple[int, ...]
 
 
-def _prepared(backend: Any, options: Options, graph: Graph, dtype: str, phase: str) -> Prepared:
+def _prepare_graph(
+    backend: Any, options: Options, graph: Graph, dtype: str, phase: str
+) -> Prepared:
     """Prepare a graph as that of any network; raises `RefusedError` where that cannot be."""
     plain = "float32" if dtype == "tf32" else dtype
     # A workload must name some network; the backend runs the graph.
@@ -158,7 +160,7 @@ def _gemm_case(prepare: Prepare, dtype: str, shape: tuple[int, int, int]) -> Pro
         {"m": m, "k": k, "n": n},
         work=flop,
         data_bytes=(m * k + k * n + m * n) * element_bytes,
-        prepare=partial(_several, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
+        prepare=partial(_make_op_timer, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
     )
 
 
@@ -172,11 +174,11 @@ def _stream_case(prepare: Prepare, stream: str, array_bytes: int) -> ProbeCase:
         {"array_bytes": array_bytes},
         work=moved_bytes,
         data_bytes=moved_bytes,
-        prepare=partial(_several, prepare, "float32", moved_bytes, kind, shapes, **attrs),
+        prepare=partial(_make_op_timer, prepare, "float32", moved_bytes, kind, shapes, **attrs),
     )
 
 
-def _several(
+def _make_op_timer(
     prepare: Prepare, dtype: str, work: float, kind: str, shapes: Sequence[Shape], **attrs: Any
 ) -> Timer:
     """Return the timer of one op, of which a step runs as many as are worth a step."""

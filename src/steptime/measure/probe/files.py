@@ -19,7 +19,7 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.exchange import ring_messages
 from steptime.core.json_types import JsonObject
-from steptime.core.units import counted, percent, size
+from steptime.core.units import format_bytes, format_count, format_percent
 from steptime.hardware import catalog, device_words
 from steptime.hardware.datasheet import GB, GIB, TFLOP
 from steptime.measure import machine
@@ -55,7 +55,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     is_shipped = platform in catalog.device_names(with_user_files=False)
     is_cpu = answer["kind"] == "cpu"
-    threads = f", {counted(answer['threads'], 'thread')}" if is_cpu else ""
+    threads = f", {format_count(answer['threads'], 'thread')}" if is_cpu else ""
     table: JsonObject = {
         "name": f"{platform}-probed" if is_shipped else platform,
         "kind": answer["kind"],
@@ -74,7 +74,7 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
     table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
     table["peak_TFLOP_per_s"] = peaks
-    table["measured"] = _measured(answer, platform)
+    table["measured"] = _parse_measurements(answer, platform)
     return table
 
 
@@ -134,7 +134,7 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     doubts = []
     load = answer["load"]
     if load is not None and load > machine.BUSY_LOAD and answer["kind"] == "cpu":
-        doubts.append(f"the machine was busy: its load was {percent(load)} of its CPUs")
+        doubts.append(f"the machine was busy: its load was {format_percent(load)} of its CPUs")
     cache_bytes = answer["cache_bytes"]
     if cache_bytes is None:
         doubts.append("the last cache is unknown: bandwidth may be of a cache")
@@ -158,7 +158,7 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     return doubts
 
 
-def _measured(answer: Mapping[str, Any], platform: str) -> JsonObject:
+def _parse_measurements(answer: Mapping[str, Any], platform: str) -> JsonObject:
     """Return the facts and curves, `gemm.float32` as a table in a table, without unknowns."""
     facts = ("backend", "version", "device", "product", "threads", "cache_bytes", "taken_at")
     times = ("load", "budget_s", "wall_s")
@@ -227,7 +227,8 @@ def link_table(answer: Mapping[str, Any]) -> JsonObject:
     median_error = median(map(abs, link.errors))
     worst_error = max(link.errors, key=abs)
     worst_bytes = sizes_bytes[link.errors.index(worst_error)]
-    errors_text = f"{percent(median_error)}, {percent(worst_error, '+')} at {size(worst_bytes)}"
+    worst_text = f"{format_percent(worst_error, '+')} at {format_bytes(worst_bytes)}"
+    errors_text = f"{format_percent(median_error)}, {worst_text}"
     note = f"what a ring all-reduce needs of a link for these times; median error {errors_text}"
     table: JsonObject = {
         "name": device_words.LOCAL,

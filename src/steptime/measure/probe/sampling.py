@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 Timer = Callable[[int], float]  # gives the seconds that so many calls took, device work included
 SAMPLE_S = 0.005  # a sample lasts about this long: far above the clock's resolution
@@ -50,15 +50,15 @@ class ProbeCase:
         self.timer(1)  # loads and compiles
         enough = 1
         while self.calls != enough:  # until so many calls fill a sample
-            self.calls, enough = enough, _enough(enough, self.timer(enough))
+            self.calls, enough = enough, _next_call_count(enough, self.timer(enough))
 
     def visit(self) -> None:
         """Take a sample."""
         self.samples.append(self.timer(self.calls) / self.calls)
-        self.calls = _enough(self.calls, self.sample_s)
+        self.calls = _next_call_count(self.calls, self.sample_s)
 
 
-def _enough(calls: int, spent_s: float) -> int:
+def _next_call_count(calls: int, spent_s: float) -> int:
     """Return the same calls where they filled half a sample, else more, up to ten times as many."""
     if spent_s >= SAMPLE_S / 2:
         return calls
@@ -85,7 +85,7 @@ def sample(
     also bounds what a slow type costs.
     """
     started = clock()
-    groups = grouped(cases, lambda case: case.group)
+    groups = group_by(cases, lambda case: case.group)
     kinds = [name.partition(".")[0] for name in groups]
     # A kind such as `gemm` has groups by type, which share its part of the budget equally.
     left_s = {

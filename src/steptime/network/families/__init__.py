@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.network.families import language
 from steptime.network.families.family import Family
 
@@ -16,13 +16,14 @@ FAMILIES = {
 }
 ZOO = {
     **{
-        name: f"{_PACKAGE}.convolutional:{name}" for name in packaged("convolutional_networks.toml")
+        name: f"{_PACKAGE}.convolutional:{name}"
+        for name in read_packaged_toml("convolutional_networks.toml")
     },
     **{name: f"{_PACKAGE}.densenet:{name}" for name in ("densenet121", "densenet_cifar")},
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
-SHORT: Mapping[str, str] = packaged("other_names.toml")
+SHORT: Mapping[str, str] = read_packaged_toml("other_names.toml")
 
 _OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".ckpt", ".tflite")
 YOUR_NETWORK_HINT = (
@@ -86,13 +87,13 @@ def family(name: str, context: str = "") -> Family:
     if not is_built_in:
         if name in language.rows():
             return language.model(name)
-        all_names = names()
+        all_names = list_names()
         if name not in all_names:
             raise unknown("model", name, all_names, context)
     result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, context)
     return result
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of families and named networks, those of other packages last."""
-    return registry.names(FAMILIES | ZOO | dict.fromkeys(language.rows(), ""), "models")
+    return registry.list_names(FAMILIES | ZOO | dict.fromkeys(language.rows(), ""), "models")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.network.families import cnn
 from steptime.network.families.family import Family, Parameter, make_setting
 from steptime.network.layers.dense import classify, dropout, linear
@@ -33,7 +33,7 @@ _LINEAR = {"linear": "", "dense": "relu", "gelu": "gelu"}  # their activations
 @lru_cache(maxsize=64)
 def __getattr__(name: str) -> Family:
     """Return the network of a row; raises `AttributeError` for an unknown name."""
-    row = packaged("convolutional_networks.toml").get(name)
+    row = read_packaged_toml("convolutional_networks.toml").get(name)
     if row is None:
         raise AttributeError(name)
     if "settings" in row:

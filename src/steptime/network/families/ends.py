@@ -5,7 +5,7 @@ from math import sqrt
 from typing import Any
 
 from steptime.network.layers.attention import Sight, attention
-from steptime.network.layers.blocks import activated, feed_forward
+from steptime.network.layers.blocks import append_activation, feed_forward
 from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
@@ -117,7 +117,7 @@ def _embed_sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
                 groups=1,
             )
             x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
-            x = activated(b, x, "gelu")
+            x = append_activation(b, x, "gelu")
     x = b.op("reshape", x, name="flat", shape=(batch, width, p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
     x = _add_positions(b, x, p, p["length"])
@@ -154,7 +154,7 @@ def _append_masked_head(b: Builder, x: str, p: Parameters, table: str) -> str:
         activation = str(p["activation"])
         # this layer is a plain one, also where the feed-forward parts of the blocks are gated
         ungated = GATED.get(activation, activation)
-        x = activated(b, x, ungated)
+        x = append_activation(b, x, ungated)
         x = norm(b, x, p["norm"], "norm")
     # Without tied weights `transformers` stores further biases, which no op reads.
     for i in range(1, p["masked_biases"]):
@@ -202,7 +202,7 @@ def _append_classes_head(b: Builder, x: str, p: Parameters, _: str) -> str:
 def _append_tokens_head(b: Builder, x: str, p: Parameters, _: str) -> str:
     for i in range(1, p["class_layers"]):
         x = linear(b, x, p["width"], f"classifier_in{i}")
-        x = activated(b, x, p["class_activation"])
+        x = append_activation(b, x, p["class_activation"])
     # `x [n, l, width]`: classes of each token, whose classifier always has a bias
     bias = p["class_bias"] or len(b.shape(x)) == 3
     return classify(b, linear(b, x, p["classes"], "classifier", bias))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.core.values import number_of, parse_count, parse_text, parse_truth
 from steptime.core.workload import STORED_ALL, Value
 from steptime.network.ops.builder import Builder
@@ -93,7 +93,7 @@ def read_parameters(
         columns: further columns of some hyperparameters, such as their choices.
     """
     parameters = {}
-    for name, row in packaged("families.toml")[family].items():
+    for name, row in read_packaged_toml("families.toml")[family].items():
         # a frozen `Parameter` holds tuples, where TOML has lists
         fields: Any = {
             key: tuple(value) if isinstance(value, list) else value for key, value in row.items()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.network.families.transformer import blocks
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Attributes, Builder
@@ -73,9 +73,9 @@ class ImagePrefix:
             x = blocks(b, x, segment, causal=False, name=f"part{number}_block")
             is_tapped = number <= len(self.taps)
             if is_tapped:
-                tapped.append(self._merged(b, x, f"merger{number}", is_normed_after=True))
+                tapped.append(self._merge_patches(b, x, f"merger{number}", is_normed_after=True))
             start = end
-        tokens = self._merged(b, x, "merger", is_normed_after=False)
+        tokens = self._merge_patches(b, x, "merger", is_normed_after=False)
         for number, term in enumerate(tapped, start=1):
             tokens = b.op("add", tokens, term, name=f"add_tap{number}")
         shape = (batch, self.token_count(p), self.output_width)
@@ -96,7 +96,7 @@ class ImagePrefix:
         positions = b.op("reduce", positions, name="position_sum", **sum_over_corners)
         return b.op("add", x, positions, name="add_position")
 
-    def _merged(self, b: Builder, x: str, name: str, *, is_normed_after: bool) -> str:
+    def _merge_patches(self, b: Builder, x: str, name: str, *, is_normed_after: bool) -> str:
         """Return patches `[n, l, width]` with each few of them made one token."""
         n, length, width = b.shape(x)
         patches_per_token = self.merge**2
@@ -108,5 +108,5 @@ class ImagePrefix:
             x = b.op("reshape", x, name="few", shape=merged_shape)
             if is_normed_after:
                 x = norm(b, x, "layer", "norm")
-            x = activated(b, linear(b, x, merged_width, "up"), "gelu")
+            x = append_activation(b, linear(b, x, merged_width, "up"), "gelu")
             return linear(b, x, self.output_width, "down")

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.network.families.family import Family, make_setting
 
 
 @lru_cache(maxsize=1)
 def rows() -> Mapping[str, Mapping[str, Any]]:
     """Return the hyperparameters of each model, its `source` and its `parameters`."""
-    table = packaged("language_models.toml")
+    table = read_packaged_toml("language_models.toml")
     settings_by_model: dict[str, Mapping[str, Any]] = {}
     for name, row in table["models"].items():
         style_name = row.get("like", "")

@@ -13,8 +13,8 @@ from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import (
     NORMS,
     Part,
-    activated,
     add_dense_and_experts,
+    append_activation,
     block,
     feed_forward,
     mixture,
@@ -47,11 +47,11 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
         x = prefix.join(b, x, p, batch)
     is_decoder = p["kind"] == "decoder"
     x = blocks(b, join(x), p, causal=is_decoder)
-    x = _normed(b, x, p, "final_norm")
+    x = _append_norm(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     has_second_decoder = p["decoder_layers"] > 0  # which reads `x`
-    return _decoded(b, x, p, batch, table) if has_second_decoder else (x, table)
+    return _append_decoder(b, x, p, batch, table) if has_second_decoder else (x, table)
 
 
 def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
     return finish_stem(b, stem.build(b, p, batch), p), ""
 
 
-def _normed(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
+def _append_norm(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
     return norm(b, x, p["norm"], name) if p[name.removeprefix("target_")] else x
 
 
@@ -85,7 +85,7 @@ def blocks(
     embeddings = x
     block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
     # some designs run several residual streams, which become one again behind the last block
-    x = _expanded(b, x, first_design)
+    x = _expand_streams(b, x, first_design)
     for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)
         design = design_of(block_p)
@@ -112,7 +112,7 @@ def blocks(
             x = _block_of_design(b, x, block_p, parts, embed_block)
             if design.added_input:
                 x = design.added_input.build(b, x, embeddings, p["norm"])
-    return _collapsed(b, x, first_design)
+    return _collapse_streams(b, x, first_design)
 
 
 def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
@@ -128,14 +128,14 @@ def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
     return "" if i == first_block else f"{name}{first_block + 1}"
 
 
-def _expanded(b: Builder, x: str, design: BlockDesign) -> str:
+def _expand_streams(b: Builder, x: str, design: BlockDesign) -> str:
     """Return the residual streams of a design that are made of tokens, `x` itself for one."""
     if design.alternating:
         return design.alternating.expand(b, x)
     return expand_streams(b, x, design.streams) if design.streams else x
 
 
-def _collapsed(b: Builder, x: str, design: BlockDesign) -> str:
+def _collapse_streams(b: Builder, x: str, design: BlockDesign) -> str:
     """Return the residual streams of a design as one."""
     if design.alternating:
         return design.alternating.collapse(b, x)
@@ -196,7 +196,7 @@ def _block_embeddings(b: Builder, x: str, p: Mapping[str, Any], tokens: str, num
         embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
         ungated_activation = GATED.get(p["activation"], p["activation"])
         gate = linear(b, x, width, "gate", bias=False)
-        gate = activated(b, gate, ungated_activation)
+        gate = append_activation(b, gate, ungated_activation)
         gated = b.op("mul", gate, embedding, name="gated")
         y = linear(b, gated, p["width"], "out", bias=False)
         return norm(b, y, p["norm"], "norm")
@@ -269,7 +269,7 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     )
 
 
-def _decoded(
+def _append_decoder(
     b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
@@ -290,7 +290,7 @@ def _decoded(
         decoder_p["value_width"] = p["width"] // heads
     x, table = words(b, decoder_p, batch, "target_", table)
     x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=memory)
-    return _normed(b, x, decoder_p, "target_final_norm"), table
+    return _append_norm(b, x, decoder_p, "target_final_norm"), table
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:

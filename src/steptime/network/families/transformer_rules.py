@@ -13,7 +13,7 @@ def _is_encoder(p: Parameters) -> bool:
     return bool(p["kind"] == "encoder")
 
 
-def _copy(name: str) -> Default:
+def _copy_rule(name: str) -> Default:
     """Return the rule that takes the value of another hyperparameter."""
     return lambda p: p[name]
 
@@ -40,10 +40,10 @@ def _ffn_width(p: Parameters) -> Value:
 
 DEFAULTS: Mapping[str, Default] = {
     "heads": _head_count,
-    "kv_heads": _copy("heads"),
+    "kv_heads": _copy_rule("heads"),
     "ffn": _ffn_width,
     "length": _choose(512, 1024),
-    "max_length": _copy("length"),
+    "max_length": _copy_rule("length"),
     "vocabulary": _choose(30522, 50257),
     "segments": _choose(2, 0),
     "pooler": _is_encoder,
@@ -51,21 +51,21 @@ DEFAULTS: Mapping[str, Default] = {
     "final_norm": lambda p: p["norms"] != "after",
     "embedding_norm": lambda p: p["norms"] == "after",
     "head_width": _head_width,
-    "value_width": _copy("head_width"),
-    "rotary_width": _copy("head_width"),
-    "qkv_bias": _copy("bias"),
-    "key_bias": _copy("qkv_bias"),
-    "out_bias": _copy("bias"),
-    "ffn_bias": _copy("bias"),
-    "linear_key_heads": _copy("linear_heads"),
-    "linear_value_width": _copy("linear_width"),
-    "expert_ffn": _copy("ffn"),
-    "expert_bias": _copy("ffn_bias"),
-    "embedding_width": _copy("width"),
-    "decoder_heads": _copy("heads"),
-    "decoder_ffn": _copy("ffn"),
-    "target_length": _copy("length"),
-    "target_rows": _copy("max_length"),
+    "value_width": _copy_rule("head_width"),
+    "rotary_width": _copy_rule("head_width"),
+    "qkv_bias": _copy_rule("bias"),
+    "key_bias": _copy_rule("qkv_bias"),
+    "out_bias": _copy_rule("bias"),
+    "ffn_bias": _copy_rule("bias"),
+    "linear_key_heads": _copy_rule("linear_heads"),
+    "linear_value_width": _copy_rule("linear_width"),
+    "expert_ffn": _copy_rule("ffn"),
+    "expert_bias": _copy_rule("ffn_bias"),
+    "embedding_width": _copy_rule("width"),
+    "decoder_heads": _copy_rule("heads"),
+    "decoder_ffn": _copy_rule("ffn"),
+    "target_length": _copy_rule("length"),
+    "target_rows": _copy_rule("max_length"),
     "head": _choose("none", "words"),
     "class_bias": _is_encoder,
 }

@@ -55,7 +55,7 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its
 }
 
 
-def activated(b: Builder, x: str, activation: str) -> str:
+def append_activation(b: Builder, x: str, activation: str) -> str:
     """Return an activation of `x`; `relu2` is the square of a ReLU (So et al. 2021)."""
     if activation == "relu2":
         x = b.op("relu", x, name="relu")
@@ -104,10 +104,10 @@ def feed_forward(
         if activation in GATED:
             gate = linear(b, x, width, "gate", bias)
             gate = keep_largest(b, gate) if keeps_largest else gate
-            gate = activated(b, gate, GATED[activation])
+            gate = append_activation(b, gate, GATED[activation])
             up = b.op("mul", gate, up, name="mul")
         else:
-            up = activated(b, up, activation)
+            up = append_activation(b, up, activation)
         return b.sum_over_ranks(linear(b, up, out, "down", bias), "sum")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear
 from steptime.network.layers.mixers import to_tokens
 from steptime.network.layers.norms import norm
@@ -133,5 +133,5 @@ class InputConvolution:
             }
             y = b.op("conv2d", y, w, name="conv2d", **attributes)
             y = b.op("bias", y, b.weight("b", (width,)), name="bias", axis=1)
-            y = activated(b, to_tokens(b, y), self.activation)
+            y = append_activation(b, to_tokens(b, y), self.activation)
             return norm(b, b.op("add", x, y, name="add"), kind, "norm")

@@ -11,7 +11,9 @@ Kernel = int | tuple[int, int]
 Padding = int | Literal["same"]
 
 
-def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Padding) -> Attr:
+def _padding_sides(
+    b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Padding
+) -> Attr:
     """Return (top, bottom, left, right) of `padding` around `x [n, c, h, w]`."""
     if padding != "same":
         return (padding,) * 4
@@ -53,7 +55,7 @@ def conv2d(
             name="conv2d",
             stride=(stride, stride),
             groups=groups,
-            padding=_sides(b, x, window, stride, padding),
+            padding=_padding_sides(b, x, window, stride, padding),
         )
         return b.op("bias", y, b.weight("b", (channels,)), name="bias", axis=1) if bias else y
 
@@ -85,7 +87,7 @@ def _pool(
     `ceil=True` rounds the size up, as Caffe does.
     """
     window = (kernel, kernel)
-    sides = _sides(b, x, window, stride, padding)
+    sides = _padding_sides(b, x, window, stride, padding)
     return b.op(kind, x, name=name, kernel=window, **attrs, stride=(stride, stride), padding=sides)
 
 

@@ -149,12 +149,12 @@ class Mamba2:
             # the rule "sum" adds keys times values to the state, without the correction of "delta"
             attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
             y = b.op("delta_rule", q, k, values, decay, share, name="state", **attributes)
-            y = b.op("add", y, self._passed(b, values, heads), name="add_passed")
+            y = b.op("add", y, self._scale_by_head(b, values, heads), name="add_passed")
             y = apply_gate(b, y, gate, "silu")
             y = norm(b, y, "rms", "norm") if self.is_normed else y
             return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
-    def _passed(self, b: Builder, values: str, heads: int) -> str:
+    def _scale_by_head(self, b: Builder, values: str, heads: int) -> str:
         """Return values times a learned number of each head."""
         n, length, width = b.shape(values)
         x = b.op("reshape", values, name="passed/heads", shape=(n, length, heads, width // heads))

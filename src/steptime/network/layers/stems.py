@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from steptime.network.layers.blocks import activated
+from steptime.network.layers.blocks import append_activation
 from steptime.network.layers.dense import linear
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Attributes, Builder
@@ -83,7 +83,9 @@ class Waveform:
         for number, (channels, kernel, stride) in enumerate(layers, 1):
             with b.scope(f"sound{number}"):
                 x = _convolve(b, x, channels, (kernel, stride), bias=self.bias)
-                x = activated(b, self._normed(b, x, is_first=number == 1), self.activation)
+                x = append_activation(
+                    b, self._append_norm(b, x, is_first=number == 1), self.activation
+                )
         x = _to_frames(b, x)
         x = norm(b, x, "layer", "frames_norm") if self.has_norm else x
         x = linear(b, x, p["width"], "frames_in")
@@ -93,7 +95,7 @@ class Waveform:
         with b.scope("places"):
             return b.op("add", x, self._places(b, x), name="add")
 
-    def _normed(self, b: Builder, x: str, is_first: bool) -> str:
+    def _append_norm(self, b: Builder, x: str, is_first: bool) -> str:
         if self.norm == "layer":
             frames = norm(b, _to_frames(b, x), "layer", "norm")
             n, channels, _, length = b.shape(x)
@@ -135,7 +137,7 @@ class Waveform:
         }
         x = b.op("conv2d", x, w, name="conv2d", **attributes)
         x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
-        return _to_frames(b, activated(b, x, self.activation))
+        return _to_frames(b, append_activation(b, x, self.activation))
 
 
 def _convolve(b: Builder, x: str, channels: int, window: tuple[int, int], *, bias: bool) -> str:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from math import ceil
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, frozen
+from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, freeze_attrs
 from steptime.core.workload import Plan
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
@@ -152,7 +152,7 @@ class Builder:
             raise ShapeError(f"more than {MAX_OPS} ops")
         specs = tuple(self.tensors[name] for name in inputs)
         try:
-            output_specs = outputs_of(kind, specs, frozen(attrs))
+            output_specs = outputs_of(kind, specs, freeze_attrs(attrs))
         except ShapeError as error:
             raise ShapeError(f"{path}: {error}") from None
         outputs = output_names(path, len(output_specs))

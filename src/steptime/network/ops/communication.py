@@ -17,11 +17,11 @@ from steptime.network.ops.table import (
     Specs,
     emit_single_op,
     example,
+    format_shapes,
     no_flop,
     normalize_axis,
     require,
-    resized,
-    show,
+    resize_axis,
 )
 
 
@@ -51,8 +51,8 @@ def all_gather_outputs(
         # the shard of the last rank need not be full
         full_length = lengths[i] if lengths else ranks * shard_length
         is_rank_share = shard_length == ceil(full_length / ranks)
-        require(is_rank_share, f"{full_length} is not shared by {ranks} as {show(shard)}")
-        gathered.append(resized(shard, place, full_length))
+        require(is_rank_share, f"{full_length} is not shared by {ranks} as {format_shapes(shard)}")
+        gathered.append(resize_axis(shard, place, full_length))
     return tuple(gathered)
 
 
@@ -63,7 +63,7 @@ def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: in
     for spec in x:
         place = normalize_axis(spec, axis)
         shard_length = ceil(spec.shape[place] / ranks)
-        shards.append(resized(spec, place, shard_length))
+        shards.append(resize_axis(spec, place, shard_length))
     return tuple(shards)
 
 
@@ -85,10 +85,12 @@ def all_to_all_outputs(
     parts = ranks * merged
     split_axis = normalize_axis(x, split)
     join_axis = normalize_axis(x, join)
-    require(x.shape[split_axis] % parts == 0, f"axis {split} of {show(x)} in {parts} parts")
-    part = resized(x, split_axis, x.shape[split_axis] // parts)
+    require(
+        x.shape[split_axis] % parts == 0, f"axis {split} of {format_shapes(x)} in {parts} parts"
+    )
+    part = resize_axis(x, split_axis, x.shape[split_axis] // parts)
     received_parts = ranks * copies
-    return (resized(part, join_axis, part.shape[join_axis] * received_parts),)
+    return (resize_axis(part, join_axis, part.shape[join_axis] * received_parts),)
 
 
 def _reverse_all_to_all(b: Backward) -> Mapping[str, Attr]:

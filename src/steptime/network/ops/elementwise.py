@@ -20,12 +20,12 @@ from steptime.network.ops.table import (
     emit_per_input,
     emit_single_op,
     example,
+    format_shapes,
     last_axis,
     like_first_input,
     no_flop,
     per_element,
     require,
-    show,
     sum_to_shape,
     widest,
 )
@@ -66,7 +66,7 @@ _ACTIVATIONS = {
 def broadcast_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     """Return `a [...], b -> [...]`: `b` has the shape of `a`, or of its last dimensions."""
     fits = b.shape == a.shape[len(a.shape) - len(b.shape) :]
-    require(fits, f"shapes {show(a, b)} do not fit elementwise")
+    require(fits, f"shapes {format_shapes(a, b)} do not fit elementwise")
     return (TensorSpec(a.shape, widest(a, b)),)
 
 
@@ -98,14 +98,17 @@ _GRADIENTS = {  # of the first input, and of the second
 
 def maximum_outputs(a: TensorSpec, b: TensorSpec) -> Specs:
     """Return the larger elements of two tensors of one shape."""
-    require(a.shape == b.shape, f"shapes {show(a, b)} differ")
+    require(a.shape == b.shape, f"shapes {format_shapes(a, b)} differ")
     return (TensorSpec(a.shape, widest(a, b)),)
 
 
 def prelu_outputs(x: TensorSpec, slope: TensorSpec) -> Specs:
     """Return `x [n, c, ...], slope [c] or [1] -> [n, c, ...]`."""
     fits = slope.shape == (1,) or slope.shape == x.shape[1:2]
-    require(fits and len(x.shape) >= 2, f"PReLU of {show(x)} with slopes {show(slope)}")
+    require(
+        fits and len(x.shape) >= 2,
+        f"PReLU of {format_shapes(x)} with slopes {format_shapes(slope)}",
+    )
     return (x,)
 
 
@@ -310,7 +313,9 @@ def pointwise_outputs(
     has_limits = limits.keys() == limit_names and has_floats
     require(has_limits, f"{function} with {', '.join(limits) or 'no limits'}")
     shape = broadcast_shape(*(spec.shape for spec in specs))
-    require(shape is not None, f"{function} of shapes {show(*specs)}, which do not broadcast")
+    require(
+        shape is not None, f"{function} of shapes {format_shapes(*specs)}, which do not broadcast"
+    )
     has_condition = function == "where" and len(specs) > 1
     values = specs[1:] if has_condition else specs
     dtype = "bool" if row.is_bool else promote_types(*values)

@@ -6,16 +6,16 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     example,
+    format_shapes,
     integers,
     no_flop,
     require,
-    show,
 )
 
 
 def embedding_outputs(ids: TensorSpec, w: TensorSpec, sparse: bool = False) -> Specs:
     """Return `ids [...], w [vocabulary, width] -> [..., width]`."""
-    require(len(w.shape) == 2, f"an embedding table is a matrix, not {show(w)}")
+    require(len(w.shape) == 2, f"an embedding table is a matrix, not {format_shapes(w)}")
     require(ids.dtype in ("int64", "int32"), f"an embedding of {ids.dtype}")
     return (TensorSpec((*ids.shape, w.shape[1]), w.dtype),)
 

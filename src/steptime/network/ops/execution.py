@@ -60,7 +60,7 @@ class OpRun(NamedTuple):
     serial: int
 
 
-def executed(graph: Graph, stack: Stack) -> list[Launch]:
+def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
     """Return the launches of a step on a stack, in order; each op is in one launch, or in two.
 
     A kernel reads the tensors that it does not make itself, each as often as the stack does, and
@@ -326,7 +326,7 @@ def _to_integer(value: float) -> float:
     return integer if integer == value else value
 
 
-def dequantised(graph: Graph) -> Graph:
+def dequantise(graph: Graph) -> Graph:
     """Return a graph with quantised weights in the type of the tensors that they multiply.
 
     Backends and other formats have them so, without their scales.

@@ -13,10 +13,10 @@ from steptime.network.ops.table import (
     Products,
     Specs,
     example,
+    format_shapes,
     gradient_products,
     matrix_kind,
     require,
-    show,
 )
 
 GATED = {  # activation of the gate; limits and offset of a clamped one are not run
@@ -44,7 +44,7 @@ def experts_outputs(
     """
     require(
         len(up.shape) == len(down.shape) == 3 and x.shape[:-1] == logits.shape[:-1],
-        f"experts of {show(x, logits, up, down)}",
+        f"experts of {format_shapes(x, logits, up, down)}",
     )
     count, rows, width = up.shape
     # a gated activation multiplies two halves of the first product
@@ -54,7 +54,7 @@ def experts_outputs(
     bias_shapes = [spec.shape for spec in bias]
     has_bias = bias_shapes in ([], [(count, rows), (count, width)])
     fits = has_logits and has_matrices and has_bias
-    require(fits, f"{per_token} experts a token of {show(x, logits, up, down, *bias)}")
+    require(fits, f"{per_token} experts a token of {format_shapes(x, logits, up, down, *bias)}")
     return (x,)
 
 

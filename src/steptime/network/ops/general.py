@@ -19,12 +19,12 @@ from steptime.network.ops.table import (
     emit_single_op,
     example,
     flip_attribute,
+    format_shapes,
     integers,
     no_flop,
     per_element,
     require,
-    resized,
-    show,
+    resize_axis,
     sum_to_shape,
 )
 
@@ -38,7 +38,7 @@ PADDINGS = ("constant", "reflect", "edge", "circular")
 
 
 def _check_axis(x: TensorSpec, axis: int) -> None:
-    require(0 <= axis < len(x.shape), f"axis {axis} of {show(x)}")
+    require(0 <= axis < len(x.shape), f"axis {axis} of {format_shapes(x)}")
 
 
 def reduce_outputs(
@@ -49,7 +49,7 @@ def reduce_outputs(
     rank = len(x.shape)
     are_distinct = bool(axes) and len({*axes}) == len(axes)
     are_inside = all(0 <= axis < rank for axis in axes)
-    require(are_distinct and are_inside, f"reduce over axes {axes} of {show(x)}")
+    require(are_distinct and are_inside, f"reduce over axes {axes} of {format_shapes(x)}")
     needs_single_axis = function.startswith("arg")
     has_axes = len(axes) == 1 or not needs_single_axis
     require(has_axes, f"{function} over {len(axes)} axes")
@@ -83,13 +83,16 @@ def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
 def broadcast_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
     """Return `x` seen with `shape`, to which it broadcasts by numpy's rule."""
     fits = broadcast_shape(x.shape, shape) == tuple(shape)
-    require(fits, f"{show(x)} does not broadcast to {list(shape)}")
+    require(fits, f"{format_shapes(x)} does not broadcast to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
 def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
     """Return `x` repeated so many times along each axis."""
-    require(len(times) == len(x.shape) and min(times, default=1) >= 1, f"{show(x)} times {times}")
+    require(
+        len(times) == len(x.shape) and min(times, default=1) >= 1,
+        f"{format_shapes(x)} times {times}",
+    )
     shape = tuple(n * t for n, t in zip(x.shape, times, strict=True))
     return (TensorSpec(shape, x.dtype),)
 
@@ -110,25 +113,27 @@ def pad_outputs(
 ) -> Specs:
     """Return `x` with `pads` (before and after each axis) around it; a negative one cuts."""
     require(mode in PADDINGS, f"pad knows {', '.join(PADDINGS)}, not {mode!r}")
-    require(len(pads) == 2 * len(x.shape), f"{len(pads)} pads around {show(x)}")
+    require(len(pads) == 2 * len(x.shape), f"{len(pads)} pads around {format_shapes(x)}")
     pads_before = pads[::2]
     pads_after = pads[1::2]
     if mode != "constant":
         has_inner_axes = len(x.shape) in (3, 4, 5)
         pads_inner_axes_alone = not any(pads[:4])  # neither the batch nor the channels
         fits = has_inner_axes and pads_inner_axes_alone and min(pads) >= 0
-        require(fits, f"{mode} padding {pads} of {show(x)}: of the axes from the third on only")
+        require(
+            fits, f"{mode} padding {pads} of {format_shapes(x)}: of the axes from the third on only"
+        )
         for size, before, after in zip(x.shape, pads_before, pads_after, strict=True):
             # an edge may be repeated any number of times, a reflected or circular axis not be
             # passed
             max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
             fits = max(before, after) <= max_pads[mode]
-            require(fits, f"{mode} padding {pads} of {show(x)}")
+            require(fits, f"{mode} padding {pads} of {format_shapes(x)}")
     shape = tuple(
         before + size + after
         for size, before, after in zip(x.shape, pads_before, pads_after, strict=True)
     )
-    require(min(shape, default=1) >= 1, f"padding {pads} of {show(x)} leaves nothing")
+    require(min(shape, default=1) >= 1, f"padding {pads} of {format_shapes(x)} leaves nothing")
     return (TensorSpec(shape, x.dtype),)
 
 
@@ -144,7 +149,7 @@ def pad_gradient(b: Backward) -> tuple[str | None, ...]:
 def pad_grad_outputs(grad: TensorSpec, pads: tuple[int, ...], mode: str) -> Specs:
     """Return `grad` with the elements of the padding added to those that they repeat."""
     shape = tuple(n - pads[2 * i] - pads[2 * i + 1] for i, n in enumerate(grad.shape))
-    require(mode in PADDINGS and min(shape) >= 1, f"{mode} padding {pads} in {show(grad)}")
+    require(mode in PADDINGS and min(shape) >= 1, f"{mode} padding {pads} in {format_shapes(grad)}")
     return (TensorSpec(shape, grad.dtype),)
 
 
@@ -156,14 +161,16 @@ def _check_indices(x: TensorSpec, indices: TensorSpec, axis: int) -> None:
 def gather_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Specs:
     """Return the parts of `x` at `indices [...]`, whose axes replace `axis`."""
     _check_indices(x, indices, axis)
-    return (resized(x, axis, *indices.shape),)
+    return (resize_axis(x, axis, *indices.shape),)
 
 
 def gather_grad_outputs(indices: TensorSpec, grad: TensorSpec, axis: int, size: int) -> Specs:
     """Return zeros of `size` along `axis` with each part of `grad` added at its index."""
     rank = len(indices.shape)
     fits = grad.shape[axis : axis + rank] == indices.shape
-    require(fits, f"gradient {show(grad)} of a gather by {show(indices)} along {axis}")
+    require(
+        fits, f"gradient {format_shapes(grad)} of a gather by {format_shapes(indices)} along {axis}"
+    )
     shape = (*grad.shape[:axis], size, *grad.shape[axis + rank :])
     return (TensorSpec(shape, grad.dtype),)
 
@@ -179,7 +186,7 @@ def gather_elements_outputs(x: TensorSpec, indices: TensorSpec, axis: int) -> Sp
         if index_axis != axis
     )
     fits = has_equal_rank and is_inside_x
-    require(fits, f"elements of {show(x)} at {show(indices)} along {axis}")
+    require(fits, f"elements of {format_shapes(x)} at {format_shapes(indices)} along {axis}")
     return (TensorSpec(indices.shape, x.dtype),)
 
 
@@ -190,8 +197,8 @@ def _axis_and_shape(b: Backward) -> Mapping[str, Attr]:
 def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Specs:
     """Return the `k` largest (or smallest) along `axis` in order, and their places."""
     _check_axis(x, axis)
-    require(1 <= k <= x.shape[axis], f"top {k} of {show(x)} along {axis}")
-    values = resized(x, axis, k)
+    require(1 <= k <= x.shape[axis], f"top {k} of {format_shapes(x)} along {axis}")
+    values = resize_axis(x, axis, k)
     return (values, values._replace(dtype="int64"))
 
 

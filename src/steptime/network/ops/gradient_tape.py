@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
+from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, freeze_attrs
 from steptime.network.ops import OPS, output_names, outputs_of, saved_of
 from steptime.network.ops.table import Backward
 
@@ -53,7 +53,9 @@ class GradientTape:
         forward_op: str,
     ) -> Names:
         """Append an op for the forward op `forward_op`, and return the names of its outputs."""
-        specs = outputs_of(kind, tuple([self.tensors[name] for name in inputs]), frozen(attrs))
+        specs = outputs_of(
+            kind, tuple([self.tensors[name] for name in inputs]), freeze_attrs(attrs)
+        )
         outputs = output_names(name, len(specs))
         self.tensors.update(zip(outputs, specs, strict=True))
         self.ops.append(Op(name, kind, inputs, outputs, attrs, part, forward_op))
@@ -65,7 +67,9 @@ class GradientTape:
         names = tuple([f"{op.name}/saved{i}" for i in range(len(specs))])
         self.tensors.update(zip(names, specs, strict=True))
         if names:  # `dataclasses.replace` takes ten times as long
-            op = Op(op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.of)
+            op = Op(
+                op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.forward_op
+            )
         self.ops.append(op)
         return names
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
-from steptime.core.windows import positions
+from steptime.core.windows import count_positions
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -24,9 +24,9 @@ from steptime.network.ops.table import (
     emit_single_op,
     example,
     expand_kind,
+    format_shapes,
     matrix_kind,
     require,
-    show,
 )
 
 Pair = tuple[int, int]
@@ -38,17 +38,19 @@ _SIDES = {2: "top, bottom, left, right", 3: "front, back, top, bottom, left, rig
 def _count_axes(x: TensorSpec, operation: str) -> int:
     """Return the number of axes that a window moves over: 2 of an image, 3 of a volume."""
     rank = len(x.shape)
-    require(rank in (4, 5), f"{operation} needs [batch, channels, h, w], not {show(x)}")
+    require(rank in (4, 5), f"{operation} needs [batch, channels, h, w], not {format_shapes(x)}")
     return rank - 2
 
 
 def _check_channels(x: TensorSpec, w: TensorSpec, groups: int) -> None:
     rank = 2 + _count_axes(x, "a convolution")
-    require(len(w.shape) == rank, f"a convolution needs a filter of rank {rank}, not {show(w)}")
+    require(
+        len(w.shape) == rank, f"a convolution needs a filter of rank {rank}, not {format_shapes(w)}"
+    )
     require(groups >= 1 and w.shape[0] % groups == 0, f"{w.shape[0]} filters in {groups} groups")
 
 
-def _pairs(sides: Sides) -> list[Pair]:
+def _pair_sides(sides: Sides) -> list[Pair]:
     """Return pairs (before, after) by axis."""
     return list(zip(sides[::2], sides[1::2], strict=True))
 
@@ -75,11 +77,13 @@ def conv_outputs(
     require(len(padding) == 2 * axes, f"padding {padding}: not {_SIDES[axes]}")
     require(
         channels == filter_channels * groups,
-        f"{channels} channels do not fit a filter {show(w)} in {groups} groups",
+        f"{channels} channels do not fit a filter {format_shapes(w)} in {groups} groups",
     )
-    axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), dilation, strict=True)
-    output_sizes = [positions(*settings) for settings in axis_settings]
-    require(min(output_sizes) >= 1, f"a filter {show(w)} does not fit into {show(x)}")
+    axis_settings = zip(input_sizes, kernel, stride, _pair_sides(padding), dilation, strict=True)
+    output_sizes = [count_positions(*settings) for settings in axis_settings]
+    require(
+        min(output_sizes) >= 1, f"a filter {format_shapes(w)} does not fit into {format_shapes(x)}"
+    )
     return (TensorSpec((batch, filters, *output_sizes), x.dtype),)
 
 
@@ -145,12 +149,15 @@ def conv_transpose_outputs(
     The convolution with these attributes must lead from the output's size back to `x`'s.
     """
     _check_channels(x, w, groups)
-    require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
+    require(
+        x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {format_shapes(w)}"
+    )
     out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
     # the convolution of the output must lead back to the input
     (convolved,) = conv_outputs(out, w, groups=groups, **attrs)
     require(
-        convolved.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}"
+        convolved.shape == x.shape,
+        f"output size {list(output_size)} does not lead to {format_shapes(x)}",
     )
     return (out,)
 
@@ -192,9 +199,9 @@ def pool_outputs(
     fits = has_sizes_of_axes and has_sides_of_axes and min(*kernel, *stride) >= 1
     message = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
     require(fits, message)
-    axis_settings = zip(input_sizes, kernel, stride, _pairs(padding), strict=True)
-    output_sizes = [positions(*settings, ceil=ceil) for settings in axis_settings]
-    require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {show(x)}")
+    axis_settings = zip(input_sizes, kernel, stride, _pair_sides(padding), strict=True)
+    output_sizes = [count_positions(*settings, ceil=ceil) for settings in axis_settings]
+    require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {format_shapes(x)}")
     return (TensorSpec((batch, channels, *output_sizes), x.dtype),)
 
 
@@ -218,7 +225,7 @@ def _max_places(x: TensorSpec, **attrs: Any) -> Specs:
 
 def global_pool_outputs(x: TensorSpec) -> Specs:
     """Return `x [n, c, h, w] -> [n, c]`, the mean of each map."""
-    require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {show(x)}")
+    require(len(x.shape) == 4, f"pooling needs [batch, channels, h, w], not {format_shapes(x)}")
     return (TensorSpec(x.shape[:2], x.dtype),)
 
 
@@ -227,7 +234,7 @@ RESIZES = {"nearest": 0, "bilinear": 8, "bicubic": 32}  # FLOP an element: 4 or 
 
 def resize_outputs(x: TensorSpec, size: Pair, mode: str, align_corners: bool = False) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, *size]`, interpolated between centres (or corners)."""
-    require(len(x.shape) == 4, f"resizing needs [batch, channels, h, w], not {show(x)}")
+    require(len(x.shape) == 4, f"resizing needs [batch, channels, h, w], not {format_shapes(x)}")
     require(mode in RESIZES, f"resizing knows {', '.join(RESIZES)}, not {mode!r}")
     require(min(size) >= 1, f"resizing to {list(size)}")
     return (TensorSpec((*x.shape[:2], *size), x.dtype),)

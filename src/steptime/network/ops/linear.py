@@ -13,10 +13,10 @@ from steptime.network.ops.table import (
     emit_per_input,
     emit_single_op,
     example,
+    format_shapes,
     matrix_kind,
     per_element,
     require,
-    show,
     sum_to_shape,
 )
 
@@ -26,10 +26,10 @@ def linear_outputs(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Specs:
 
     A quantised `w`, of whole numbers, has what scales it behind it.
     """
-    require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {show(x, w)}")
+    require(len(w.shape) == 2 and len(x.shape) >= 2, f"linear of {format_shapes(x, w)}")
     *leading, x_width = x.shape
     width, fan_in = w.shape
-    require(x_width == fan_in, f"linear of {show(x, w)}: {x_width} != {fan_in}")
+    require(x_width == fan_in, f"linear of {format_shapes(x, w)}: {x_width} != {fan_in}")
     return (TensorSpec((*leading, width), x.dtype),)
 
 
@@ -41,7 +41,7 @@ def linear_products(x: TensorSpec, w: TensorSpec, *_: TensorSpec) -> Products:
 
 def _matrix(spec: TensorSpec, transpose: bool, fold: bool) -> tuple[int, ...]:
     shape = spec.shape
-    require(len(shape) >= 2, f"matmul needs matrices, not {show(spec)}")
+    require(len(shape) >= 2, f"matmul needs matrices, not {format_shapes(spec)}")
     if fold:
         shape = (math.prod(shape[:-1]), shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if transpose else shape
@@ -61,9 +61,9 @@ def matmul_outputs(
     """
     *left_batch, m, k = _matrix(a, transpose_a, fold)
     *right_batch, right_k, n = _matrix(b, transpose_b, fold)
-    require(k == right_k, f"matmul of {show(a, b)}: {k} != {right_k}")
+    require(k == right_k, f"matmul of {format_shapes(a, b)}: {k} != {right_k}")
     batch = broadcast_shape(tuple(left_batch), tuple(right_batch))
-    require(batch is not None, f"matmul of {show(a, b)}: batches differ")
+    require(batch is not None, f"matmul of {format_shapes(a, b)}: batches differ")
     return (TensorSpec((*(batch or ()), m, n), a.dtype),)
 
 
@@ -132,7 +132,7 @@ def _right_gradient(b: Backward) -> str:
 def bias_outputs(x: TensorSpec, b: TensorSpec, axis: int = -1) -> Specs:
     """Return `x` with `b [width]` added along `axis`."""
     fits = -len(x.shape) <= axis < len(x.shape) and b.shape == (x.shape[axis],)
-    require(fits, f"bias {show(b)} on axis {axis} of {show(x)}")
+    require(fits, f"bias {format_shapes(b)} on axis {axis} of {format_shapes(x)}")
     return (x,)
 
 
@@ -149,13 +149,16 @@ def _sum_over_positions(b: Backward) -> str:
 def reduce_sum_outputs(x: TensorSpec, axes: tuple[int, ...], shape: tuple[int, ...]) -> Specs:
     """Return `x` summed over `axes`, then seen as `shape`."""
     summed_size = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
-    require(summed_size == math.prod(shape), f"sum of {show(x)} over {axes} is not {list(shape)}")
+    require(
+        summed_size == math.prod(shape),
+        f"sum of {format_shapes(x)} over {axes} is not {list(shape)}",
+    )
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
 def expand_outputs(x: TensorSpec, shape: tuple[int, ...], scale: float = 1.0) -> Specs:
     """Return `x` repeated to `shape` and multiplied by `scale`; `x` has the leading dimensions."""
-    require(x.shape == tuple(shape)[: len(x.shape)], f"expand {show(x)} to {list(shape)}")
+    require(x.shape == tuple(shape)[: len(x.shape)], f"expand {format_shapes(x)} to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 

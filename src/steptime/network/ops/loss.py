@@ -6,12 +6,12 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     example,
+    format_shapes,
     integers,
     last_axis,
     like_first_input,
     per_element,
     require,
-    show,
 )
 
 IGNORED_LABEL = -100
@@ -19,7 +19,7 @@ IGNORED_LABEL = -100
 
 def cross_entropy_outputs(logits: TensorSpec, labels: TensorSpec) -> Specs:
     """Return `logits [..., classes], labels [...] -> []`, the mean over labels not ignored."""
-    require(labels.shape == logits.shape[:-1], f"cross-entropy of {show(logits, labels)}")
+    require(labels.shape == logits.shape[:-1], f"cross-entropy of {format_shapes(logits, labels)}")
     return (TensorSpec((), logits.dtype),)
 
 

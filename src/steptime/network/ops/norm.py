@@ -10,11 +10,11 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     example,
+    format_shapes,
     last_axis,
     like_first_input,
     per_element,
     require,
-    show,
 )
 
 STATISTICS_DTYPE = "float32"
@@ -28,10 +28,13 @@ def _statistics(x: TensorSpec, *shape: int) -> TensorSpec:
 
 def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
     """Return `x [n, c, ...], weight, bias, running mean, running variance [c] -> [n, c, ...]`."""
-    require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {show(x)}")
+    require(len(x.shape) >= 2, f"batch norm needs [batch, channels, ...], not {format_shapes(x)}")
     require(len(params) == 4, "batch norm needs weight, bias, running mean, running variance")
     for spec in params:
-        require(spec.shape == (x.shape[1],), f"batch norm of {show(x)} with {show(spec)}")
+        require(
+            spec.shape == (x.shape[1],),
+            f"batch norm of {format_shapes(x)} with {format_shapes(spec)}",
+        )
     return (x,)
 
 
@@ -42,12 +45,14 @@ def group_norm_outputs(
 
     An `instance` norm has a group for each channel, and keeps its type under autocast.
     """
-    require(len(x.shape) >= 2, f"group norm of {show(x)} with {show(weight, bias)}")
+    require(
+        len(x.shape) >= 2, f"group norm of {format_shapes(x)} with {format_shapes(weight, bias)}"
+    )
     _batch, channels, *_sizes = x.shape
     # instance norm is group norm with a group for each channel
     require(not instance or groups == channels, f"instance norm of {groups} groups")
     fits = weight.shape == bias.shape == (channels,)
-    require(fits, f"group norm of {show(x)} with {show(weight, bias)}")
+    require(fits, f"group norm of {format_shapes(x)} with {format_shapes(weight, bias)}")
     divides_channels = groups >= 1 and channels % groups == 0
     require(divides_channels, f"{channels} channels in {groups} groups")
     return (x,)
@@ -56,14 +61,14 @@ def group_norm_outputs(
 def layer_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec) -> Specs:
     """Return `x [..., width], weight, bias [width] -> [..., width]`."""
     fits = weight.shape == bias.shape == x.shape[-1:] and len(x.shape) >= 1
-    require(fits, f"layer norm of {show(x)} with {show(weight, bias)}")
+    require(fits, f"layer norm of {format_shapes(x)} with {format_shapes(weight, bias)}")
     return (x,)
 
 
 def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
     """Return `x [..., width], weight [width] -> [..., width]`."""
     fits = weight.shape == x.shape[-1:] and len(x.shape) >= 1
-    require(fits, f"RMS norm of {show(x)} with {show(weight)}")
+    require(fits, f"RMS norm of {format_shapes(x)} with {format_shapes(weight)}")
     return (x,)
 
 
@@ -72,7 +77,7 @@ def _by_three(x: TensorSpec, _: TensorSpec, weight: TensorSpec, *__: Any, **___:
     return (x, weight, weight)
 
 
-def _centred(kind: str, **columns: Any) -> GradientOp:
+def _centred_norm_gradient(kind: str, **columns: Any) -> GradientOp:
     """Return the gradient of a norm by its input, its weight and its bias."""
     source = f"derivative of {kind}: xhat 2, dw 2, db 1, g 1, sums 3, dx 4"
     reads = (Operand.INPUT, Operand.GRADIENT, Operand.SECOND_INPUT, Operand.SAVED)
@@ -90,7 +95,7 @@ KINDS = {
         example((4, 3, 5, 5), (3,), (3,), (3,), (3,), training=True),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
-        gradient_op=_centred("batch_norm", attrs=lambda b: {}),
+        gradient_op=_centred_norm_gradient("batch_norm", attrs=lambda b: {}),
     ),
     "layer_norm": _norm(
         layer_norm_outputs,
@@ -99,7 +104,7 @@ KINDS = {
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
         row=last_axis,
-        gradient_op=_centred("layer_norm"),
+        gradient_op=_centred_norm_gradient("layer_norm"),
     ),
     "group_norm": _norm(
         group_norm_outputs,
@@ -107,7 +112,7 @@ KINDS = {
         example((4, 3, 5, 5), (3,), (3,), groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
         saved=lambda x, *_, groups, **__: (_statistics(x, x.shape[0], groups),) * 2,
-        gradient_op=_centred("group_norm"),
+        gradient_op=_centred_norm_gradient("group_norm"),
         # torch's list of ops in float32 has group_norm, and not instance_norm
         autocast=lambda instance=False, **_: "" if instance else "wide",
     ),

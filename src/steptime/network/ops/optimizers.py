@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from steptime.core.graph import TensorSpec
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.network.ops.table import OpKind, Products, Specs, example, per_element
 
 MATRIX_AXES = 2
@@ -51,7 +51,7 @@ def optimizer_rows() -> Mapping[str, OptimizerRow]:
             other=row.get("other", ""),
             source=row["source"],
         )
-        for name, row in packaged("optimizers.toml").items()
+        for name, row in read_packaged_toml("optimizers.toml").items()
     }
 
 

@@ -47,7 +47,9 @@ class _Rank:
             name: op_index for op_index, op in enumerate(graph.ops) for name in op.outputs
         }
         self.last_backward_index_by_op = {
-            op.of: op_index for op_index, op in enumerate(graph.ops) if op.part == "backward"
+            op.forward_op: op_index
+            for op_index, op in enumerate(graph.ops)
+            if op.part == "backward"
         }
         self.reader_indices_by_weight: dict[str, list[int]] = {}  # by trained weight
         for op_index, op in enumerate(graph.ops):
@@ -61,7 +63,7 @@ class _Rank:
         """Return the trained weights in order of use, in buckets filled from the last row on."""
         weights_by_op: dict[str, list[str]] = {}
         for weight, update in self.update_by_weight.items():
-            weights_by_op.setdefault(update.of, []).append(weight)
+            weights_by_op.setdefault(update.forward_op, []).append(weight)
         # gradients are made from the last op back: buckets are filled in that order
         forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
         buckets: list[list[str]] = [[]]  # the last bucket first
@@ -79,7 +81,7 @@ class _Rank:
         updates = [self.update_by_weight[weight] for weight in bucket]
         # the last input of an update is the gradient
         grads = [update.inputs[-1] for update in updates]
-        forward_ops = {update.of for update in updates}
+        forward_ops = {update.forward_op for update in updates}
         backward_indices = [
             self.last_backward_index_by_op[op]
             for op in forward_ops
@@ -88,7 +90,7 @@ class _Rank:
         grad_maker_indices = [self.maker_index_by_tensor[grad] for grad in grads]
         # behind all that makes the gradients
         op_index = 1 + max([*backward_indices, *grad_maker_indices])
-        first_op = updates[0].of  # the costs of the bucket count for its first weight
+        first_op = updates[0].forward_op  # the costs of the bucket count for its first weight
         kind = "reduce_scatter"
         name = f"gradients{number}/{kind}"
         sums = self.insert_exchange(op_index, name, kind, grads, {}, "backward", first_op)
@@ -162,7 +164,7 @@ class _Rank:
         shard_names = [self.shard(weight) for weight in bucket]
         name = f"weights{number}/{part}"
         # the costs of the bucket count for its first weight
-        first_op = self.update_by_weight[bucket[0]].of
+        first_op = self.update_by_weight[bucket[0]].forward_op
         lengths = self.lengths(bucket)
         gathered = self.insert_exchange(
             op_index, name, "all_gather", shard_names, lengths, part, first_op

@@ -19,9 +19,9 @@ from steptime.network.ops.table import (
     emit_single_op,
     example,
     flip_attribute,
+    format_shapes,
     matrix_kind,
     require,
-    show,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -48,10 +48,10 @@ def attention_outputs(
         shares_keys and window >= 0,
         f"{heads} heads do not share {kv_heads} key-value heads in a window of {window}",
     )
-    require(len(q.shape) == 3, f"attention needs [batch, length, width], not {show(q)}")
+    require(len(q.shape) == 3, f"attention needs [batch, length, width], not {format_shapes(q)}")
     batch, length, width = q.shape
     require(width % heads == 0, f"width {width} in {heads} heads")
-    message = f"attention of {show(q, k, v, *extra)} in {heads} heads"
+    message = f"attention of {format_shapes(q, k, v, *extra)} in {heads} heads"
     require(len(k.shape) == len(v.shape) == 3, message)
     _, key_count, _ = k.shape
     *value_batch_and_count, value_width = v.shape
@@ -136,11 +136,11 @@ def rotary_outputs(
 
     The first `r` of the `head_width` features of each head are rotated.
     """
-    require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {show(x)}")
+    require(len(x.shape) == 3, f"rotary needs [batch, length, width], not {format_shapes(x)}")
     _, length, width = x.shape
     has_heads = head_width >= 2 and width % head_width == 0
     require(has_heads, f"rotary of width {width} in heads of {head_width}")
-    message = f"rotary of {show(x, table)}"
+    message = f"rotary of {format_shapes(x, table)}"
     require(len(table.shape) == 2, message)
     # the table has cosines, then sines, of the features that are rotated
     rows, rotated = table.shape
@@ -153,7 +153,10 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
     """Return the output rule of a layer with `gates` gates."""
 
     def outputs(x: TensorSpec, w_ih: TensorSpec, w_hh: TensorSpec, *extra: TensorSpec) -> Specs:
-        require(len(x.shape) == 3, f"a recurrent layer needs [batch, length, width], not {show(x)}")
+        require(
+            len(x.shape) == 3,
+            f"a recurrent layer needs [batch, length, width], not {format_shapes(x)}",
+        )
         batch, length, input_width = x.shape
         bias = extra[:2]
         projection = extra[2:]  # none, or one that makes the output narrower than the state
@@ -161,7 +164,7 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
         hidden = projection[0].shape[-1] if projection else width
         rows = gates * hidden
         has_matrices = w_ih.shape == (rows, input_width) and w_hh.shape == (rows, width)
-        shapes = show(x, w_ih, w_hh, *projection)
+        shapes = format_shapes(x, w_ih, w_hh, *projection)
         require(has_matrices, f"a recurrent layer of {shapes} with {gates} gates")
         has_bias = [spec.shape for spec in bias] == [(rows,), (rows,)]
         require(has_bias, f"a recurrent layer needs two bias vectors of {rows}")
@@ -169,7 +172,7 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
             is_lstm = gates == GATES["lstm"]
             has_shape = [w.shape for w in projection] == [(width, hidden)]
             is_narrower = width < hidden
-            message = f"a projection {show(*projection)} with {gates} gates"
+            message = f"a projection {format_shapes(*projection)} with {gates} gates"
             require(is_lstm and has_shape and is_narrower, message)
         return (TensorSpec((batch, length, width), x.dtype),)
 

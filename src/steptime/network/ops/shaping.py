@@ -18,12 +18,12 @@ from steptime.network.ops.table import (
     copy_kind,
     emit_single_op,
     example,
+    format_shapes,
     like_first_input,
     no_flop,
     normalize_axis,
     require,
-    resized,
-    show,
+    resize_axis,
     widest,
 )
 
@@ -32,10 +32,12 @@ def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
     place = normalize_axis(specs[0], axis, "concat ")
-    shapes_without_axis = {(len(spec.shape), resized(spec, place).shape) for spec in specs}
-    require(len(shapes_without_axis) == 1, f"concat of {show(*specs[:8])} along axis {place}")
+    shapes_without_axis = {(len(spec.shape), resize_axis(spec, place).shape) for spec in specs}
+    require(
+        len(shapes_without_axis) == 1, f"concat of {format_shapes(*specs[:8])} along axis {place}"
+    )
     total_size = sum(spec.shape[place] for spec in specs)
-    output = resized(specs[0], place, total_size)
+    output = resize_axis(specs[0], place, total_size)
     return (output._replace(dtype=widest(*specs)),)
 
 
@@ -56,7 +58,7 @@ def concat_gradient(b: Backward) -> tuple[str | None, ...]:
 
 def reshape_outputs(x: TensorSpec, shape: tuple[int, ...]) -> Specs:
     """Return `x` seen with another shape of as many elements."""
-    require(math.prod(shape) == x.size, f"reshape {show(x)} to {list(shape)}")
+    require(math.prod(shape) == x.size, f"reshape {format_shapes(x)} to {list(shape)}")
     return (TensorSpec(tuple(shape), x.dtype),)
 
 
@@ -68,7 +70,7 @@ def flatten_outputs(x: TensorSpec) -> Specs:
 
 def transpose_outputs(x: TensorSpec, order: tuple[int, ...]) -> Specs:
     """Return `x` with its axes in `order`."""
-    require(sorted(order) == list(range(len(x.shape))), f"transpose {show(x)} by {order}")
+    require(sorted(order) == list(range(len(x.shape))), f"transpose {format_shapes(x)} by {order}")
     return (TensorSpec(tuple(x.shape[i] for i in order), x.dtype),)
 
 
@@ -88,17 +90,17 @@ def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1
     place = normalize_axis(x, axis, "slice ")
     is_inside = 0 <= start < stop <= x.shape[place]
     range_text = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
-    require(is_inside and step >= 1, f"slice {range_text} of {show(x)}, axis {place}")
+    require(is_inside and step >= 1, f"slice {range_text} of {format_shapes(x)}, axis {place}")
     element_count = math.ceil((stop - start) / step)
-    return (resized(x, place, element_count),)
+    return (resize_axis(x, place, element_count),)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
     """Return `x` cut along `axis` into parts of these sizes."""
     place = normalize_axis(x, axis, "split ")
     fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[place]
-    require(fits, f"split of {show(x)} into {list(sizes)}, axis {place}")
-    return tuple(resized(x, place, size) for size in sizes)
+    require(fits, f"split of {format_shapes(x)} into {list(sizes)}, axis {place}")
+    return tuple(resize_axis(x, place, size) for size in sizes)
 
 
 def split_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -122,8 +124,8 @@ def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step:
     """Return zeros of `size` along `axis` with `grad` at every `step` from `start` on."""
     place = axis % len(grad.shape)
     last = start + (grad.shape[place] - 1) * step
-    require(last < size, f"{show(grad)} at {start} in {size}")
-    return (resized(grad, place, size),)
+    require(last < size, f"{format_shapes(grad)} at {start} in {size}")
+    return (resize_axis(grad, place, size),)
 
 
 def _view(outputs: Callable[..., Specs], gradient: Gradient, case: Example) -> OpKind:

@@ -19,10 +19,10 @@ from steptime.network.ops.table import (
     Products,
     Specs,
     example,
+    format_shapes,
     gradient_products,
     matrix_kind,
     require,
-    show,
 )
 
 CHUNKS = {"delta": 64, "sum": 256, "scan": 2048}  # tokens that Yang et al., Mamba-2 and Mamba read
@@ -60,10 +60,10 @@ def delta_outputs(
     has_share = share.shape == (*batch_and_length, heads)
     has_decay = decay.shape in (decay_by_head, decay_by_feature)
     fits = has_keys and has_values and has_share and has_decay
-    require(fits, f"a delta rule of {show(q, k, v, decay, share)} in {heads} heads")
+    require(fits, f"a delta rule of {format_shapes(q, k, v, decay, share)} in {heads} heads")
     rate_shapes = [(heads, key_width)] if rule == "scan" else []
     has_rates = [rate.shape for rate in rates] == rate_shapes
-    require(has_rates, f"rates {show(*rates)} of a rule {rule} in {heads} heads")
+    require(has_rates, f"rates {format_shapes(*rates)} of a rule {rule} in {heads} heads")
     return (v,)
 
 

@@ -334,18 +334,18 @@ def require(condition: bool, message: str) -> None:
         raise ShapeError(message)
 
 
-def show(*specs: TensorSpec) -> str:
+def format_shapes(*specs: TensorSpec) -> str:
     """Return shapes for a message: `[2, 3] and [3, 4]`."""
     return " and ".join(str(list(spec.shape)) for spec in specs)
 
 
 def normalize_axis(x: TensorSpec, axis: int, prefix: str = "") -> int:
     """Return a non-negative axis of `x`; raises `ShapeError` for an axis that it does not have."""
-    require(-len(x.shape) <= axis < len(x.shape), f"{prefix}axis {axis} of {show(x)}")
+    require(-len(x.shape) <= axis < len(x.shape), f"{prefix}axis {axis} of {format_shapes(x)}")
     return axis % len(x.shape)
 
 
-def resized(x: TensorSpec, axis: int, *sizes: int) -> TensorSpec:
+def resize_axis(x: TensorSpec, axis: int, *sizes: int) -> TensorSpec:
     """Return the spec of `x` with other sizes, or none, in place of one axis."""
     return TensorSpec((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]), x.dtype)
 

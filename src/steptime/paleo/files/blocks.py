@@ -67,7 +67,7 @@ class FileLayer:
         return value
 
     @property
-    def inner(self) -> Mapping[str, Any]:
+    def inner_layers(self) -> Mapping[str, Any]:
         """The layers of a block; raises `InputError` if it has none."""
         layers = self.key("layers")
         if not isinstance(layers, dict) or not layers:
@@ -119,7 +119,7 @@ def _collect_layers(
             # A block stands for its endpoint.
             meaning_by_name[file_layer.name] = f"{file_layer.name}/{file_layer.text('endpoint')}"
             yield from _collect_layers(
-                meaning_by_name, file_layer.inner, inner_scopes, file_layer.references
+                meaning_by_name, file_layer.inner_layers, inner_scopes, file_layer.references
             )
         elif file_layer.type == MODEL_PARALLEL:
             # Such a block has no endpoint: its layers are named one by one.
@@ -136,7 +136,7 @@ def _split_layers(
     splits = block.key("splits")
     if type(splits) is not int or not 1 <= splits <= MAX_SPLITS:
         raise block.fault(f"splits must be from 1 to {MAX_SPLITS}, not {shorten(splits)}")
-    for short_name, keys in block.inner.items():
+    for short_name, keys in block.inner_layers.items():
         file_layer = _read_head(meaning_by_name, scopes, short_name, keys, block.references)
         if file_layer.type in (BLOCK, MODEL_PARALLEL):
             raise file_layer.fault(f"a {MODEL_PARALLEL} block holds layers, not blocks")

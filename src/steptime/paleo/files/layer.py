@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.values import MAX_COUNT
-from steptime.core.windows import positions
+from steptime.core.windows import count_positions
 from steptime.formats.windows import resolve_padding
 from steptime.network.layers import image
 from steptime.network.ops.builder import Builder
@@ -121,7 +121,9 @@ class LayerBuilder:
             )
         return {"kernel": kernel, "strides": strides, "padding": padding}
 
-    def slide(self, shape: Shape, window: Mapping[str, Any]) -> tuple[Pair, Mapping[str, Any]]:
+    def slide_window(
+        self, shape: Shape, window: Mapping[str, Any]
+    ) -> tuple[Pair, Mapping[str, Any]]:
         """Return the output height and width of a sliding window, and the settings of its op.
 
         Raises:
@@ -136,7 +138,7 @@ class LayerBuilder:
             "same" if padding == "SAME" else four_sides, size, kernel, strides, dilation=(1, 1)
         )
         height, width = (
-            positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
+            count_positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
             for i in (0, 1)
         )
         if min(height, width) < 1:
@@ -173,7 +175,7 @@ class LayerBuilder:
             **window,
         )
 
-    def word(self, name: str, choices: Sequence[str]) -> str:
+    def read_choice(self, name: str, choices: Sequence[str]) -> str:
         """Return the activation or normaliser of a layer, "" for none."""
         value = self.file_layer.keys.get(name)
         if value is None:
@@ -207,9 +209,9 @@ class LayerBuilder:
 
     def finish_product(self, x: str) -> str:
         """Append the ops that follow a product: batch norm or bias, then the activation."""
-        if self.word("normalizer_fn", ("batch_norm",)):
+        if self.read_choice("normalizer_fn", ("batch_norm",)):
             x = image.batch_norm(self.b, x, f"{self.name}/batch_norm", f"{self.name}/batch_norm")
         elif self.has_bias(self.b.shape(x)[1]):
             x = self.add_bias(x)
-        activation = self.word("activation_fn", ACTIVATIONS)
+        activation = self.read_choice("activation_fn", ACTIVATIONS)
         return self.op(activation, x, suffix=f"/{activation}") if activation else x

@@ -36,7 +36,7 @@ def _build_convolution(layer: LayerBuilder) -> Built:
     if c_in not in (-1, channels):
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
     c_out, window = layer.filters_per_split(c_out), layer.window(kernel)
-    size, settings = layer.slide(layer.image, window)
+    size, settings = layer.slide_window(layer.image, window)
     weights = (*kernel, channels, c_out)
     record = layer.layer("conv", (n, *size, c_out), weights=weights, biases=c_out, **window)
     w = layer.b.weight(f"{layer.name}/w", (c_out, channels, *kernel))
@@ -61,7 +61,7 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
     outputs = (batch, *size, layer.filters_per_split(channels))
     window = layer.window(kernel)
-    back, settings = layer.slide(outputs, window)
+    back, settings = layer.slide_window(outputs, window)
     if [*back] != inner:
         raise layer.fault(
             f"its convolution leads from {list(outputs)} to {list(back)}, "
@@ -104,7 +104,7 @@ def _build_pooling(kind: str, layer: LayerBuilder) -> Built:
     """`ksize, strides, padding`; padding of an average counts as zeros, unlike TensorFlow's."""
     n, _, _, channels = layer.image
     window = layer.window(layer.image_sides("ksize"))
-    size, settings = layer.slide(layer.image, window)
+    size, settings = layer.slide_window(layer.image, window)
     record = layer.layer("pool", (n, *size, channels), **window)
     return record, layer.op(kind, layer.x[0], kernel=record.kernel, **settings)
 
@@ -200,7 +200,7 @@ def classes_last(layer: LayerBuilder, x: str) -> str:
     return layer.op("transpose", x, suffix="/transpose", order=(0, *range(2, len(shape)), 1))
 
 
-def _passing(
+def _pass_shape_on(
     layer: LayerBuilder, lower: Callable[[LayerBuilder], str] = lambda layer: layer.x[0]
 ) -> Built:
     """Pass on the first parent's shape."""
@@ -243,21 +243,22 @@ TYPES: Mapping[str, Lower] = {
     "UpSampling2D": _build_upsampling,
     "Dropout": _build_dropout,
     "Concatenate": _build_concatenation,
-    "Elementwise": partial(_passing, lower=_sum),
+    "Elementwise": partial(_pass_shape_on, lower=_sum),
     "Reshape": _build_reshaping,
     "Softmax": _build_softmax,
     "Sigmoid": lambda layer: (  # [n, 1], whatever the input: the file's rule
         (layer.layer("other", (layer.shapes[0][0], 1)), layer.op("sigmoid", layer.x[0]))
     ),
-    "ReLU": partial(_passing, lower=lambda layer: layer.op("relu", layer.x[0])),
+    "ReLU": partial(_pass_shape_on, lower=lambda layer: layer.op("relu", layer.x[0])),
     "BatchNorm": partial(
-        _passing, lower=lambda layer: image.batch_norm(layer.b, layer.x[0], layer.name, layer.name)
+        _pass_shape_on,
+        lower=lambda layer: image.batch_norm(layer.b, layer.x[0], layer.name, layer.name),
     ),
-    "Scale": partial(_passing, lower=_scale),
+    "Scale": partial(_pass_shape_on, lower=_scale),
     "LRN": partial(
-        _passing, lower=lambda layer: layer.op("local_response_norm", layer.x[0], **LRN)
+        _pass_shape_on, lower=lambda layer: layer.op("local_response_norm", layer.x[0], **LRN)
     ),
-    "Accuracy": _passing,
+    "Accuracy": _pass_shape_on,
 }
-UNKNOWN: Lower = _passing
+UNKNOWN: Lower = _pass_shape_on
 TYPES_OF_SEVERAL_PARENTS = ("Concatenate", "Elementwise", "Accuracy")  # types of one parent or more

@@ -235,7 +235,7 @@ class NetworkRankModel(RankModel):
             layers: the pieces of each stage.
             microbatches: the microbatches of a step.
         """
-        rows = self.step_model.lowered(microbatch).rows
+        rows = self.step_model.lower_step(microbatch).rows
         output_bytes = {row.name: row.output_bytes for row in rows}
         *stage_ends, _ = accumulate(layers)  # the last stage sends nothing on
         last_pieces = [self.shape.kinds[end - 1] for end in stage_ends]
@@ -283,7 +283,7 @@ class NetworkRankModel(RankModel):
             find_piece=self.find_piece,
         )
         kernels: dict[str, list[Kernel]] = {name: [] for name in self.shape.kinds}
-        for kernel in model.lowered(microbatch).kernels:
+        for kernel in model.lower_step(microbatch).kernels:
             if kernel.pass_ != "update":
                 kernels[self.find_piece(kernel.op)].append(kernel)
         forward_s = dict.fromkeys(self.shape.kinds, 0.0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.build import differentiated
+from steptime.build import differentiate
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import PASS_INDEX, Graph
@@ -175,7 +175,7 @@ def build_rank_graph(
     # gradient.
     if trains_layers and not is_full:
         methods = (*methods, "inside")
-    return differentiated(graph, optimizer, replace(tuning, methods=methods))
+    return differentiate(graph, optimizer, replace(tuning, methods=methods))
 
 
 def price_pieces(
@@ -199,7 +199,7 @@ def price_pieces(
             recomputed_rows.update(op.name for op in needed_ops)
     kernels: dict[str, list[Kernel]] = {}
     collectives: dict[str, list[PieceCollective]] = {}
-    for kernel in model.lowered().kernels:
+    for kernel in model.lower_step().kernels:
         name = piece_of(kernel.op)
         if kernel.exchange is None:
             kernels.setdefault(name, []).append(kernel)

@@ -76,7 +76,7 @@ class RankModel(RankSetup):
             plan,
             graph_dtype(self.workload_dtype, self.stack.master_weights),
             microbatch,
-            tuning.under(self.stack.tuning_rules),
+            tuning.with_methods(self.stack.tuning_rules),
             is_full,
             # Weights of inference are priced as those of training; no update of them is used.
             self.optimizer if self.is_training else "adam",

@@ -55,7 +55,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     kernels for a microbatch, and an update of 15 ms, one microbatch takes 23 ms and eight take 160.
     """
     times = model.timeline(microbatch)
-    host = model.host(model.lowered(microbatch))
+    host = model.host(model.lower_step(microbatch))
     after_kernels_s = 0.0 if host is None else host.after_kernels_s
     if microbatches == 1:
         return StepPasses(
@@ -70,7 +70,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     forward_s = sum(row.forward.value for row in times.rows)
     backward_s = sum(row.backward.value for row in times.rows)
     update_s = sum(row.update.value for row in times.rows)
-    columns = model.lowered(microbatch).columns
+    columns = model.lower_step(microbatch).columns
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
     # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
     single_step = bound_step((forward_s, backward_s, update_s), shares, host)
@@ -204,7 +204,7 @@ class KernelEnergy(NamedTuple):
 
 def kernel_energy(model: StepModel, microbatch: int) -> KernelEnergy:
     """Return the joules of a step's kernels; 0 where they are unknown."""
-    kernels = model.lowered(microbatch).kernels
+    kernels = model.lower_step(microbatch).kernels
     passes = [kernel for kernel in kernels if kernel.pass_ != "update"]
     updates = [kernel for kernel in kernels if kernel.pass_ == "update"]
     return KernelEnergy(
@@ -237,7 +237,7 @@ def step_interval(
 
 def training_kind(tuning: Tuning, has_experts: bool) -> str:
     """Return the kind of work of a step of many devices, which decides its interval."""
-    if tuning.freezes:
+    if tuning.has_frozen_weights:
         return conformal.FINE_TUNINGS
     return conformal.MIXTURE_TRAININGS if has_experts else conformal.TRAININGS
 

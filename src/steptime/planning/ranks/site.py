@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, cast
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
@@ -147,7 +147,7 @@ def default_site(device: str | Path | Device) -> SiteDefaults:
 
 @cache
 def _sites() -> Mapping[str, Any]:
-    return packaged("sites.toml")
+    return read_packaged_toml("sites.toml")
 
 
 def build_cluster(site: Site, device_count: int) -> Cluster:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import exp
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.toml_files import DATA, packaged
+from steptime.core.toml_files import DATA, read_packaged_toml
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant, constants_from_table
@@ -46,7 +46,7 @@ def _scale_host(priors: Mapping[str, Constant], host_name: str) -> Mapping[str, 
     # The stack knows no host.
     if stack_factor is None:
         return priors
-    table = packaged(f"hosts/{host_name}.toml")
+    table = read_packaged_toml(f"hosts/{host_name}.toml")
     host_factor = constants_from_table(table, host_name)["host.factor"].value
     factor = stack_factor._replace(value=stack_factor.value * host_factor)
     return {**priors, "host.factor": factor}
@@ -119,7 +119,7 @@ def _set_host(method: Method, text: str) -> Method:
     """Return a method with the host of an option's text."""
     if text not in _CHOICES:
         _calibrated_host_constants(text)  # raises for an unknown one
-    return method.tuned(host_name="" if text == ANY else text)
+    return method.with_settings(host_name="" if text == ANY else text)
 
 
 HOST = Option(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from math import sqrt
 
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware.architectures import family_of, find_family
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
@@ -31,7 +31,7 @@ def extrapolation_width(device: Device) -> float:
 
     Reasons add as squares; each figure that the device file does not say is a reason.
     """
-    if device.kind not in packaged(FILE):
+    if device.kind not in read_packaged_toml(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
     unstated_count = len(_unstated_figures(device))
     reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
@@ -46,7 +46,7 @@ def extrapolation_reasons(device: Device) -> tuple[str, ...]:
     # A calibrated device was measured itself.
     if device.calibration.intervals:
         return ()
-    measured = packaged(FILE).get(device.kind)
+    measured = read_packaged_toml(FILE).get(device.kind)
     if measured is None:
         return (f"no {device.kind} was measured",)
     reasons = []
@@ -70,7 +70,7 @@ def is_measured(form: str, device: Device) -> bool:
     """
     if device.calibration.intervals:
         return True
-    architectures = packaged(FILE).get(device.kind, {}).get("only", {}).get(form)
+    architectures = read_packaged_toml(FILE).get(device.kind, {}).get("only", {}).get(form)
     return architectures is None or _is_architecture_in(device, architectures)
 
 

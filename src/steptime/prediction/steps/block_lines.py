@@ -45,7 +45,7 @@ class BlockLines:
     counts: Floats
 
     @classmethod
-    def between(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
+    def through_batches(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
         # Sizes of both batches by part (allocated, scratch, freed), in the same order.
         first_parts = [flatten_sizes(part) for part in zip(*first, strict=True)]
@@ -150,7 +150,7 @@ def block_lines_through(
     if not has_equal_shapes:
         return None
     # The batch in the middle was not used for the lines: it shows whether they are straight.
-    lines = BlockLines.between(low_sizes, high_sizes)
+    lines = BlockLines.through_batches(low_sizes, high_sizes)
     low, middle, high = batches
     middle_share = (middle - low) / (high - low)
     interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))

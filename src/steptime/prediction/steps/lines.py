@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from steptime.core.graph import PASS_INDEX
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.network.count import sum_living_bytes
 from steptime.prediction.host import bound_step
 from steptime.prediction.kernels import Kernels, MergingPair, Numbers, kernel_numbers
@@ -115,7 +115,7 @@ class _StepAtBatch(NamedTuple):
         """Return the step of a model at a batch, without new pages."""
         allocations = model.allocations(batch)
         living_bytes = tuple(map(float, sum_living_bytes(allocations)))
-        lowered = model.lowered(batch)
+        lowered = model.lower_step(batch)
         # New pages of a CPU are no straight lines of the batch.
         kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
         key = remark_key(model.graph(batch))
@@ -183,7 +183,7 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
         step_kernels = _StepKernels(kernels, counts, merging)
         chunks.append([_price_batches(lines, step_kernels, model) for model in models])
         if has_several_chunks:  # the caller reports the progress of a single chunk
-            tell("batches", start, len(batches))
+            report_progress("batches", start, len(batches))
     chunks_by_model = zip(*chunks, strict=True)
     return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
 

@@ -93,11 +93,11 @@ class NetworkSteps:
         if self._build_graph is None:
             stack = self._setup.stack
             dtype = graph_dtype(self.workload.dtype, stack.master_weights)
-            tuning = self.workload.tuning.under(stack.tuning_rules)
+            tuning = self.workload.tuning.with_methods(stack.tuning_rules)
             self._build_graph = build_steps(replace(self.workload, dtype=dtype, tuning=tuning))
         return self._build_graph
 
-    def lowered(self, batch: int | None = None) -> Lowered:
+    def lower_step(self, batch: int | None = None) -> Lowered:
         """Return the kernels of a step."""
         size = self.find_batch(batch)
         if size not in self._lowered:
@@ -136,7 +136,7 @@ class NetworkSteps:
         return self._counted[size]
 
     def _count(self, batch: int) -> RowFlop:
-        graph, lowered = self.graph(batch), self.lowered(batch)
+        graph, lowered = self.graph(batch), self.lower_step(batch)
         names = ("", *(row.name for row in lowered.rows))
         counts: dict[str, dict[Part, float]] = {name: dict.fromkeys(PASSES, 0) for name in names}
         for name, pass_, flop in _work_by_row(graph, lowered):
@@ -151,7 +151,7 @@ class NetworkSteps:
         sizes |= training_sizes(graph, constants, dtype, stack.master_weights)
         return sizes | sizes_on_host(graph, self.workload.tuning)
 
-    def living(self, batch: int | None = None) -> list[int]:
+    def living_bytes(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
         return live_bytes(self.graph(batch), self._setup.stack, self.sizes(batch))
 
@@ -185,7 +185,7 @@ class NetworkSteps:
             if op.part == "update":
                 # By convention the last input of an update is the gradient of its weight.
                 gradient = op.inputs[-1]
-                gradients[op.of] += sizes.get(gradient, graph.tensors[gradient].size_bytes)
+                gradients[op.forward_op] += sizes.get(gradient, graph.tensors[gradient].size_bytes)
         return gradients
 
 
@@ -193,4 +193,4 @@ def _work_by_row(graph: Graph, lowered: Lowered) -> Iterable[tuple[str, Part, fl
     """Yield the row, the pass and the counted FLOP of each op, or of each kernel of a file."""
     if lowered.by_layer:
         return ((kernel.op, kernel.pass_, kernel.flop) for kernel in lowered.kernels)
-    return ((op.of or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)
+    return ((op.forward_op or op.name, op.part, op_work(graph, op)[0]) for op in graph.ops)

@@ -101,7 +101,7 @@ class StepModel:
         model._start(steps, setup)  # noqa: SLF001  # of this class
         return model
 
-    def on(self, device: str | Path | Device) -> StepModel:
+    def with_device(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device.
 
         It shares the steps of this one, but where another device has another usual stack or data
@@ -207,12 +207,12 @@ class StepModel:
     @property
     def parameters(self) -> int:
         """Trained parameters as the method counts them."""
-        return self.lowered().parameters
+        return self.lower_step().parameters
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, which the replicas exchange in a step."""
-        return self.lowered().gradient_bytes
+        return self.lower_step().gradient_bytes
 
     @property
     def gradients(self) -> Mapping[str, int]:
@@ -223,9 +223,9 @@ class StepModel:
         """Return the graph of a step on `batch` examples, the workload's own for None."""
         return self._steps.graph(batch)
 
-    def lowered(self, batch: int | None = None) -> Lowered:
+    def lower_step(self, batch: int | None = None) -> Lowered:
         """Return the kernels of a step on `batch` examples."""
-        return self._steps.lowered(batch)
+        return self._steps.lower_step(batch)
 
     def flop_by_row(self, batch: int | None = None) -> RowFlop:
         """Return the FLOP of each row by pass, by the counting convention."""
@@ -235,9 +235,9 @@ class StepModel:
         """Return the bytes of tensors and ops that the stack holds unlike the graph, by name."""
         return self._steps.sizes(batch)
 
-    def living(self, batch: int | None = None) -> list[int]:
+    def living_bytes(self, batch: int | None = None) -> list[int]:
         """Return the bytes that live before the first op of a step, and during each op."""
-        return self._steps.living(batch)
+        return self._steps.living_bytes(batch)
 
     def allocations(self, batch: int | None = None) -> list[Allocation]:
         """Return the sizes that each moment of a step allocates and frees."""
@@ -265,7 +265,7 @@ class StepModel:
 
     def prices(self, batch: int | None = None) -> Prices:
         """Return the seconds of the distinct kernels of a step, collectives among them."""
-        return self._setup.price_step(self.lowered(batch).columns)
+        return self._setup.price_step(self.lower_step(batch).columns)
 
     def host(self, lowered: Lowered) -> Host | None:
         """Return the host that issues a step, None where it plays no part."""
@@ -280,7 +280,7 @@ class StepModel:
 
     def _schedule(self, batch: int) -> Timeline:
         """Return the timeline of a step at a batch, with its widened interval and host states."""
-        lowered = self.lowered(batch)
+        lowered = self.lower_step(batch)
         times = schedule(
             lowered,
             self.prices(batch),
@@ -300,7 +300,7 @@ class StepModel:
         """
         if self.method.name != "calibrated":
             return low_s, high_s
-        is_fine_tuning = bool(self.workload.tuning.freezes)
+        is_fine_tuning = bool(self.workload.tuning.has_frozen_weights)
         kind = conformal.FINE_TUNINGS if is_fine_tuning else conformal.DEVICE_STEPS
         is_software_assumed = self.assumes and is_fine_tuning
         return conformal.widen(kind, step_s, low_s, high_s, self.device, is_software_assumed)
@@ -312,7 +312,7 @@ class StepModel:
         remarks = self.remarks(batch)
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
-        lowered, counted = self.lowered(batch), self.flop_by_row(batch)
+        lowered, counted = self.lower_step(batch), self.flop_by_row(batch)
         return Prediction(self.timeline(batch), lowered, counted, needs, fits, remarks)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
@@ -376,7 +376,7 @@ def _make_setup(
         phase=workload.phase,
         choice=choice,
         options=options,
-        method=choice.method.under(options),
+        method=choice.method.with_options(options),
         link=link,
         overlap=overlap,
         low_dtype=low_dtype or precision(workload.dtype).products,

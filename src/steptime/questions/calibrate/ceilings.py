@@ -9,7 +9,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
 from steptime.core.tables.table import Column, Printout, Table, make_facts_table
-from steptime.core.units import format_value, percent, seconds
+from steptime.core.units import format_percent, format_seconds, format_value
 from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.datasheet import GB, TFLOP
 from steptime.measure import ranks
@@ -74,7 +74,7 @@ class CeilingsAnswer(Answer, frozen=True, kw_only=True):
         ]
         rows.append(("memory bandwidth", format_value("bytes_per_s", self.memory_bytes_per_s)))
         if self.launch_s is not None:
-            rows.append(("time to issue an op", seconds(self.launch_s)))
+            rows.append(("time to issue an op", format_seconds(self.launch_s)))
         return [make_facts_table(f"{self.device} ({self.source})", "measured", rows)]
 
 
@@ -82,8 +82,8 @@ class AllReduceTime(AnswerRow, frozen=True, kw_only=True):
     """The all-reduces of one size.
 
     Attributes:
-        bytes: what each process holds.
-        all_reduce_s: their median seconds.
+        bytes: bytes that each process holds.
+        all_reduce_s: median seconds of these all-reduces.
         fit_error: predicted / measured - 1, by the ring formula with the link that was fitted.
     """
 
@@ -118,7 +118,7 @@ class MeasuredLinkAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the times of all-reduces, by size."""
-        rows = [row.to_dict() | {"off": percent(row.fit_error, "+")} for row in self.rows]
+        rows = [row.to_dict() | {"off": format_percent(row.fit_error, "+")} for row in self.rows]
         return [Table(LINK_COLUMNS, rows, f"all-reduce, {self.source}")]
 
     def printout(self) -> Printout:
@@ -218,7 +218,7 @@ def _make_link_answer(link_facts: Mapping[str, Any], path: str) -> MeasuredLinkA
     latency_us = link_facts.get("latency_us")
     latency_s = None if latency_us is None else latency_us * 1e-6
     # None: the measured times show no latency.
-    latency = "none shows" if latency_s is None else seconds(latency_s)
+    latency = "none shows" if latency_s is None else format_seconds(latency_s)
     bytes_per_s = link_facts["GB_per_s"] * GB
     bandwidth = format_value("bytes_per_s", bytes_per_s)
     points = zip(

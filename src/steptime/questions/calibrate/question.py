@@ -11,7 +11,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import check_choice
 from steptime.core.signatures.kinds import text_of
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.core.values import parse_count, parse_duration
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -44,7 +44,7 @@ class KindErrors(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         kind: the kind of op, or `all`.
-        points: their number.
+        points: number of points.
         mape: mean of |predicted / measured - 1|.
         bias: mean of ln(predicted / measured).
     """
@@ -86,7 +86,7 @@ class CalibrateAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         device: the name of the device.
-        path: its file, which also has what the constants leave over; None if none was written.
+        path: its file, which also has the residuals of the fit; None if none was written.
         date: when it was calibrated.
         source: what was fitted.
         points: number of points that were fitted.
@@ -94,15 +94,18 @@ class CalibrateAnswer(Answer, frozen=True, kw_only=True):
         constants: constants that moved from the priors, by name.
         intervals: intervals of kernels, by form.
         rows: errors of points that were left out of the fit, by kind.
-        backend: the library that ran the points here, None of rows.
-        version: its version, None of rows.
-        threads: CPU threads of the points here, None of rows.
-        driver: the driver of a GPU here, None of another device.
-        measured_points: points that were measured here, None of rows.
-        check_points: points that were kept back to check the fit, None of rows.
-        check_mape: mean of |predicted / measured - 1| of these, None without any.
-        drift: relative change of the first point, again at the end, None if it was not repeated.
-        disturbed_share: median share of the rounds that other work disturbed, None of rows.
+        backend: the library that ran the points, None if nothing was measured here.
+        version: version of this library, None if nothing was measured here.
+        threads: CPU threads of the points, None if nothing was measured here.
+        driver: the driver of the GPU, None for another device.
+        measured_points: points that were measured here, None if none were.
+        check_points: points that were left out of the fit to check it, None if nothing was measured
+            here.
+        check_mape: mean of |predicted / measured - 1| of the check points, None without any.
+        drift: relative change of the first point when it was measured again at the end, None if it
+            was not.
+        disturbed_share: median share of the rounds that other work disturbed, None if nothing was
+            measured here.
         failed: points that could not be measured.
         headline: the answer in words.
     """
@@ -165,21 +168,23 @@ def calibrate(
     of a server measured tells the constants of `serve`, whatever machine it ran on.
 
     Args:
-        of: With --from: the device whose records they are; with --serving: that of the server.
-        records: Take records, cases, or a table of steps of trainings, in place of measuring.
-        points: At most so many. Default: 60; of rows in Python all.
+        of: With --from: the device of the records; with --serving: the device of the server.
+        records: Calibrate from these records, cases or table of training steps, without measuring.
+        points: Most points to measure or fit. Default: 60; of rows in Python all.
         mapping: With --from: what the columns of a table mean.
-        dry_run: With --from and --serving: write no file.
+        dry_run: With --from or --serving: write no file.
         backend: torch, jax, onnxruntime, or one that a package adds.
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         threads: CPU threads. Default: all cores.
-        minutes: In all: 3 (default; with --only a third of one), 90s.
-        only: ceilings: the most that the machine reaches, alone; link: all-reduces among processes.
-        processes: With --only link: how many. Default: 2.
-        serving: Results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
-            GuideLLM, or a table of requests; repeatable.
-        server: With --serving: what the results do not say of the server, as tensor=2;
-            repeatable.
+        minutes: Time of the whole calibration, such as 90s. Default: 3 (minutes); with --only a
+            third of a minute.
+        only: Measure a part only: ceilings (the highest rates of this machine) or link (all-reduces
+            among processes).
+        processes: With --only link: number of processes. Default: 2.
+        serving: Fit to results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
+            GuideLLM, or to a table of requests; may be repeated.
+        server: With --serving: a setting of the server that the results lack, as tensor=2; may be
+            repeated.
         out: With --serving: the file to write. Default: serving.toml.
 
     Raises:
@@ -225,19 +230,23 @@ def calibrate(
     return _make_answer(Calibration(local_device, table["calibration"], path, usage))
 
 
-def _find_calibrated_device(of: kinds.Device | None, device: kinds.Place) -> str | Device | None:
+def _find_calibrated_device(
+    calibrated_device: kinds.Device | None, device: kinds.Place
+) -> str | Device | None:
     """Return the device that rows calibrate; None where the rows say which device they are of."""
     is_default_device = device == "cpu"
-    device_name = of if of is not None or is_default_device else device
+    device_name = (
+        calibrated_device if calibrated_device is not None or is_default_device else device
+    )
     return str(device_name) if isinstance(device_name, PathLike) else device_name
 
 
-def _name_server_device(of: kinds.Device | None) -> str | None:
+def _name_server_device(server_device: kinds.Device | None) -> str | None:
     """Return the name of the device of a server; raises `InputError` for an object."""
-    if of is None:
+    if server_device is None:
         return None
-    is_name = isinstance(of, str | PathLike)
-    return str(of) if is_name else catalog.device(of).name
+    is_name = isinstance(server_device, str | PathLike)
+    return str(server_device) if is_name else catalog.device(server_device).name
 
 
 def _measure_part(
@@ -302,13 +311,13 @@ def _describe_checks(table: Mapping[str, Any], failed: tuple[FailedPoint, ...]) 
     """Return the checks of a calibration in words, and the points that failed."""
     lines = []
     if "check_mape" in table:
-        mape = percent(table["check_mape"])
+        mape = format_percent(table["check_mape"])
         lines.append(f"of {table['check_points']} points that were kept back: {mape}")
     if "drift" in table:
-        lines.append(f"the first point, again at the end: {percent(table['drift'], '+')}")
+        lines.append(f"the first point, again at the end: {format_percent(table['drift'], '+')}")
     disturbed_share = table.get("disturbed", 0)
     if disturbed_share > MAX_DISTURBED_SHARE:
-        share = f"{percent(disturbed_share)} of the rounds"
+        share = f"{format_percent(disturbed_share)} of the rounds"
         lines.append(f"other work disturbed {share}: calibrate again when it is over")
     lines += [f"not measured: {point.point}: {point.reason}" for point in failed]
     return lines

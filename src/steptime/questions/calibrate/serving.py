@@ -16,7 +16,7 @@ from steptime.core.files import check_ending, check_writable
 from steptime.core.signatures.kinds import File, Settings, paths_of, setting_texts
 from steptime.core.tables.table import Column, Table
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.core.values import parse_pairs
 from steptime.questions.serve.options import ServeOptions
 from steptime.serving.calibration import write_calibration
@@ -45,15 +45,17 @@ class ServingRunRow(AnswerRow, frozen=True, kw_only=True):
         requests: requests that succeeded.
         failed: requests that failed, which are left out.
         measured_request_s: mean seconds of a request, as the client measured.
-        request_s: the same as predicted with the calibration.
-        request_before: predicted / measured - 1 of it with the constants of the stack.
-        request_error: the same with the calibration.
-        request_left_out: the same with the calibration of the other runs; None of a single run.
-        measured_ttft_s: mean TTFT in seconds, None where nobody measured them.
-        ttft_s: the same as predicted with the calibration.
-        ttft_before: predicted / measured - 1 of it with the constants of the stack.
-        ttft_error: the same with the calibration.
-        ttft_left_out: the same with the calibration of the other runs; None of a single run.
+        request_s: mean seconds of a request, as predicted with the calibration.
+        request_before: predicted / measured - 1 of the request, without calibration.
+        request_error: predicted / measured - 1 of the request, with the calibration.
+        request_left_out: predicted / measured - 1 of the request, calibrated on the other runs;
+            None of a single run.
+        measured_ttft_s: mean TTFT in seconds, None if it was not measured.
+        ttft_s: mean TTFT in seconds, as predicted with the calibration.
+        ttft_before: predicted / measured - 1 of the TTFT, without calibration.
+        ttft_error: predicted / measured - 1 of the TTFT, with the calibration.
+        ttft_left_out: predicted / measured - 1 of the TTFT, calibrated on the other runs; None of a
+            single run.
     """
 
     place: str
@@ -78,8 +80,8 @@ class ServingConstant(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         constant: its name.
-        stack_s: seconds of the stack.
-        constant_s: seconds of the calibration.
+        stack_s: seconds without calibration.
+        constant_s: seconds with the calibration.
     """
 
     constant: str
@@ -88,12 +90,12 @@ class ServingConstant(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
-    """What a network's steps take on the device.
+    """The factor of a network's time on a device.
 
     Attributes:
         model: the network, as the runs name it.
         device: the device.
-        factor: seconds of the device over those that are predicted.
+        factor: measured seconds of the device over predicted seconds.
     """
 
     model: str
@@ -102,7 +104,7 @@ class ServingNetworkFactor(AnswerRow, frozen=True, kw_only=True):
 
 
 class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
-    """Constants of servers, as runs of clients tell them.
+    """Constants of servers, fitted to benchmarks of them.
 
     Attributes:
         path: the file of the calibration; None if none was written.
@@ -111,9 +113,10 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         rows: the runs, each with its errors.
         constants: the constants before and after.
         networks: the factors of the networks that ran.
-        median_request_error: median of |predicted / measured - 1| of a request, of runs that were
-            left out of the fit; None of a single run.
-        median_ttft_error: the same of the TTFT.
+        median_request_error: median of |predicted / measured - 1| of a request, each run predicted
+            without its own data; None of a single run.
+        median_ttft_error: median of |predicted / measured - 1| of the TTFT, each run predicted
+            without its own data; None of a single run.
         headline: how far left-out runs are off, and how to use the file.
         notes: remarks on what was left out.
     """
@@ -135,9 +138,9 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
             {
                 "place": row.place,
                 "requests": row.requests,
-                "measured_request_s": seconds(row.measured_request_s),
-                "before": percent(row.request_before, "+"),
-                "after": percent(row.request_error, "+"),
+                "measured_request_s": format_seconds(row.measured_request_s),
+                "before": format_percent(row.request_before, "+"),
+                "after": format_percent(row.request_error, "+"),
                 "left_out": _format_error(row.request_left_out),
             }
             for row in self.rows
@@ -145,8 +148,8 @@ class ServingCalibrationAnswer(Answer, frozen=True, kw_only=True):
         constant_rows = [
             {
                 "constant": row.constant,
-                "before": seconds(row.stack_s),
-                "after": seconds(row.constant_s),
+                "before": format_seconds(row.stack_s),
+                "after": format_seconds(row.constant_s),
             }
             for row in self.constants
         ]
@@ -315,9 +318,10 @@ def _describe_fit(fit: ServingFit, path: str | None) -> list[str]:
     if calibration.request_error is not None:
         request_error = calibration.request_error
         ttft_error = calibration.ttft_error
-        line = f"a run that is left out is off by {percent(request_error)} end to end in the median"
+        error = format_percent(request_error)
+        line = f"a run that is left out is off by {error} end to end in the median"
         if ttft_error is not None:
-            line += f", and by {percent(ttft_error)} in TTFT"
+            line += f", and by {format_percent(ttft_error)} in TTFT"
         lines.append(line)
     if path is not None:
         lines.append(f"written to {path}; use it as: steptime serve ... --calibration {path}")
@@ -332,7 +336,7 @@ def _list_notes(fit: ServingFit) -> list[str]:
     for run_fit in fit.runs:
         client_run = run_fit.run.run
         if client_run.failed_count:
-            failed = counted(client_run.failed_count, "request")
+            failed = format_count(client_run.failed_count, "request")
             notes.append(f"{client_run.place}: {failed} failed and are left out")
         if client_run.ttft_s is None:
             notes.append(f"{client_run.place}: has no TTFT: times of requests alone are fitted")
@@ -340,4 +344,4 @@ def _list_notes(fit: ServingFit) -> list[str]:
 
 
 def _format_error(error: float | None) -> str:
-    return "-" if error is None else percent(error, "+")
+    return "-" if error is None else format_percent(error, "+")

@@ -7,7 +7,7 @@ from msgspec import field
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.tables.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
-from steptime.core.units import counted, first_of, format_value
+from steptime.core.units import first_of, format_count, format_value
 from steptime.hardware.prices import HOUR_S, format_offer
 from steptime.prediction.power import KWH_J
 from steptime.questions.training import describe_training
@@ -73,10 +73,11 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
         examples_per_s: throughput.
-        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
-        best_batch: the smallest power of two with 90 % of the best speed among those that fit.
+        tokens_per_s: throughput in tokens, without padding; null for a network that reads no
+            tokens.
+        best_batch: the smallest batch, a power of two, with 90 % of the best speed of all that fit.
         best_examples_per_s: throughput at the best batch.
         train_s: seconds of the whole training.
         cost_total: cost of the whole training; null without a price.
@@ -86,8 +87,8 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         is_price_verified: whether the price was read in a price list.
         energy_j: energy of the whole training; null where the power of the device is unknown.
         energy_max_j: energy of the whole training at the highest power of the device.
-        energy_note: numbers of the device that the energy lacks, or that are not verified.
-        assumed: settings that decide the step, by the option that changes them.
+        energy_note: figures of the device that are missing for the energy, or not verified.
+        assumed: settings that were not given and decide the step, by the option that changes them.
         notes: remarks on the step, or the reason why there is none.
     """
 
@@ -130,10 +131,10 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type of weights and activations; null where devices have several.
         optimizer: the optimizer.
-        tuning: what of the network is trained; null where all is.
-        examples: examples of an epoch; null of a training in tokens.
-        epochs: epochs of the training; null of a training in tokens.
-        tokens: tokens of the training; null of a training in examples.
+        tuning: the part of the network that is trained; null if all of it is.
+        examples: examples of an epoch; null for a training in tokens.
+        epochs: epochs of the training; null for a training in tokens.
+        tokens: tokens of the training; null for a training in examples.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
         rows: the training on each device; devices that it does not fit are last.
@@ -194,9 +195,10 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
         path: the page.
         row_count: number of its rows.
         model: the networks to choose from.
-        dtype: the data types; empty text for that of the network on each device.
+        dtype: the data types to choose from; empty text for the usual type of the network on each
+            device.
         device: the devices.
-        batch: the batches of a replica, and `best`, that of each device.
+        batch: the batches of a replica to choose from; `best` is the best batch of each device.
         link: the links between replicas.
         replicas: the numbers of replicas.
         headline: the number of rows and the page.
@@ -223,11 +225,11 @@ def describe_prices_and_unfit_devices(rows: Sequence[ChooseRow]) -> Iterator[str
     unverified_offers = {row.offer for row in rows if row.is_price_verified is False and row.offer}
     if unverified_offers:
         names = first_of(sorted(unverified_offers), MAX_NAMES)
-        yield f"{counted(len(unverified_offers), 'price')} not verified: {names}"
+        yield f"{format_count(len(unverified_offers), 'price')} not verified: {names}"
     for status, reason in REASON_BY_UNFIT_STATUS.items():
         devices = [row.device for row in rows if row.status == status]
         if devices:
-            yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
+            yield f"{format_count(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
 
 
 def _format_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:

@@ -8,7 +8,7 @@ from steptime.core.answer import Answer
 from steptime.core.errors import InputError, check_choice
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Column, Printout, Table
-from steptime.core.units import counted, first_of
+from steptime.core.units import first_of, format_count
 from steptime.hardware.device import Device
 from steptime.hardware.prices import HOUR_S, Offer
 from steptime.questions.fit.desktop import (
@@ -52,8 +52,8 @@ class DesktopChooseRow(DesktopFitRow, frozen=True, kw_only=True):
     """A device that runs a language model on one's own machine, and what it costs.
 
     Attributes:
-        weights: the type of the weights; of all types that of most bits that fits, and that of
-            fewest bits where none does or the memory is unknown.
+        weights: the type of the weights; with `all` the one with the most bits that fits, or the
+            one with the fewest bits if none fits or the memory is unknown.
         device: the device.
         usable_bytes: memory that a process may use of the device; null where unknown.
         cost_per_hour: price of the device for an hour; null without an offer.
@@ -78,13 +78,14 @@ class DesktopChooseAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         stack: the software.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         weights: the type of the weights, or `all`.
         context_tokens: tokens that the cache has room for.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
-        assumed: settings that decide the answer, by the option that changes them.
-        rows: the devices; those that it does not fit are last.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
+        rows: the devices; last those on which the model does not fit.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.
     """
@@ -289,11 +290,11 @@ def _list_notes(
     too_small_devices = [row.device for row in rows if row.fits is False]
     if too_small_devices:
         names = first_of(too_small_devices, MAX_NAMES)
-        notes.append(f"{counted(len(too_small_devices), 'device')} too small: {names}")
+        notes.append(f"{format_count(len(too_small_devices), 'device')} too small: {names}")
     if unsupported:
         names = first_of(unsupported, MAX_NAMES)
         stack = case.machine.stack.name
-        notes.append(f"{counted(len(unsupported), 'device')} that {stack} is not for: {names}")
+        notes.append(f"{format_count(len(unsupported), 'device')} that {stack} is not for: {names}")
     dates = sorted({row.price_date for row in rows if row.price_date})
     if dates:
         notes.append(f"prices are of a date and change: {'; '.join(dates)}")

@@ -8,9 +8,9 @@ from typing import Any
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.grids.batch_steps import BatchSteps
-from steptime.grids.batches import knee, largest_batch
+from steptime.grids.batches import find_knee, largest_batch
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill_training
 from steptime.prediction.assumed import assumed_of
@@ -94,8 +94,8 @@ class _DeviceStep:
                 step_s_by_batch[batch] = sum(times_s)
         if not step_s_by_batch:
             return None, None
-        # `knee`: the smallest batch with 90 % of the best speed.
-        best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
+        # `find_knee`: the smallest batch with 90 % of the best speed.
+        best_batch = find_knee(list(step_s_by_batch), list(step_s_by_batch.values()))
         best_step_s = step_s_by_batch[best_batch]
         examples_per_s = best_batch / best_step_s if best_step_s else None
         return best_batch, examples_per_s
@@ -133,9 +133,9 @@ def compare_devices(
         )
 
     rows = []
-    for device in watched(list(devices), "devices", PROGRESS_DEVICES):
-        device_model = model.on(device)
-        batch_steps = all_steps.under(device_model)
+    for device in track_progress(list(devices), "devices", PROGRESS_DEVICES):
+        device_model = model.with_device(device)
+        batch_steps = all_steps.for_model(device_model)
         step = _DeviceStep(
             model=device_model,
             batch_steps=batch_steps,
@@ -161,20 +161,20 @@ def map_sort_names_to_keys() -> dict[str, str]:
     return headings | keys | {word: word for word in VALUE_BY_SORT_WORD}
 
 
-def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
-    """Return rows with the least of `by` first; unknown ones last, unfit ones after.
+def sort_rows(rows: Sequence[ChooseRow], column: str) -> list[ChooseRow]:
+    """Return rows with the least of `column` first; unknown ones last, unfit ones after.
 
     Args:
         rows: the rows.
-        by: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
+        column: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
     """
-    key = map_sort_names_to_keys()[by.removeprefix("-")]
+    key = map_sort_names_to_keys()[column.removeprefix("-")]
     value_of: Callable[[ChooseRow], Any] = VALUE_BY_SORT_WORD.get(key) or attrgetter(key)
     fitting_rows = [row for row in rows if row.status == "ok"]
     unfit_rows = [row for row in rows if row.status != "ok"]
     valued_rows = [row for row in fitting_rows if value_of(row) is not None]
     unvalued_rows = [row for row in fitting_rows if value_of(row) is None]
-    valued_rows.sort(key=value_of, reverse=by.startswith("-"))
+    valued_rows.sort(key=value_of, reverse=column.startswith("-"))
     return [*valued_rows, *unvalued_rows, *unfit_rows]
 
 
@@ -242,7 +242,7 @@ def _price_row(
     if offer is not None:
         priced_training = replace(training, price=offer.price, billing=offer.billing)
     bill = bill_training(priced_training, step_s, step.batch, device_count=1)
-    kernel_columns = step.model.lowered(microbatch).columns
+    kernel_columns = step.model.lower_step(microbatch).columns
     energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
     step_count = training.examples * training.epochs / step.batch

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Unpack
 
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.files import check_ending
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, setting_texts, text_of
 from steptime.core.spelling import find_similar_names
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.core.values import (
     parse_count,
     parse_counts,
@@ -26,7 +26,7 @@ from steptime.core.values import (
 from steptime.grids.grid import Maker
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import KINDS, Device, Link
-from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, read_offers
 from steptime.questions import kinds, options
 from steptime.questions.choose.answer import (
     ChoicesPage,
@@ -101,20 +101,20 @@ def choose(
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --page several.
         device: Devices with commas, a kind (cpu, gpu, tpu, asic), or all.
-        batch: Batch size, on every device. Default: the network's.
+        batch: Examples in a step, the same on every device. Default: that of the network.
         examples: Examples of an epoch. Default: 1000000.
         epochs: Epochs. Default: 1.
         tokens: Tokens of the training of a language model, in place of examples and epochs.
-        prices: Prices of devices. Default: the shipped ones, of their dates.
-        max_price: Price of a device for an hour at most; devices without a known price are left
+        prices: A file of prices. Default: the shipped prices, each with its date.
+        max_price: Highest price of a device for an hour; devices without a known price are left
             out.
-        page: A page to choose in, an .html file: MODEL, --batch and --dtype take lists there, and
-            devices are shown in each number, over each link.
-        link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
+        page: Write an .html page to choose devices in: MODEL, --batch and --dtype take lists, and
+            each device is shown with each number of replicas, over each link.
+        link: With --page: links between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
-        sort: Devices by time, cost, energy or another column; -COLUMN: largest first.
-        top: Devices that are shown, best first.
+        sort: Sort by time, cost, energy or another column; -COLUMN puts the largest first.
+        top: Show at most N devices, best first.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Returns:
@@ -147,21 +147,21 @@ def choose(
             links=text_of(link),
             replicas=text_of(replicas or REPLICAS),
             training=training,
-            prices=offers(price_file),
+            prices=read_offers(price_file),
         )
         return _write_page(Path(page), step, request)
     options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     devices = find_devices(text_of(device), step.method)
-    all_offers = offers(price_file)
+    all_offers = read_offers(price_file)
     currency = _find_currency(all_offers)
     price_notes = []
     if max_price is not None:
         affordable = _affordable_devices(devices, cheapest(all_offers), max_price)
         price_notes = [
-            f"{counted(len(devices) - len(affordable), 'device')} left out by --max-price"
+            f"{format_count(len(devices) - len(affordable), 'device')} left out by --max-price"
         ]
         devices = affordable
-    step_model = step.on(model, batch, devices[0])
+    step_model = step.build_model(model, batch, devices[0])
     workload = step_model.workload
     if tokens is not None:
         training = training_of_tokens(tokens, workload, "--examples N")
@@ -197,7 +197,7 @@ def _choose_for_weights(
 ) -> DesktopChooseAnswer:
     """Answer for weights of one's own machine; raises `InputError`."""
     row_count = parse_count(text_of(top), "--top")
-    all_offers = offers(None if prices is None else Path(prices))
+    all_offers = read_offers(None if prices is None else Path(prices))
     _find_currency(all_offers)  # refuses several currencies
     devices = find_devices(text_of(device), step.method)
     if max_price is not None:
@@ -235,7 +235,7 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
     word = value.strip().lower()
     if word == "all" or word in KINDS:
         listed_devices = [
-            device for device in catalog.devices(note) if not device.datasheet.only_by_name
+            device for device in catalog.devices(print_note) if not device.datasheet.only_by_name
         ]
         if word in KINDS:
             return [device for device in listed_devices if device.kind == word]
@@ -326,7 +326,7 @@ def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> Choices
     return ChoicesPage(
         path=str(page),
         row_count=page_axes.row_count,
-        headline=(f"{counted(page_axes.row_count, 'row')}: {page}",),
+        headline=(f"{format_count(page_axes.row_count, 'row')}: {page}",),
         **axes,
     )
 

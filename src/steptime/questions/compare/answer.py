@@ -8,7 +8,7 @@ from steptime.analysis.comparison.verdict import screen_words
 from steptime.analysis.comparison.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import Column, LazySequence, Table
-from steptime.core.units import QUANTITIES, seconds, si
+from steptime.core.units import QUANTITIES, format_seconds, format_si
 from steptime.questions.evaluate.accuracy import Accuracy
 
 MAX_PRINTED_PAIRS = 1000  # rows that people read
@@ -51,13 +51,13 @@ class PairStep(AnswerRow, frozen=True, kw_only=True):
     """The step of a pair, or of what has no partner.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         family: family of the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel replicas.
         strategy: how replicas reduce gradients.
-        overlap: whether communication runs beside the backward pass.
+        overlap: whether communication overlaps the backward pass.
         dtype: data type of the step; None where the sides have different types.
         phase: train or infer.
         optimizer: the optimizer.
@@ -90,19 +90,19 @@ class PairRow(PairStep, frozen=True, kw_only=True):
         a: the side that b is compared with.
         b: the other side.
         quantity: the quantity that is compared.
-        level: with --by, the level of b.
-        against: with --by, the level of a.
+        level: with --by, the value of the column on side b.
+        against: with --by, the value of the column on side a.
         ratio: b / a.
         ratio_low: low end of the ratio's 95 % interval.
         ratio_high: high end of the ratio's 95 % interval.
-        verdict: verdict on b: faster, slower, same or unsure; None where a side is no sample.
+        verdict: verdict on b: faster, slower, same or unsure; None where a side has no samples.
         p_value: probability of such a ratio without a difference.
-        smallest_slowdown: of two folders: the smallest slowdown of this step that would have been
+        smallest_slowdown: for two folders: the smallest slowdown of this step that would have been
             found with 90 % power, 0.1 for 10 %; None where a side has a single run.
         interval: between-runs, or within-run where a side has a single run.
         steady: whether both sides reached a steady state; None if unknown.
         differing_options: options of the method that differ.
-        differ: all differences beside the compared one, such as "threads 1 | 2".
+        differ: all differences apart from the compared one, such as "threads 1 | 2".
         flop_per_s: speed of a measured step, by its predicted FLOP.
         peak_fraction: this speed over the device's peak.
         roof_fraction: this speed over the roofline's bound.
@@ -155,7 +155,7 @@ class LevelRow(AnswerRow, frozen=True, kw_only=True):
         faster_count: number of pairs with a faster b.
         slower_count: number of pairs with a slower b.
         equal_count: number of pairs that are certainly equal.
-        unsure_count: number of pairs that cannot be told apart.
+        unsure_count: number of pairs for which noise hides the answer.
     """
 
     level: str
@@ -196,10 +196,10 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         unpaired: steps without a partner.
         levels: with --by, the pairs of each level but the first.
         errors: errors of a as a prediction of b.
-        changes: of two folders, what became slower or faster.
-        is_judged: of two folders: whether some step that became twice as slow would have been
+        changes: for two folders: what became slower or faster.
+        is_judged: for two folders: whether some step that became twice as slow would have been
             found. False where no side has several runs, and where the hardware differs.
-        smallest_slowdown: of two folders: the smallest slowdown of one step that would have been
+        smallest_slowdown: for two folders: the smallest slowdown of one step that would have been
             found with 90 % power, 0.1 for 10 %: the median of the rows; None if unknown.
         nodes: with --by host, the nodes that are slow.
         headline: the ratios in the mean, and what changed.
@@ -277,7 +277,7 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 
 def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
-    format_number = seconds if unit == "s" else partial(si, unit=unit)
+    format_number = format_seconds if unit == "s" else partial(format_si, unit=unit)
     verdict = pair.verdict or ""
     side_a = pair.a
     side_b = pair.b

@@ -15,10 +15,10 @@ from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power, find_power
 from steptime.analysis.comparison.verdict import screen_words
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import Kind, paths_of, text_of
 from steptime.core.tables.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
-from steptime.core.units import counted, percent
+from steptime.core.units import format_count, format_percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds
 from steptime.questions.compare.answer import (
@@ -48,9 +48,9 @@ class _CompareRequest:
     """What is compared.
 
     Args:
-        folders: one folder, two folders, or with `by` any number of folders.
+        folders: one folder, two folders, or with a column any number of folders.
         platforms: two names with a comma, or None.
-        by: a column, or None.
+        column: the column of `--by`, or None.
         against: the level that the other levels face, or None.
         any_dtype: whether types may differ.
         any_content: whether the content of a network's file may differ.
@@ -61,7 +61,7 @@ class _CompareRequest:
 
     folders: Sequence[Path]
     platforms: str | None
-    by: str | None
+    column: str | None
     against: str | None
     any_dtype: bool
     any_content: bool
@@ -72,12 +72,12 @@ class _CompareRequest:
     @property
     def has_two_folders(self) -> bool:
         """Whether the second folder is compared with the first."""
-        return len(self.folders) == 2 and self.by is None
+        return len(self.folders) == 2 and self.column is None
 
     @property
     def can_pair_types(self) -> bool:
         """Whether `--any-dtype` may pair a step with one of another type."""
-        return bool(self.by or self.platforms)
+        return bool(self.column or self.platforms)
 
     @property
     def is_of_predictions(self) -> bool:
@@ -108,15 +108,17 @@ def compare(
     Args:
         folders: One: predicted beside measured. Two: the second against the first. Folders of
             records, .jsonl files of records, or files that import reads.
-        platforms: Platform B against A, in one folder.
-        by: Each level of a column against the first: host, threads, ...
-        against: With --by: the level the others face.
-        any_dtype: With --platforms or --by: pair types with other types.
-        any_content: Of two folders: pair a network of a file or of code with its other versions.
-        quantity: step_s, peak_bytes, ...
-        fail_on: Of two folders: exit with 3 on slower, faster, changed or vanished.
+        platforms: Compare platform B with platform A, in one folder.
+        by: Compare each value (level) of this column with the first: host, threads, ...
+        against: With --by: the value with which the others are compared.
+        any_dtype: With --platforms or --by: also pair steps of different data types.
+        any_content: For two folders: compare a network of a file or of code with its other
+            versions.
+        quantity: The quantity to compare: step_s, peak_bytes, ...
+        fail_on: For two folders: exit with 3 if a step is slower, faster, changed (either) or
+            vanished (not in the second); slower and changed include vanished.
         margin: Smaller changes count as none. Default: 5%.
-        mapping: For tables in place of folders: what their columns mean.
+        mapping: A file that says what columns mean; tables may then replace folders.
 
     Raises:
         InputError: for folders without records, options that do not go together, and unknown
@@ -125,7 +127,7 @@ def compare(
     request = _CompareRequest(
         folders=paths_of(folders),
         platforms=text_of(platforms),
-        by=by,
+        column=by,
         against=text_of(against),
         any_dtype=any_dtype,
         any_content=any_content,
@@ -134,24 +136,24 @@ def compare(
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
     )
     _refuse_misplaced_options(request)
-    data = load_records(request.folders, None if mapping is None else Path(mapping), note)
+    data = load_records(request.folders, None if mapping is None else Path(mapping), print_note)
     name_a, name_b, pairing = _pair_sides(request, data)
     return _make_answer(request, data, pairing, name_a, name_b)
 
 
 def _refuse_misplaced_options(request: _CompareRequest) -> None:
     """Raise `InputError` for options that do not go together."""
-    by = request.by
+    column = request.column
     platforms = request.platforms
-    if by and platforms:
+    if column and platforms:
         raise InputError("--by and --platforms: give one of them")
     # Two platforms are two sides already; so are two folders.
     max_folder_count = 1 if platforms else 2
-    if not by and len(request.folders) > max_folder_count:
+    if not column and len(request.folders) > max_folder_count:
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
-    if not (by or platforms):
+    if not (column or platforms):
         refuse({"--any-dtype": request.any_dtype}, "{} goes with --platforms A,B or --by COLUMN")
-    if not by:
+    if not column:
         refuse({"--against": request.against}, "{} goes with --by COLUMN")
     if not request.has_two_folders:
         refuse(
@@ -168,9 +170,9 @@ def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing
     """Return the names of the sides a and b, and their pairs."""
     quantity = request.quantity
     any_dtype = request.any_dtype
-    if request.by:
+    if request.column:
         pairing = pairs.by_column(
-            data, request.by, quantity, against=request.against, any_dtype=any_dtype
+            data, request.column, quantity, against=request.against, any_dtype=any_dtype
         )
         return pairing.against, ", ".join(pairing.levels), pairing
     if request.has_two_folders:
@@ -199,7 +201,7 @@ def _make_answer(
     pairing.name_groups(np.r_[pairing.columns.b, pairing.unpaired.group])
     folder_changes = watch.find_changes(pairing) if request.has_two_folders else None
     detection_power = find_power(pairing, data) if request.has_two_folders else None
-    slow_nodes = _find_slow_nodes(data) if request.by == "host" else None
+    slow_nodes = _find_slow_nodes(data) if request.column == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
     levels = tuple(map(_make_level_row, pairing.summarise_levels()))
     has_verdicts = any(pairing.columns.verdict)
@@ -212,7 +214,7 @@ def _make_answer(
     return CompareAnswer(
         a=name_a,
         b=name_b,
-        by=request.by,
+        by=request.column,
         quantity=request.quantity,
         rows=_convert_rows(pairing.rows(), PairRow),
         unpaired=unpaired,
@@ -242,7 +244,7 @@ def _describe_pairs(
     """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
     if not len(pairing):
         return []
-    if request.by:
+    if request.column:
         return _describe_levels(levels, request.quantity)
     # Two measurements have a verdict for each pair, and no error of a prediction.
     has_verdicts = any(pairing.columns.verdict)
@@ -281,7 +283,9 @@ def _find_slow_nodes(data: Data) -> HostNodes:
     nodes_analysis = analysis("nodes")
     table = nodes_analysis.answer(data)
     return HostNodes(
-        summary=table.summary, headline=tuple(nodes_analysis.says(table)), rows=tuple(table.rows)
+        summary=table.summary,
+        headline=tuple(nodes_analysis.describe(table)),
+        rows=tuple(table.rows),
     )
 
 
@@ -320,7 +324,7 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
             if count
         ]
         mean = f"b / a is {level.geometric_mean_ratio:.3g} in the geometric mean"
-        detail = "; ".join([counted(level.pairs, "pair"), *verdict_texts])
+        detail = "; ".join([format_count(level.pairs, "pair"), *verdict_texts])
         lines.append(f"{level.level}: {mean} ({detail})")
     return lines
 
@@ -333,9 +337,9 @@ def _describe_errors(errors: Accuracy, is_of_predictions: bool) -> str:
     if not is_of_predictions or median_error is None or share_within is None:
         return f"{mean} ({errors.pairs} pairs)"
     return (
-        f"median error of a against b {percent(median_error)} "
-        f"({counted(errors.pairs, 'pair')}); {mean}; "
-        f"{percent(share_within)} lie within a factor of 2"
+        f"median error of a against b {format_percent(median_error)} "
+        f"({format_count(errors.pairs, 'pair')}); {mean}; "
+        f"{format_percent(share_within)} lie within a factor of 2"
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import Table, make_facts_table
-from steptime.core.units import counted, percent, size
+from steptime.core.units import format_bytes, format_count, format_percent
 from steptime.measure.drivers import NvidiaGpu
 
 KIB = 1024
@@ -85,7 +85,7 @@ class Tool(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         name: what it is.
-        path: where it lies; null where it is not installed.
+        path: its path; null where it is not installed.
     """
 
     name: str
@@ -219,7 +219,7 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         quota_text = "" if cpu.quota is None else f", quota {cpu.quota:g}"
         allowed_text = f"{len(cpu.allowed)} allowed{quota_text}"
         yield "cores", f"{physical_text} physical, {cpu.logical} CPUs, {allowed_text}"
-        threads_text = counted(cpu.default_threads, "thread")
+        threads_text = format_count(cpu.default_threads, "thread")
         yield "platform", f"{self.platform} ({threads_text} by default)"
         cache_texts = [_describe_cache(cache) for cache in self.caches or ()]
         yield "caches", ", ".join(cache_texts) or "unknown"
@@ -241,7 +241,7 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         date = None if calibration is None else calibration.date
         load = "unknown"
         if self.load is not None:
-            load = f"{percent(self.load)} of the CPUs in the last minute"
+            load = f"{format_percent(self.load)} of the CPUs in the last minute"
         readable_meters = [meter.name for meter in self.meters if not meter.remedy]
         yield "meters", ", ".join(readable_meters) or "none"
         yield "devices", devices.folder + ("" if devices.is_writable else " (cannot be written to)")
@@ -262,11 +262,11 @@ def _describe_memory(memory: HostMemory) -> str:
     """Return the sizes of the main memory that are known: `25 GB, 22 GB usable now`."""
     texts = []
     if memory.capacity_bytes is not None:
-        texts.append(size(memory.capacity_bytes))
+        texts.append(format_bytes(memory.capacity_bytes))
     if memory.limit_bytes is not None:
-        texts.append(f"limit {size(memory.limit_bytes)}")
+        texts.append(f"limit {format_bytes(memory.limit_bytes)}")
     if memory.usable_bytes is not None:
-        texts.append(f"{size(memory.usable_bytes)} usable now")
+        texts.append(f"{format_bytes(memory.usable_bytes)} usable now")
     return ", ".join(texts) or "unknown"
 
 
@@ -276,6 +276,8 @@ def _describe_gpus(gpus: tuple[NvidiaGpu, ...] | None) -> str:
         return "no nvidia-smi here"
     texts = []
     for gpu in gpus:
-        capacity = "memory unknown" if gpu.capacity_bytes is None else size(gpu.capacity_bytes)
+        capacity = (
+            "memory unknown" if gpu.capacity_bytes is None else format_bytes(gpu.capacity_bytes)
+        )
         texts.append(f"{gpu.name}, {capacity}, driver {gpu.driver}")
     return "; ".join(texts) or "none that nvidia-smi shows"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from steptime import __version__
 from steptime.core.errors import InputError
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.hardware import catalog, device_words, item_files
 from steptime.hardware.device_calibration import DeviceCalibration
 from steptime.measure import cpus, machine
@@ -162,7 +162,7 @@ def _find_load_problems(cpu: Cpu, load: float | None) -> Iterator[str]:
     is_busy = load is not None and load > machine.BUSY_LOAD
     if load is not None and is_busy:
         yield (
-            f"this machine is busy: its load is {percent(load)} of its CPUs: "
+            f"this machine is busy: its load is {format_percent(load)} of its CPUs: "
             "wait until it is idle, or trust the minima, not the medians"
         )
     if cpu.quota is not None and cpu.quota < visible_count:

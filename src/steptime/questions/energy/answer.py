@@ -40,7 +40,7 @@ RIVAL_COLUMNS = (
 
 
 class CostSums(AnswerRow, frozen=True, kw_only=True):
-    """Latency and energy of one example; ends are null where a layer was measured itself.
+    """Latency and energy of one example; low and high ends are null for a measured layer.
 
     Attributes:
         latency_s: seconds.
@@ -66,7 +66,7 @@ class LayerEnergy(CostSums, frozen=True, kw_only=True):
         name: the op or layer.
         part: conv or fc: the part of the network that the accelerator runs.
         accelerator: the accelerator.
-        macs: multiply-adds of one example; null where the table does not say them.
+        macs: multiply-adds of one example; null where the table lacks them.
         dram_bytes: bytes of DRAM; null where the accelerator's table has none.
         dram_low_bytes: lower end of the bytes.
         dram_high_bytes: upper end of the bytes.
@@ -108,7 +108,7 @@ class OpEnergyRow(AnswerRow, frozen=True, kw_only=True):
 
 
 class EstimatedEnergy(AnswerRow, frozen=True, kw_only=True):
-    """The energy of the ops that no accelerator runs, estimated from operations; in no sum.
+    """The estimated energy of the ops that no accelerator runs; no sum includes it.
 
     Attributes:
         dtype: data type of the arithmetic.
@@ -128,7 +128,7 @@ class EstimatedEnergy(AnswerRow, frozen=True, kw_only=True):
 
 
 class DramEnergy(AnswerRow, frozen=True, kw_only=True):
-    """The energy of DRAM for the layers whose bytes are known; in no sum.
+    """The energy of DRAM for the layers whose bytes are known; no sum includes it.
 
     Attributes:
         dram_bytes: bytes of DRAM.
@@ -149,7 +149,7 @@ class DiagnosisAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         layers: the measured layers.
         averages: costs that unmeasured layers take.
-        cross: networks predicted from the others of their table.
+        cross: networks of a table, each predicted from the others.
         rivals: other platforms of the papers.
     """
 
@@ -221,7 +221,7 @@ class EnergyAnswer(Answer, frozen=True, kw_only=True):
         model: the network.
         method: the method, accelerator.
         accelerators: the accelerators.
-        process: the process that they are scaled to.
+        process: the manufacturing process to which they are scaled.
         scaling: the rule of scaling.
         sources: the papers, one per accelerator.
         conv: sums of the convolutions; null where no accelerator runs them.

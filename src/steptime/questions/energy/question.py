@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.workload import Plan, Workload
 from steptime.energy.accelerator import (
@@ -101,13 +101,16 @@ def energy(
     Args:
         network: A configuration of FODLAM (.json with net or netfile), or a network as for count.
             Default: a configuration from standard input.
-        accelerator: The chips, each for its kind of layer.
-        method: accelerator, or fodlam: as published.
-        process: The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.
-        scaling: dennard (default), constant-voltage, stillmaker-baas or none.
-        nets: Where a netfile is looked for, before its own folder.
-        dram: Show the energy of DRAM too, on a line of its own.
-        diagnose: Show cost a multiply-add, and each network from the others.
+        accelerator: The chips, each for its kind of layer: eyeriss for convolutions, eie for fully
+            connected layers.
+        method: accelerator (corrected), or fodlam (the model FODLAM as published).
+        process: Manufacturing process to which the chips are scaled: 65nm (default), 45nm-lp,
+            65nm@1.1V.
+        scaling: Rule of this scaling: dennard (default), constant-voltage, stillmaker-baas or none.
+        nets: Folder in which a netfile is searched first.
+        dram: Also show the energy of the external memory (DRAM).
+        diagnose: Show the cost of a multiply-add in each measured layer, and how well each network
+            follows from the others.
         by_op: Show every op.
 
     Raises:
@@ -128,7 +131,7 @@ def energy(
         refused_options = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
         options.refuse(refused_options, "{}: method fodlam prints only what the original does")
         for line in _describe_uncovered_and_pruned(chip_estimate, "counted as nothing"):
-            note(f"note: {line}")
+            print_note(f"note: {line}")
         return _make_fodlam_answer(chip_estimate)
     return _make_energy_answer(
         request, graph, scaled_chips, chip_estimate, diagnosis, dram=dram, by_op=by_op

@@ -7,7 +7,7 @@ class PairRatio(AnswerRow, frozen=True, kw_only=True):
     """The ratio of one pair.
 
     Attributes:
-        name: the network, with what tells it from the others.
+        name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
         ratio: b / a, for a prediction measured / predicted.
@@ -23,7 +23,7 @@ class Accuracy(AnswerRow, frozen=True, kw_only=True):
     """The errors of many pairs, a predicted from b.
 
     Attributes:
-        pairs: their number.
+        pairs: number of pairs.
         median_error: median of |a / b - 1|; None without a pair.
         geometric_mean_ratio: geometric mean of b / a; None without a pair.
         within_factor_2: share of the pairs with b / a from 0.5 to 2; None without a pair.

@@ -17,7 +17,7 @@ from steptime.calibration.plan_errors import PlanErrors, evaluate_tables
 from steptime.calibration.plan_rows import describe_missing_columns, tables_in
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.tables.table import Table, make_frame
 from steptime.core.values import parse_count
@@ -48,12 +48,12 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         path: the folder or file of the cases, "" of rows.
         method: the method.
-        by: what the groups are made by.
+        by: the columns by which cases are grouped.
         rows: errors of the method, of other methods and of published predictions.
         groups: errors of the method in each group.
         worst: the cases that the method misses by most.
-        unasked: rows for which no prediction can be asked, by cause.
-        compared_cases: cases that all methods predict, on which they are compared.
+        unasked: rows for which no prediction is possible, by cause.
+        compared_cases: number of cases that all methods predict, on which they are compared.
         headline: where a picture was drawn.
         notes: remarks that change how the answer is read.
     """
@@ -91,11 +91,11 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         path: the table, "" of several.
         method: the method.
-        by: what the groups are made by.
+        by: the columns by which cases are grouped.
         rows: errors of each quantity of each set.
-        groups: errors of their groups.
-        calibrated: errors of rows that did not calibrate their device, with `--calibrate-with`.
-        unasked: rows for which no prediction can be asked, by reason.
+        groups: errors of each quantity in groups of a set.
+        calibrated: with `--calibrate-with`: errors of the rows that were not used to calibrate.
+        unasked: rows for which no prediction is possible, by reason.
         worst: the rows that the method misses by most.
         cases: all rows that were scored.
         headline: where a picture was drawn.
@@ -128,7 +128,7 @@ class _EvaluateRequest:
     Args:
         method: a method, or a price of the user's own.
         method_name: its name.
-        group_names: what the groups are made by.
+        group_names: the columns by which cases are grouped.
         mapping: what the columns of a table mean.
         point_count: cases of each device that calibrate it, None for none.
         draw_count: draws of these cases.
@@ -173,15 +173,16 @@ def evaluate(
     Args:
         paths: A folder of records, or a .csv, .tsv, .jsonl or .json (.gz) of cases; or tables of
             steps of trainings.
-        method: A method, or FILE.py:NAME, a price (kernel, device) -> seconds.
-        calibrate_with: Calibrate each device with N of its cases; score the rest.
-        by: Groups: kind, device, family, condition, regime; of trainings model, device, block,
-            stack, dtype, devices.
+        method: A method (steptime list methods), or FILE.py:NAME, a function (kernel, device) ->
+            seconds.
+        calibrate_with: Calibrate each device with N of its cases, and score the others.
+        by: Columns of the groups: kind, device, family, condition, regime; for trainings model,
+            device, block, stack, dtype, devices.
         mapping: What the columns of a table mean.
-        draws: With --calibrate-with: draws of the N cases.
-        max_rows: With --map: score N rows of each kind on each device.
-        worst: Show the K cases with the largest errors; JSON has 5 of them without it.
-        strict: Refuse the table at the first row that cannot be asked.
+        draws: With --calibrate-with: how often N cases are drawn.
+        max_rows: With --map: score only N rows of each kind of op on each device.
+        worst: Show the K cases with the largest errors. Default in JSON: 5.
+        strict: Stop at the first row for which no prediction is possible.
         out: A picture: .png, .svg, .pdf or .html.
 
     Raises:
@@ -244,7 +245,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
     # With a list, `read_cases` adds the rows that cannot be asked; without one it raises.
     refusals: list[tuple[str, str]] | None = None if request.is_strict else []
     cases = read_cases(
-        rows, request.mapping, max_rows=request.max_rows, warn=note, refusals=refusals
+        rows, request.mapping, max_rows=request.max_rows, warn=print_note, refusals=refusals
     )
     evaluation = evaluate_cases(
         cases,
@@ -321,7 +322,7 @@ def _evaluate_trainings(
         tables,
         request.method_name,
         # A block: what of a row's training the constants of its stack were not fitted on.
-        by=request.group_names or ("block",),
+        group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,
         draws=request.draw_count,

@@ -7,10 +7,10 @@ from steptime.core.answer import AnswerRow
 
 
 class MethodErrors(ErrorFigures, frozen=True, kw_only=True):
-    """Errors of a method on all cases, or on those of a group.
+    """Errors of a method on all cases, or on the cases of a group.
 
     Attributes:
-        method: the method, and on which cases.
+        method: the method, and the cases on which it is scored.
         spread: the smallest and the largest `mape` of the draws, None without draws.
         constants: number of constants that the method has, or that a calibration moved.
         points: cases of each device that calibrated it.
@@ -47,10 +47,10 @@ class MissedOp(AnswerRow, frozen=True, kw_only=True):
         kind: the kind of op.
         pass_: forward or backward.
         sizes: sizes of its matrix products, or its bytes.
-        count: how often it stands in the case.
-        step_s: seconds of all of them.
-        compute_s: seconds of their arithmetic.
-        memory_s: seconds of their memory traffic.
+        count: how often the op runs in the case.
+        step_s: seconds of the op in the whole case.
+        compute_s: seconds of its arithmetic.
+        memory_s: seconds of its memory traffic.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class CaseErrors(AnswerRow, frozen=True, kw_only=True):
         measured_s: measured seconds.
         predicted_s: predicted seconds.
         low_s: lower end of the interval of the prediction, None without one.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         ratio: predicted / measured.
         ops: its slowest ops.
     """
@@ -95,12 +95,12 @@ class CaseErrors(AnswerRow, frozen=True, kw_only=True):
 
 
 class UnaskedRows(AnswerRow, frozen=True, kw_only=True):
-    """Rows for which no prediction can be asked.
+    """Rows for which no prediction is possible.
 
     Attributes:
         cause: why not.
-        rows: their number.
-        example: the place of one of them.
+        rows: number of rows.
+        example: the place (file and line) of one such row.
     """
 
     cause: str
@@ -114,7 +114,8 @@ class TrainingErrors(ErrorFigures, frozen=True, kw_only=True):
     Attributes:
         set: the set of rows.
         quantity: the quantity.
-        fits: share of rows of which it is rightly said whether they fit, None if none says it.
+        fits: share of rows for which the prediction says rightly whether they fit, None if no row
+            says it.
     """
 
     set: str
@@ -126,7 +127,7 @@ class SetErrors(TrainingErrors, frozen=True, kw_only=True):
     """Errors of a quantity in a whole set.
 
     Attributes:
-        row_count: rows of the set, those that cannot be asked among them.
+        row_count: rows of the set, also those without a prediction.
     """
 
     row_count: int
@@ -138,7 +139,8 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         device: the device.
-        block: what of the rows the constants of their stack were not fitted on.
+        block: what is new to the constants of their stack: unseen model, unseen device, larger
+            scale; or seen.
         stack: the software that ran the steps.
         dtype: data type.
         device_count: number of devices.
@@ -153,7 +155,7 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
 
 
 class CalibratedErrors(TrainingErrors, frozen=True, kw_only=True):
-    """Errors of the rows of a device and stack that did not calibrate it.
+    """Errors of the rows of a device and stack that were not used to calibrate it.
 
     Attributes:
         device: the device.
@@ -179,16 +181,17 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         dtype: data type.
-        stack: the software that ran the step, None if it is not said.
+        stack: the software that ran the step, None if the row does not say.
         device_count: number of devices.
-        block: what of the row the constants of its stack were not fitted on.
+        block: what is new to the constants of its stack: unseen model, unseen device, larger scale;
+            or seen.
         quantity: the quantity.
         measured: measured value.
         predicted: predicted value.
         low: lower end of the interval of the prediction, None without one.
-        high: upper end of the same.
+        high: upper end of the interval of the prediction, None without one.
         ratio: predicted / measured.
-        fits: whether it is rightly said that the plan fits, None if nothing is said.
+        fits: whether the prediction says rightly that the plan fits, None if the row does not say.
         parts: predicted seconds of the parts of a step.
     """
 
@@ -211,13 +214,13 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
 
 
 class UnaskedTrainings(AnswerRow, frozen=True, kw_only=True):
-    """Rows of a set for which no prediction can be asked.
+    """Rows of a set for which no prediction is possible.
 
     Attributes:
         set: the set.
-        rows: their number.
+        rows: number of rows.
         reason: why not.
-        first: the place of the first of them.
+        first: the place (file and line) of the first such row.
     """
 
     set: str

@@ -3,7 +3,7 @@
 from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.table import Column, Table, head_step_columns, make_facts_table
-from steptime.core.units import seconds, size
+from steptime.core.units import format_bytes, format_seconds
 from steptime.prediction.conformal import TOO_CLOSE
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.training import TrainingTime, training_rows
@@ -24,17 +24,19 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         batch: examples of a step.
-        fits: whether the step fits the device by what it is predicted to need.
-        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
+        fits: whether the step is predicted to fit.
+        verdict: yes, no, too close to call (the interval of the needed memory reaches both sides),
+            or unknown.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         examples_per_s: throughput.
-        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
+        tokens_per_s: throughput in tokens, without padding; null for a network that reads no
+            tokens.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.
         needed_low_bytes: lower end of the 80 % interval of `needed_bytes`.
-        needed_high_bytes: upper end of the same.
+        needed_high_bytes: upper end of the 80 % interval of `needed_bytes`.
     """
 
     batch: int
@@ -56,7 +58,7 @@ class Saving(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         change: the change, such as `full recompute`.
-        saves_bytes: by how much the changed step needs less.
+        saves_bytes: memory that the change saves.
         fits: whether the changed step fits; null where the memory of the device is unknown.
     """
 
@@ -75,40 +77,41 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
-        tuning: what of the network is trained; null where all is.
-        batch: examples of the step that was asked for.
-        assumed: settings that decide the answer, by the option that changes them.
-        fits: whether it fits by what it is predicted to need; null where the memory of the device
-            is unknown.
-        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
+        tuning: the part of the network that is trained; null if all of it is.
+        batch: examples of the step.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
+        fits: whether the step is predicted to fit; null where the memory of the device is unknown.
+        verdict: yes, no, too close to call (the interval of the needed memory reaches both sides),
+            or unknown.
         largest_batch: the largest batch that fits, 0 if none does; null where the memory of the
-            device is unknown, or the search ended at its cap.
-        capped_batch: the batch at the cap of the search, which fits; null where the search ended
-            before. Larger ones may fit.
+            device is unknown, and where `capped_batch` has a number.
+        capped_batch: the batch at which the search stopped though it fits, so larger ones may fit;
+            null otherwise.
         best_batch: the smallest batch with 90 % of the best speed; null if none fits.
         usable_bytes: memory that a process may use of the device; null where unknown.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.
-        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`, as far as measured runs
-            of others were from predictions.
-        needed_high_bytes: upper end of the same.
-        worst_moment: the op at which the tensors are largest.
-        parts: sizes of what is in memory at the worst moment, in bytes, by what it is.
+        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`, from the errors of
+            published runs.
+        needed_high_bytes: upper end of the 80 % interval of `needed_bytes`.
+        worst_moment: the op at which all tensors together are largest.
+        parts: bytes in memory at the worst moment, by what they hold.
         helps: changes that save memory, the largest saving first.
         weights_bytes: size of the weights at the worst moment.
         state_bytes: size of the optimizer's states.
         inputs_bytes: size of the inputs.
         gradients_bytes: size of the gradients.
-        copies_bytes: size of copies of weights in another type.
-        activations_bytes: size of what the backward pass reads again.
-        temporaries_bytes: size of what one op makes and drops.
+        copies_bytes: size of copies of weights in another type (mixed precision).
+        activations_bytes: size of the saved activations, which the backward pass reads.
+        temporaries_bytes: size of tensors that live within an op or two.
         blocks_bytes: memory that the allocator holds beyond tensors; null where unknown.
         workspace_bytes: memory of the library of matrix products; null where unknown.
         context_bytes: memory of driver and kernels; null where unknown.
-        rows: the step at batches of powers of two up to the largest, and at the one asked for.
-        would_fit: of a step that does not fit, commands of changed ones that do, the cheapest
+        rows: the step at powers of two up to the largest batch, and at the given batch.
+        would_fit: for a step that does not fit: commands of changed steps that fit, the cheapest
             first.
-        training: the time and the cost of so many tokens; null without `--tokens`.
+        training: time and cost of a training on `--tokens`; null without it.
         notes: remarks that change how the answer is read.
     """
 
@@ -157,7 +160,9 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         """Return the answer as a table, and batches as another."""
         step_words = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         title = f"{', '.join(filter(None, step_words))} on {self.device} ({self.method})"
-        parts = ", ".join(f"{name} {size(part_bytes)}" for name, part_bytes in self.parts.items())
+        parts = ", ".join(
+            f"{name} {format_bytes(part_bytes)}" for name, part_bytes in self.parts.items()
+        )
         savings = _describe_savings(self)
         savings_rows = [("  what helps", savings)] if savings else []
         command_rows = [("", command) for command in self.would_fit]
@@ -185,7 +190,7 @@ def _describe_best_batch(answer: FitAnswer) -> str | None:
     if answer.best_batch is None:
         return None
     step_s_by_batch = {row.batch: row.step_s for row in answer.rows}
-    step = seconds(step_s_by_batch[answer.best_batch])
+    step = format_seconds(step_s_by_batch[answer.best_batch])
     return f"{answer.best_batch:,}, a step of {step}"
 
 
@@ -196,14 +201,16 @@ def _describe_verdict(answer: FitAnswer) -> str:
     """
     needed_bytes = answer.needed_bytes
     usable_bytes = answer.usable_bytes
-    capacity = "" if usable_bytes is None else f" of {size(usable_bytes)}"
+    capacity = "" if usable_bytes is None else f" of {format_bytes(usable_bytes)}"
     remark = ""
     if answer.verdict == "no":
         # A verdict of "no" needs a known capacity.
-        remark = f", out of memory by {size(needed_bytes - (usable_bytes or 0))}"
+        remark = f", out of memory by {format_bytes(needed_bytes - (usable_bytes or 0))}"
     elif answer.verdict == TOO_CLOSE:
-        remark = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needed_bytes)}{capacity}{remark}"
+        low, high = format_bytes(answer.needed_low_bytes), format_bytes(answer.needed_high_bytes)
+        remark = f" ({low} to {high})"
+    needs = f"batch {answer.batch} needs {format_bytes(needed_bytes)}"
+    return f"{answer.verdict}: {needs}{capacity}{remark}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
@@ -213,7 +220,9 @@ def _describe_savings(answer: FitAnswer) -> str:
         return ""
     smallest_bytes = SMALLEST_SAVING * answer.needed_bytes
     savings = (saving for saving in answer.helps if saving.saves_bytes >= smallest_bytes)
-    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in savings)
+    return "; ".join(
+        f"{saving.change} saves {format_bytes(saving.saves_bytes)}" for saving in savings
+    )
 
 
 def _describe_batch(answer: FitAnswer, row: FitRow) -> str:

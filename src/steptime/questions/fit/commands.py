@@ -9,7 +9,7 @@ from steptime.core.signatures.kinds import setting_texts
 from steptime.core.workload import FULL_TRAINING, changed_settings
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.hardware.prices import cheapest, offers
+from steptime.hardware.prices import cheapest, read_offers
 from steptime.network.recompute import find_repeated_ops
 from steptime.planning.answer import fits, time_request
 from steptime.planning.ranks.site import Site, find_node_link
@@ -72,7 +72,7 @@ def list_fitting_commands(
         ]
     commands = []
     for changed_step, changed_batch in candidates:
-        model_of_candidate = changed_step.on(name, changed_batch, device)
+        model_of_candidate = changed_step.build_model(name, changed_batch, device)
         if model_of_candidate.needs().fit(device):
             commands.append(_format_command(name, device.name, changed_step, changed_batch))
     if can_recompute:
@@ -157,7 +157,7 @@ def _with_stack(step: StepOptions, stack: str) -> StepOptions:
 
 def _find_cheapest_card(base_model: StepModel) -> Device | None:
     """Return the card with the lowest price in USD that runs a step, None without any."""
-    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
+    offers_usd = cheapest(offer for offer in read_offers() if offer.currency == "USD")
     for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
         card = catalog.device(offer.device)
         if card.datasheet.usable_bytes is not None and _runs_on(base_model, card):
@@ -167,7 +167,7 @@ def _find_cheapest_card(base_model: StepModel) -> Device | None:
 
 def _runs_on(base_model: StepModel, card: Device) -> bool:
     """Return whether a step fits another card that has all that its options ask for."""
-    model = base_model.on(card)
+    model = base_model.with_device(card)
     try:
         _ = model.effective_device  # raises for a card without TF32 under --tf32 on
     except InputError:

@@ -7,7 +7,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Column, Printout, Table
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.step_options import StepOptions
 from steptime.serving.desktop.request import (
@@ -60,19 +60,19 @@ class DesktopFitRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         weights: the type.
-        bits_per_weight: bits of a weight in the mean.
+        bits_per_weight: mean bits of a weight.
         file_bytes: size of the file of the weights.
         needed_bytes: memory that the device needs.
         fits: whether it fits; null where the memory of the device is unknown.
-        verdict: the same in a word: yes, no, or unknown.
+        verdict: yes, no, or unknown.
         longest_context: tokens of the longest context that fits, 0 if none does; null where the
             memory is unknown.
-        tokens_per_s_per_user: tokens that are made a second.
-        tokens_per_s_low: lower end of the 80 % interval of the same.
-        tokens_per_s_high: upper end of the same.
-        prefill_tokens_per_s: tokens of a prompt that are read a second.
-        prefill_low_tokens_per_s: lower end of the 80 % interval of the same.
-        prefill_high_tokens_per_s: upper end of the same.
+        tokens_per_s_per_user: output tokens a second.
+        tokens_per_s_low: lower end of the 80 % interval of `tokens_per_s_per_user`.
+        tokens_per_s_high: upper end of the 80 % interval of `tokens_per_s_per_user`.
+        prefill_tokens_per_s: prompt tokens that are read a second.
+        prefill_low_tokens_per_s: lower end of the 80 % interval of `prefill_tokens_per_s`.
+        prefill_high_tokens_per_s: upper end of the 80 % interval of `prefill_tokens_per_s`.
     """
 
     weights: str
@@ -97,15 +97,16 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         stack: the software.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         context_tokens: tokens that the cache has room for.
-        assumed: settings that decide the answer, by the option that changes them.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         usable_bytes: memory that a process may use of the device; null where unknown.
-        fits: whether the weights that were asked for fit, of several whether one does; null where
-            the memory is unknown.
-        best_weights: the type of most bits that fits; null if none does, or where the memory is
+        fits: whether the weights fit (of several types: whether one does); null where the memory is
             unknown.
-        rows: the types, that of most bits first.
+        best_weights: the type with the most bits that fits; null if none does, or where the memory
+            is unknown.
+        rows: the types, the one with the most bits first.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.
     """
@@ -125,7 +126,7 @@ class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the types as a table."""
-        capacity = f" of {size(self.usable_bytes)}" if self.usable_bytes else ""
+        capacity = f" of {format_bytes(self.usable_bytes)}" if self.usable_bytes else ""
         question = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
         title = "\n".join([*self.headline, f"{question} ({self.stack})"])
         assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
@@ -291,7 +292,7 @@ def _describe_best_weights(
         return ["the memory of the device is unknown"]
     if best_row is None:
         smallest_row = rows[-1]
-        lack = size(smallest_row.needed_bytes - usable_bytes)
+        lack = format_bytes(smallest_row.needed_bytes - usable_bytes)
         return [f"none fits: {smallest_row.weights} is out of memory by {lack}"]
     speed = f"{best_row.tokens_per_s_per_user:,.0f} tokens/s"
     if has_max_context:

@@ -20,7 +20,7 @@ class MemorySaving(NamedTuple):
 
     Args:
         change: the change, such as `full recompute`.
-        saves_bytes: by how much the changed step needs less.
+        saves_bytes: memory that the change saves.
         fits: whether the changed step fits the device; None where its memory is unknown.
     """
 

@@ -6,8 +6,15 @@ from typing import Annotated, Any, Unpack
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import Kind, text_of
-from steptime.core.units import percent
-from steptime.grids.batches import KNEE, MAX_BATCH, doubling, growth_for, knee, largest_batch
+from steptime.core.units import format_percent
+from steptime.grids.batches import (
+    KNEE,
+    MAX_BATCH,
+    find_knee,
+    growth_for,
+    largest_batch,
+    list_doubling_batches,
+)
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.conformal import judge_memory
@@ -49,14 +56,15 @@ def fit(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); a training command or recipe of another tool.
-        device: A device (steptime list devices), FILE.toml or local.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
-        tokens: Tokens of a training of a language model: shows time and cost.
-        prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
-        from_: A training command or recipe of another tool, which names no model.
-        emit: Print the step as a command or recipe: axolotl, trl, deepspeed, accelerate, megatron.
-        max_context: Say first the longest context that fits (with --weights of GGUF, or --stack
-            vllm, sglang).
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
+        tokens: Tokens of a whole training of a language model: shows its time and cost.
+        prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
+        from_: A training command or recipe of another tool that names no model; MODEL names it.
+        emit: Print the step as a command or recipe of a tool: axolotl, trl, deepspeed, accelerate,
+            megatron.
+        max_context: Begin with the longest context that fits (for GGUF --weights, or --stack vllm
+            or sglang).
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
@@ -64,7 +72,14 @@ def fit(
     """
     launched = read_launched("fit", model, from_)
     if launched is not None:
-        options = {"batch": batch, "tokens": tokens, "prices": prices, "emit": emit, **step_options}
+        options = {
+            "batch": batch,
+            "tokens": tokens,
+            "prices": prices,
+            "emit": emit,
+            "max_context": max_context,
+            **step_options,
+        }
         return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     if is_desktop_fit(model, step):
@@ -76,7 +91,7 @@ def fit(
             "fit: --max-context goes with weights of GGUF or the stack of a server; "
             "nearest: --stack vllm"
         )
-    step_model = step.on(model, batch, text_of(device))
+    step_model = step.build_model(model, batch, text_of(device))
     times = step_model.predict().times
     step_interval = (times.step_s, times.low_s, times.high_s)
     workload = step_model.workload
@@ -104,7 +119,7 @@ def _answer_step(
     does_none_fit = largest_fitting_batch == 0
     # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
     last_batch = largest_fitting_batch or workload.batch_per_replica
-    doubled_batches = [] if does_none_fit else doubling(last_batch, batch_growth)
+    doubled_batches = [] if does_none_fit else list_doubling_batches(last_batch, batch_growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
@@ -205,7 +220,7 @@ def _find_best_batch(rows: Sequence[FitRow]) -> int | None:
     """Return the smallest batch with 90 % of the best speed, None without any."""
     if not rows:
         return None
-    return knee([row.batch for row in rows], [row.step_s for row in rows])
+    return find_knee([row.batch for row in rows], [row.step_s for row in rows])
 
 
 def _list_notes(
@@ -223,7 +238,7 @@ def _list_notes(
     elif largest_fitting_batch >= MAX_BATCH:
         notes.append(f"batch {largest_fitting_batch:,} fits, and no larger one was tried")
     if best_batch is not None:
-        notes.append(f"best batch: the smallest with {percent(KNEE)} of the best speed")
+        notes.append(f"best batch: the smallest with {format_percent(KNEE)} of the best speed")
     return notes
 
 

@@ -15,9 +15,9 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
     """Base of answers to questions that take a launch command or recipe.
 
     Attributes:
-        understood: what the launch command or recipe says, with the tool's documented defaults;
-            null without one.
-        not_used: its options that decide nothing here, as written.
+        understood: settings read from a launch command or recipe, with the tool's documented
+            defaults; null without one.
+        not_used: options of the launch command or recipe that decide nothing here.
         emitted: the command or recipe of another tool that `--emit` asks for; null without it.
     """
 

@@ -7,7 +7,7 @@ from math import ceil
 
 from steptime.core.adapters import ADAPTERS
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.core.workload import LORA, Tuning
 from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
@@ -38,7 +38,7 @@ def find_hub_id(model: str) -> str:
     name = model.partition(":")[0]
     if "/" in name:
         return name
-    ids = packaged("hub_ids.toml")
+    ids = read_packaged_toml("hub_ids.toml")
     if name not in ids:
         raise InputError(f"--emit: no id on the Hugging Face Hub is known for {name}")
     return str(ids[name])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.launch.job import LaunchJob
-from steptime.network.families import find_network_name, names
+from steptime.network.families import find_network_name, list_names
 
 MIN_NAME_WORDS = 2  # of a shortened name; the first word alone comes last
 
@@ -49,7 +49,7 @@ def find_network(model: str, folder: Path) -> str | None:
     weights_file = folder / model
     if model.endswith(".gguf") and weights_file.is_file():
         return str(weights_file)
-    networks = set(names())
+    networks = set(list_names())
     for shortened_name in _list_shortened_names(model):
         network = find_network_name(shortened_name)
         if network in networks:

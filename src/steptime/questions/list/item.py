@@ -13,7 +13,7 @@ from steptime.hardware import catalog, device_words
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device, Link
 from steptime.hardware.device_file import DETAILS
-from steptime.network.families import family, names
+from steptime.network.families import family, list_names
 from steptime.network.families.family import Family
 from steptime.questions.list.topics import Scalar
 
@@ -51,16 +51,16 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
         peak_w: power limit.
         multiprocessors: multiprocessors; compute units of AMD.
         arrays: systolic arrays.
-        array_side: rows of PEs of a systolic array.
+        array_side: rows of a systolic array.
         cores: cores of a CPU.
         l2_bytes: size of its L2 cache.
         process_nm: process of its chip.
         maker: its maker.
         architecture: its architecture.
         memory_type: its kind of memory.
-        only_by_name: true for figures of a paper, which no other word stands for.
+        only_by_name: true for a device of a paper's figures, which only its full name selects.
         products: names that a driver reports.
-        details: what else its file says, units in the names.
+        details: what else its file says; units are in the names.
         measured: values that a calibration measured.
         calibration: what calibrate wrote.
         constants: constants of the model of calibrated times.
@@ -202,12 +202,12 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
         return _make_device_answer(catalog.device(name, method))
     if catalog.LINKS.find(lower_name):
         return _make_link_answer(catalog.link(name))
-    if name in names():
+    if name in list_names():
         return _make_network_answer(family(name))
     if has_device_words:
         return _make_device_answer(catalog.device(name))
     devices = [*catalog.device_names(), *device_words.aliases()]
-    candidates = (*topics, *devices, *catalog.link_names(), *names())
+    candidates = (*topics, *devices, *catalog.link_names(), *list_names())
     has_similar_name = bool(find_similar_names(name, candidates))
     # All names are too many to suggest: without a similar one, name the topics.
     raise unknown("name", name, candidates if has_similar_name else topics)

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column
-from steptime.hardware.prices import offers
+from steptime.hardware.prices import read_offers
 from steptime.questions.list.topics import TopicAnswer
 
 
@@ -63,5 +63,5 @@ def read_prices() -> tuple[PriceRow, ...]:
             is_price_verified=offer.verified,
             source=offer.source,
         )
-        for offer in sorted(offers(), key=lambda offer: (offer.device, offer.price))
+        for offer in sorted(read_offers(), key=lambda offer: (offer.device, offer.price))
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 from steptime.core import registry
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import check_choice, unknown
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind
 from steptime.core.spelling import plain_name
 from steptime.core.units import QUANTITIES
@@ -77,7 +77,7 @@ def list_(
             questions; or the name of one device, link or model, or a device's FILE.toml, to see
             each of its numbers and their source.
         only: Only what has this in its name, or in a short name.
-        sources: Show where the numbers come from, too.
+        sources: Also show where the numbers come from.
 
     Raises:
         InputError: for an unknown topic or name, and where no name has the text.
@@ -117,7 +117,7 @@ def _has_name_with_text(row: AnswerRow, text: str) -> bool:
 
 
 def _read_models() -> tuple[ModelRow, ...]:
-    from steptime.network.families import family, names
+    from steptime.network.families import family, list_names
 
     return tuple(
         ModelRow(
@@ -128,7 +128,7 @@ def _read_models() -> tuple[ModelRow, ...]:
             },
             source=family(name).source,
         )
-        for name in names()
+        for name in list_names()
     )
 
 
@@ -155,7 +155,7 @@ def _read_devices() -> tuple[DeviceRow, ...]:
             aliases=tuple(aliases_by_device.get(device.name, ())),
             source=device.datasheet.source,
         )
-        for device in catalog.devices(note)
+        for device in catalog.devices(print_note)
     )
 
 
@@ -175,7 +175,7 @@ def _read_links() -> tuple[LinkRow, ...]:
 def _read_methods() -> tuple[MethodRow, ...]:
     from steptime.prediction import METHODS, cost_model
 
-    target_by_name = {**METHODS, **registry.added("methods")}  # `module:attribute`
+    target_by_name = {**METHODS, **registry.extension_rows("methods")}  # `module:attribute`
     rows = []
     for name, target in target_by_name.items():
         module_name = target.partition(":")[0]
@@ -231,7 +231,7 @@ def _read_questions() -> tuple[ListedQuestion, ...]:
         ListedQuestion(
             name=name,
             panel=row.panel,
-            description=registry.about(row.answer),
+            description=registry.describe_target(row.answer),
             schema=api.schema(name),
         )
         for name, row in api.QUESTIONS.items()

@@ -8,7 +8,7 @@ from steptime.core.answer import AnswerRow
 from steptime.core.tables.table import Column
 from steptime.core.tables.table import Row as TableRow
 from steptime.hardware import catalog
-from steptime.hardware.constants import uses
+from steptime.hardware.constants import stack_uses
 from steptime.hardware.stack import Stack
 from steptime.questions.list.topics import TopicAnswer
 
@@ -51,7 +51,7 @@ class ConstantRow(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         name: its full name, units in it.
         value: its value.
-        spread: natural logarithm of its usual factor of error.
+        spread: natural logarithm of the factor by which it usually errs.
         fitted_on: the rows that it was fitted on; "" for none.
         reason: why it has this value, where no rows were fitted.
     """
@@ -68,22 +68,22 @@ class StackRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         name: its name.
-        source: what it is and where it is known from.
+        source: what it is, and the source of its description.
         backend: the backend that measures it; "" for none.
         is_compiled: whether the backend compiles.
-        trains: whether it trains; else it runs inference alone.
+        trains: whether it trains; else it only runs inference.
         since: the month of its state; "" for none.
-        base: the stack that it is like in all that its file does not say; "" for none.
-        fuses: units whose kernels take pointwise ops in: vector, matrix.
-        joins: kinds that run inside the kernel before them.
-        executions: kinds that run otherwise than as one kernel.
+        base: the stack that it equals in all that its file does not say; "" for none.
+        fuses: units whose kernels also run the elementwise ops that follow: vector, matrix.
+        joins: kinds of ops that run inside the kernel before them.
+        executions: kinds of ops that do not run as one kernel.
         constants: its constants.
         channels_last: whether images are laid out with their channels last.
         conv_tf32: whether convolutions in float32 run as TF32.
         matmul_tf32: whether other products in float32 run as TF32.
         pads: whether rows of 16-bit products are padded to 16 bytes.
         master_weights: whether mixed precision keeps float32 weights in the optimizer.
-        tunes: how it runs a fine-tuning.
+        tunes: how it fine-tunes.
     """
 
     name: str
@@ -134,7 +134,6 @@ def _read_stack(stack: Stack) -> StackRow:
     return StackRow(
         **copied_fields,
         is_compiled=stack.compile,
-        base=stack.like,
         joins=tuple(
             JoinRow(kind=kind, producers=producers) for kind, producers in stack.joins.items()
         ),
@@ -163,6 +162,6 @@ def _read_constants(stack: Stack) -> list[ConstantRow]:
             reason=constant.why,
         )
         # A use, such as training or serving, is a field of the stack with a table of constants.
-        for use in uses()
+        for use in stack_uses()
         for name, constant in getattr(stack, use).items()
     ]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import Column, Table
 from steptime.core.tables.table import Row as TableRow
-from steptime.core.units import format_value, seconds, si
+from steptime.core.units import format_seconds, format_si, format_value
 
 MAX_PARAMETERS = 8
 """Hyperparameters of a model in the list, which fit a line or two."""
@@ -97,8 +97,8 @@ class DeviceRow(AnswerRow, frozen=True, kw_only=True):
         clock_hz: clock of its cores, boosted.
         idle_w: power at idle.
         peak_w: power limit.
-        only_by_name: true for figures of a paper, which no other word stands for.
-        details: what else its file says, units in the names.
+        only_by_name: true for a device of a paper's figures, which only its full name selects.
+        details: what else its file says; units are in the names.
         aliases: its short names.
         source: where its figures come from.
     """
@@ -316,7 +316,7 @@ class AcceleratorRow(AnswerRow, frozen=True, kw_only=True):
         area_mm2: its area.
         power_w: its power.
         networks: the networks that were measured layer by layer.
-        published: numbers that stand alone.
+        published: numbers of the whole chip.
         source: the paper.
     """
 
@@ -359,12 +359,12 @@ PJ_PER_J = 1e12
 def _describe_figure(figure: FigureRow) -> str:
     """Return the number of a paper in the unit of its quantity: `102 Gop/s`."""
     if figure.quantity in FIGURE_UNITS:
-        return si(figure.value, FIGURE_UNITS[figure.quantity])
+        return format_si(figure.value, FIGURE_UNITS[figure.quantity])
     if figure.quantity in FIGURE_NOUNS:
         return f"{figure.value:,.6g} {FIGURE_NOUNS[figure.quantity]}"
     if figure.quantity == "j_per_op":
         return f"{figure.value * PJ_PER_J:.4g} pJ/op"
-    return seconds(figure.value)  # a latency
+    return format_seconds(figure.value)  # a latency
 
 
 class ListedQuestion(AnswerRow, frozen=True, kw_only=True):

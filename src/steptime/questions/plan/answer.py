@@ -17,9 +17,9 @@ class JoinedLevel(AnswerRow, frozen=True, kw_only=True):
     """A level of how devices are joined.
 
     Attributes:
-        size: parts that the link joins: devices of a node, or nodes.
+        size: number of parts that the link joins: devices of a node, or nodes.
         link: the link.
-        links: links of each part to the others.
+        links: links from each part to the others.
     """
 
     size: int
@@ -32,25 +32,26 @@ class SplitFields(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         data: replicas.
-        tensor: devices that share each product.
+        tensor: devices that split each matrix product (tensor parallelism).
         pipeline: stages of the pipeline.
-        expert: devices that share the experts.
-        sequence: whether tensor-parallel devices share what lies between products.
-        context: devices that share a sequence.
+        expert: devices that divide the experts (expert parallelism).
+        sequence: whether tensor-parallel devices also split the ops between matrix products.
+        context: devices that split each sequence (context parallelism).
         microbatches: microbatches of a replica in a step.
         schedule: the schedule of the pipeline.
-        zero: what replicas share: 0 nothing, 1 states, 2 gradients too, 3 weights too.
-        recompute: what is computed again: none, selective or full.
-        offload: what lies on the host: none, optimizer, activations or both.
-        virtual: stages of a device.
-        shard: replicas that share states, gradients and weights; 0 is all.
-        recompute_layers: layers of each stage that compute again; 0 is all.
-        stages: layers of each stage; empty where they are shared out evenly.
-        context_method: how devices of a sequence see each other's keys and values.
-        expert_tensor: 1 where tensor-parallel devices have whole experts, else 0.
-        imbalance: tokens of the busiest device of the experts over the mean.
-        expert_overlap: whether tokens are sent beside another microbatch's products.
-        order: how groups lie, from the inside out.
+        zero: ZeRO level, what replicas divide: 0 nothing, 1 optimizer state, 2 also gradients, 3
+            also weights.
+        recompute: what the backward pass recomputes: none, selective or full.
+        offload: what is kept in the host's memory: none, optimizer, activations or both.
+        virtual: virtual pipeline stages of a device.
+        shard: replicas among which ZeRO divides; 0 means all.
+        recompute_layers: layers of each stage that are recomputed; 0 means all.
+        stages: layers of each stage; empty where they are divided evenly.
+        context_method: how context-parallel devices get the keys and values of all.
+        expert_tensor: 1 if each tensor-parallel device has whole experts, else 0.
+        imbalance: tokens of the busiest expert-parallel device over the mean.
+        expert_overlap: whether tokens are sent to experts while another microbatch computes.
+        order: nesting of parallel groups, innermost first.
     """
 
     data: int
@@ -80,10 +81,10 @@ class PlanParts(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         compute_s: seconds of kernels.
-        recompute_s: seconds of kernels that compute activations again.
-        exposed_communication_s: seconds in which it waits for collectives.
-        host_s: seconds in which it waits for the host that launches kernels.
-        bubble_s: seconds in which it waits for other stages of the pipeline.
+        recompute_s: seconds of kernels that recompute activations.
+        exposed_communication_s: seconds in which the device waits for collectives.
+        host_s: seconds in which the device waits for the host that launches kernels.
+        bubble_s: seconds in which the device waits for other stages of the pipeline.
         update_s: seconds of the optimizer.
         outside_layers_s: seconds outside of the layers.
     """
@@ -105,13 +106,16 @@ class MemoryParts(AnswerRow, frozen=True, kw_only=True):
         gradients_bytes: size of the gradients.
         states_bytes: size of the optimizer's states.
         activations_bytes: size of the activations of all microbatches in flight.
-        gathered_bytes: size of layers of weights that are gathered from other devices.
+        gathered_bytes: size of the weights that are gathered from other devices, a layer or two at
+            a time.
         logits_bytes: size of logits and loss.
         buffers_bytes: size of the buffers of collectives.
         context_bytes: memory of driver and libraries.
         inputs_bytes: size of the inputs, of networks that are no language models.
-        temporaries_bytes: size of what an op makes and drops, of the same networks.
-        blocks_bytes: memory that the allocator holds beyond tensors, of the same networks.
+        temporaries_bytes: size of tensors that live within an op or two, of networks that are no
+            language models.
+        blocks_bytes: memory that the allocator holds beyond tensors, of networks that are no
+            language models.
     """
 
     weights_bytes: float
@@ -131,7 +135,7 @@ class StageMemory(MemoryParts, frozen=True, kw_only=True):
     """The memory of a device of the pipeline.
 
     Attributes:
-        stage: the device's place in the pipeline.
+        stage: the pipeline stage of the device.
         layers: layers of the device.
         needed_bytes: memory that it needs.
     """
@@ -147,11 +151,11 @@ class PlanMemory(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         needed_bytes: memory that the fullest device needs.
         needed_low_bytes: lower end of the 80 % interval of `needed_bytes`.
-        needed_high_bytes: upper end of the same.
+        needed_high_bytes: upper end of the 80 % interval of `needed_bytes`.
         usable_bytes: memory that a process may use of a device; null where unknown.
-        over_bytes: by how much the fullest device needs more; null where `usable_bytes` is.
-        host_bytes: the most that a device has in its host's memory.
-        fullest_stage: the place of the fullest device in the pipeline.
+        over_bytes: memory that the fullest device lacks; null where `usable_bytes` is unknown.
+        host_bytes: the most that a device keeps in its host's memory.
+        fullest_stage: the pipeline stage of the fullest device.
         by_part: what the fullest device holds.
         by_stage: the memory of each device of the pipeline.
     """
@@ -172,14 +176,15 @@ class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         collective: the collective, such as all_reduce.
-        group: the ranks: tensor, context, expert, data, copies, pipeline, embedding or host.
+        group: the group of ranks: tensor, context, expert, data, copies, pipeline, embedding or
+            host.
         link: the link that it crosses, numbered where several levels have it.
-        size_bytes: size that a device sends in a step.
+        size_bytes: bytes that a device sends in a step.
         communication_s: seconds of the collective in a step.
         communication_low_s: lower end of the 80 % interval of `communication_s`; null where the
             method has none.
-        communication_high_s: upper end of the same.
-        exposed_communication_s: seconds of these for which the device waits.
+        communication_high_s: upper end of the 80 % interval of `communication_s`.
+        exposed_communication_s: the part of `communication_s` for which the device waits.
     """
 
     collective: str
@@ -206,7 +211,7 @@ class PeakShare(AnswerRow, frozen=True, kw_only=True):
 
 
 class StackTime(AnswerRow, frozen=True, kw_only=True):
-    """The step of a plan under another stack that could be meant.
+    """The step of a plan under another candidate stack.
 
     Attributes:
         stack: the stack.
@@ -225,14 +230,14 @@ class TrainingRun(AnswerRow, frozen=True, kw_only=True):
     """A whole training.
 
     Attributes:
-        tokens: its tokens, or what else `unit` says.
-        steps: its steps.
-        train_h: its hours.
+        tokens: tokens of the training, or what `unit` says.
+        steps: steps of the training.
+        train_h: hours of the training.
         low_h: lower end of the 80 % interval of `train_h` under the stack.
         high_h: upper end of the 80 % interval of `train_h` under the stack.
-        any_stack_low_h: lower end over all stacks that could be meant.
-        any_stack_high_h: upper end over all stacks that could be meant.
-        device_hours: its hours times the devices.
+        any_stack_low_h: lower end of the interval that covers all candidate stacks.
+        any_stack_high_h: upper end of the interval that covers all candidate stacks.
+        device_hours: hours of the training times the number of devices.
         energy_kwh: energy of the devices; null where unknown.
     """
 
@@ -253,7 +258,7 @@ class NearestPlan(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         change: the options that change.
         plan: how its step is split.
-        microbatch: sequences that pass at once.
+        microbatch: sequences that pass through the network at once.
         step_s: seconds of its step.
         needed_bytes: memory that its fullest device needs.
     """
@@ -272,39 +277,40 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         headline: the devices with the step and its cost, and what takes most of the step.
         model: the network.
         device: the device.
-        device_count: their number.
-        levels: how they are joined, from the inside out.
+        device_count: number of devices.
+        levels: how the devices are joined, innermost level first.
         parameters: parameters of the network.
         plan: how the step is split.
-        microbatch: sequences that pass at once.
+        microbatch: sequences that pass through the network at once.
         global_batch: sequences of a step, of all replicas.
         length: tokens of a sequence; null for networks that are no language models.
-        unit: what a sequence consists of: tokens, or examples of other networks.
+        unit: what is counted: `tokens`, or `examples` for networks that read no tokens.
         dtype: data type of the step.
-        tuning: what of the network is trained; null where all is.
+        tuning: the part of the network that is trained; null if all of it is.
         method: the cost model.
         stack: the software.
-        assumed: settings that decide the answer, by the option that changes them.
-        other_stacks: the step under each other stack that could be meant, where none was named.
-        nearest_stack: the newest of these; null where a stack was named.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
+        other_stacks: the step under each other candidate stack, where none was named.
+        nearest_stack: the newest of `other_stacks`; null where a stack was named.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s` under the stack.
         high_s: upper end of the 80 % interval of `step_s` under the stack.
-        any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
-        any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
+        any_stack_low_s: lower end of the 80 % interval that covers all candidate stacks.
+        any_stack_high_s: upper end of the 80 % interval that covers all candidate stacks.
         bubble_share: share of the time in which devices of the pipeline wait for each other.
         examples_per_s: throughput of all devices.
         examples_per_s_per_device: throughput of a device.
-        tokens_per_s: throughput of all devices in tokens; null of a network that reads none.
-        tokens_per_s_per_device: throughput of a device in tokens; null of a network that reads
-            none.
+        tokens_per_s: throughput of all devices in tokens; null for a network that reads no tokens.
+        tokens_per_s_per_device: throughput of a device in tokens; null for a network that reads no
+            tokens.
         parts: what the step of the busiest device consists of.
         fits: whether the fullest device has room.
         usable_bytes: memory that a process may use of the device; null where unknown.
         memory: the memory of the devices.
         exposed_communication: the collectives of a device.
         mfu: the share of the peak that is reached, by convention.
-        cost_per_step: cost of a step; null where no price is known, as the other costs.
+        cost_per_step: cost of a step; null, like all costs, where no price is known.
         cost_per_hour: cost of an hour of all devices.
         cost_per_million_tokens: cost of a million tokens, or of what else `unit` says.
         cost_total: cost of the whole training; null without `tokens`, too.
@@ -315,11 +321,12 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         device_power_w: mean power of a device; null where unknown.
         device_power_low_w: lower end of the 80 % interval of `device_power_w`; null where it is
             unknown, and where the method has none.
-        device_power_high_w: upper end of the same.
-        energy_scope: what the energy covers; null where it is unknown.
+        device_power_high_w: upper end of the 80 % interval of `device_power_w`.
+        energy_scope: the parts of the system that the energy covers; null where unknown.
         training: the whole training; null without `tokens`.
         notes: remarks that change how the answer is read.
-        nearest_fitting: of a plan that does not fit, the fastest near one that does; else null.
+        nearest_fitting: for a plan that does not fit: the fastest similar plan that does; else
+            null.
     """
 
     has_details: ClassVar[bool] = True

@@ -120,63 +120,72 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
     """How the devices of a training are joined, how its step is split, and what is trained.
 
     Args:
-        per_node: Devices of a node. Default: the maker's, else 8.
-        inside: What joins the devices of a node.
-        link: What joins nodes: the link of a device.
-        links_per_node: Links of a node. Default: one per device.
-        host_link: With --offload: what joins a device to its host.
-        tensor: Devices that share each product. Default: 1.
-        pipeline: Stages of the pipeline. Default: 1.
-        virtual: Stages of a device, interleaved. Default: 1.
-        data: Replicas. Default: 1.
-        context: Devices that share a sequence. Default: 1.
-        context_method: How they see each other's keys and values: gather (default), ring (beside
-            attention) or all-to-all (each has all tokens for some heads).
-        expert: Devices that share the experts. Default: 1.
-        expert_tensor: 1: tensor-parallel devices have whole experts. Default: these are split, too.
-        imbalance: Tokens of the busiest of these devices over the mean. Default: 1.
-        expert_overlap: Tokens are sent beside another microbatch's products.
-        recompute: none, selective (attention) or full. Default: none.
-        recompute_layers: In the first N layers of each stage alone. Default: all.
-        zero: Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.
-        shard: Replicas that share these; the others are copies. Default: all.
-        sequence_parallel: Tensor-parallel devices share what lies between products too.
-        schedule: 1f1b (default), gpipe, interleaved, zero-bubble or dualpipe.
-        stages: Layers of each stage, in order. Default: shared out evenly.
-        offload: What lies on the host: none (default), optimizer, activations or both.
-        microbatch: Sequences that pass at once. Default: 1.
-        dtype: bfloat16-mixed, float16-mixed (states in float32); float8 or float4 for the layers'
-            products; bfloat16, float16, float32 for all. Default: bfloat16-mixed, float16-mixed
-            where a device has no bfloat16; of images and the like, and on a CPU, float32.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: adam; of images and the
-            like sgd.
-        lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
-            but the head), all, or names of products (q+v). All other weights are frozen.
-        adapter: An adapter by its name: lora, dora (keys as of --lora), ia3 (on=WHERE, by default
-            k+v+down) or prefix (tokens=N, by default 20): dora,r=16,on=linear.
-        modules_to_save: Modules that are trained whole beside an adapter, in a copy, such as
+        per_node: Devices of a node. Default: as in the maker's node, else 8.
+        inside: The link between the devices of a node.
+        link: The link of a device to other nodes.
+        links_per_node: Links from a node to other nodes. Default: one per device.
+        host_link: With --offload: the link from a device to its host.
+        tensor: Tensor parallelism: devices that split each matrix product. Default: 1.
+        pipeline: Pipeline parallelism: number of stages. Default: 1.
+        virtual: Virtual pipeline stages of a device (interleaved schedule). Default: 1.
+        data: Data parallelism: number of replicas. Default: 1.
+        context: Context parallelism: devices that split each sequence. Default: 1.
+        context_method: How context-parallel devices get the keys and values of all: gather
+            (default), ring (overlapped with attention) or all-to-all (each gets all tokens of some
+            heads).
+        expert: Expert parallelism: devices that divide the experts. Default: 1.
+        expert_tensor: 1: each tensor-parallel device has whole experts. Default: experts are split,
+            too.
+        imbalance: Tokens of the busiest expert-parallel device over the mean. Default: 1.
+        expert_overlap: Send tokens to experts while another microbatch computes.
+        recompute: What the backward pass computes again: none, selective (attention) or full.
+            Default: none.
+        recompute_layers: Recompute only in the first N layers of each stage. Default: all.
+        zero: ZeRO level, what replicas divide: 1 optimizer state, 2 also gradients, 3 also weights.
+            Default: 0.
+        shard: Replicas that divide what --zero names; further ones are copies (HSDP). Default: all.
+        sequence_parallel: Tensor-parallel devices also split the ops between matrix products.
+        schedule: Pipeline schedule: 1f1b (default), gpipe, interleaved, zero-bubble or dualpipe.
+        stages: Layers of each stage, in order. Default: divided evenly.
+        offload: What is kept in the host's memory: none (default), optimizer, activations or both.
+        microbatch: Sequences that pass through the network at once. Default: 1.
+        dtype: bfloat16-mixed, float16-mixed (weights and optimizer state in float32); float8 or
+            float4 for the layers' matrix products; bfloat16, float16, float32 for all. Default:
+            bfloat16-mixed, or float16-mixed on a device without bfloat16; float32 for networks that
+            read no tokens, and on a CPU.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: adam; sgd for networks
+            that read no tokens.
+        lora: Fine-tune by LoRA of rank N and freeze all other weights. WHERE: attention (default),
+            linear (all linear layers but the output layer), all, or named layers (q+v).
+        adapter: An adapter with its keys, such as dora,r=16,on=linear: lora or dora (keys of
+            --lora), ia3 (on=WHERE, by default k+v+down) or prefix (tokens=N, by default 20).
+        modules_to_save: Modules of which a full copy is trained beside the adapter, such as
             embed_tokens,lm_head.
-        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int4, awq, gptq,
-            float4, mxfp4 (experts alone), int8, float8; none for the step's own type. Default: as
-            the network's file states.
-        train: Train the weights of these names alone, with commas, such as '*norm*,block32/*'.
-        packed: Sequences are packed from documents of so many tokens in the mean.
-        padded: So many tokens of a sequence are text in the mean, the rest padding.
-        update_early: Each gradient is applied, and dropped, as soon as it is made.
-        gradients: Bits: 16 or 32. Default: the stack's.
-        tokens: Tokens of a training: shows hours and cost.
-        prices: Prices of devices. Default: the shipped ones, of their dates.
-        stack: The software: a name, a family (fsdp, megatron: its newest) or a year (2023).
-            Default: what runs such a plan; the interval over any stack then holds the others that
-            could be meant.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        weights: Format of frozen weights: nf4, nf4-dq (scales in 8 bits), int4, awq, gptq, float4,
+            mxfp4 (experts only), int8, float8, or none for that of --dtype. Default: as the
+            network's file states.
+        train: Train only the weights whose names match these patterns, such as '*norm*,block32/*'.
+        packed: Mean tokens of a document, if several documents are packed into a sequence.
+        padded: Mean tokens of text in a sequence, if the others are padding.
+        update_early: Apply and free each gradient as soon as it is computed.
+        gradients: Bits of a gradient: 16 or 32. Default: the stack's.
+        tokens: Tokens of a whole training: shows its hours and cost.
+        prices: A file of prices. Default: the shipped prices, each with its date.
+        stack: The software: a name, a family (fsdp, megatron) for its newest release, or a year
+            (2023). Default: the usual one for such a plan; a second interval then covers the other
+            candidates.
+        channels_last: Whether images are stored with their channels last (NHWC). Default: as the
+            stack does.
+        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+            convolutions only.
+        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
+            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
+            calibrated on it.
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
     """
 
     host_link: Any = None

@@ -11,7 +11,7 @@ import msgspec
 
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.signatures.signature import option_name
 from steptime.core.values import (
@@ -49,7 +49,7 @@ MAX_COUNTS = 32  # numbers of devices that are searched
 NODE_OPTIONS = ("per_node", "inside", "link", "links_per_node")
 Models = Annotated[
     str | PathLike[str] | Sequence[str],
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK")]
 Lengths = Annotated[int | str | Sequence[int], Kind("S", names=("--length", "--seq-len"))]
@@ -82,25 +82,25 @@ def plan(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); a training command or recipe of another tool.
-        device: A device (steptime list devices), FILE.toml or local.
-        global_batch: Sequences of a step, of all replicas. Default: a microbatch each.
-        device_count: Search the best split of so many, of what is not given here; of a training
-            command or recipe the devices that it runs on.
-        level: Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with
-            the links of a node. Repeatable, from the inside out.
-        max_device_count: Search over 1, 2, 4, ... devices.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+        global_batch: Sequences of a step, of all replicas. Default: a microbatch for each replica.
+        device_count: Search the best split over N devices, where options leave it open; for a
+            training command or recipe: the number of its devices.
+        level: A level between --inside and --link: SIZE nodes joined by LINK; a third part is the
+            number of links of a node. May be repeated, innermost first.
+        max_device_count: Search over 1, 2, 4, ... N devices.
         length: Tokens of a sequence. Default: the model's.
-        order: How groups lie, from the inside out. Default: tensor-context-data-pipeline.
-        budget_per_hour: Search: all devices cost less.
-        days: Search: the training (--tokens) takes less.
-        watts: Search: all devices draw less.
-        trace: Write the pipeline's run as JSON for ui.perfetto.dev.
+        order: Nesting of parallel groups, innermost first. Default: tensor-context-data-pipeline.
+        budget_per_hour: Search: only plans whose devices together cost at most this an hour.
+        days: Search: only plans that train --tokens within these days.
+        watts: Search: only plans whose devices together draw at most these watts.
+        trace: Write the pipeline's timeline as JSON for ui.perfetto.dev.
         out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
-        page: A page to choose in: MODEL, --device, --device-count, --length, --global-batch and
-            --dtype take lists.
-        from_: A training command or recipe of another tool, which names no model.
-        emit: Print the plan, or the best of a search, as a command or recipe: axolotl, trl,
-            deepspeed, accelerate, megatron.
+        page: Write an .html page to choose plans in: MODEL, --device, --device-count, --length,
+            --global-batch and --dtype take lists.
+        from_: A training command or recipe of another tool that names no model; MODEL names it.
+        emit: Print the plan, or the best of a search, as a command or recipe of a tool: axolotl,
+            trl, deepspeed, accelerate, megatron.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
 
     Raises:
@@ -330,6 +330,6 @@ def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:
     _, step = time_request(request_of(request, best))
     if step.run is None:
         parts = "the pipeline has too many parts to be simulated, and drawn, one by one"
-        note(f"note: {parts}")
+        print_note(f"note: {parts}")
     save(picture(best.to_dict(), step, describe_split_and_size(best)), out)
-    note(f"picture: {out}")
+    print_note(f"picture: {out}")

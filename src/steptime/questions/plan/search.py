@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from steptime.core.errors import InputError
-from steptime.core.units import percent, seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.hardware.prices import NO_PRICE
 from steptime.planning.estimate import PlanEstimate
 from steptime.planning.faults import check_step
@@ -177,14 +177,14 @@ def _describe_room(front: Sequence[PricedPlan], error_share: float) -> tuple[str
     safe_share = 1 - error_share
     if fastest.memory_share <= safe_share:
         return ()
-    fills = f"fills {percent(fastest.memory_share)} of the memory"
+    fills = f"fills {format_percent(fastest.memory_share)} of the memory"
     safe_plans = [plan.answer for plan in front if plan.memory_share <= safe_share]
     if not safe_plans:
-        return (f"{fills}, and no plan leaves {percent(error_share)}",)
+        return (f"{fills}, and no plan leaves {format_percent(error_share)}",)
     fastest_safe = safe_plans[0]
     split = describe_split(fastest_safe.plan.to_dict(), fastest_safe.microbatch)
-    step = seconds(fastest_safe.step_s)
-    return fills, f"{split} leaves {percent(error_share)} and takes {step}"
+    step = format_seconds(fastest_safe.step_s)
+    return fills, f"{split} leaves {format_percent(error_share)} and takes {step}"
 
 
 def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
@@ -246,7 +246,7 @@ def _simulate_plan(group: DeviceGroup, plan: PlanEstimate) -> PricedPlan:
     step = time_plan(group.problem, check_step(group.problem.shape, plan.step))
     answer = price_plan(group.request, group.problem, step, group.offer)
     simulated = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
-    is_within_limits = all(limit.holds(simulated) for limit in group.limits)
+    is_within_limits = all(limit.is_met(simulated) for limit in group.limits)
     return PricedPlan(group, step, answer, is_within_limits)
 
 

@@ -15,20 +15,21 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         device: the device.
-        tensor: devices that share each product.
-        context: devices that share a sequence.
+        tensor: devices that split each matrix product (tensor parallelism).
+        context: devices that split each sequence (context parallelism).
         pipeline: stages of the pipeline.
-        virtual: stages of a device.
+        virtual: virtual pipeline stages of a device.
         data: replicas.
-        expert: devices that share the experts.
-        zero: what replicas share: 0 nothing, 1 states, 2 gradients too, 3 weights too.
-        recompute: what is computed again: none, selective or full.
-        recompute_layers: layers of each stage that compute again; 0 is all.
+        expert: devices that divide the experts (expert parallelism).
+        zero: ZeRO level, what replicas divide: 0 nothing, 1 optimizer state, 2 also gradients, 3
+            also weights.
+        recompute: what the backward pass recomputes: none, selective or full.
+        recompute_layers: layers of each stage that are recomputed; 0 means all.
         schedule: the schedule of the pipeline.
-        shard: replicas that share states, gradients and weights; 0 is all.
-        offload: what lies on the host.
-        sequence: whether tensor-parallel devices share what lies between products.
-        microbatch: sequences that pass at once.
+        shard: replicas among which ZeRO divides; 0 means all.
+        offload: what is kept in the host's memory.
+        sequence: whether tensor-parallel devices also split the ops between matrix products.
+        microbatch: sequences that pass through the network at once.
         step_s: seconds of a step.
         cost_per_step: cost of a step; null where no price is known.
         energy_j: energy of a step of all devices; null where unknown.
@@ -36,16 +37,16 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
         device_count: the number of devices.
         low_s: lower end of the 80 % interval of `step_s` under the stack.
         high_s: upper end of the 80 % interval of `step_s` under the stack.
-        any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
-        any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
+        any_stack_low_s: lower end of the 80 % interval that covers all candidate stacks.
+        any_stack_high_s: upper end of the 80 % interval that covers all candidate stacks.
         examples_per_s_per_device: throughput of a device.
-        tokens_per_s_per_device: throughput of a device in tokens; null of a network that reads
-            none.
+        tokens_per_s_per_device: throughput of a device in tokens; null for a network that reads no
+            tokens.
         bound_by: what takes most of the step.
         cost_total: cost of the whole training; null without `tokens`.
         training_days: days of the whole training; null without `tokens`.
         is_as_fast: whether it is as fast as the fastest within the error of the prediction.
-        efficiency: throughput of a device over that of the smallest number of this device; null
+        efficiency: throughput of a device, relative to the same device in its smallest number; null
             outside of `by_device_count`.
     """
 
@@ -83,11 +84,11 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
 
 
 class RefusedPlans(AnswerRow, frozen=True, kw_only=True):
-    """The plans that one limit refuses.
+    """The number of plans that one limit refuses.
 
     Attributes:
         name: memory, budget_per_hour, days or watts.
-        plan_count: their number.
+        plan_count: number of plans.
     """
 
     name: str
@@ -95,7 +96,7 @@ class RefusedPlans(AnswerRow, frozen=True, kw_only=True):
 
 
 class BestPlan(AnswerRow, frozen=True, kw_only=True):
-    """The plan that needs least of one amount.
+    """The plan with the least of one quantity.
 
     Attributes:
         name: step_s, cost_per_step, energy_j, needed_bytes or device_count.
@@ -107,7 +108,7 @@ class BestPlan(AnswerRow, frozen=True, kw_only=True):
 
 
 class PlanSearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
-    """The best plan of a search, and the plans that none beats.
+    """The best plan of a search, and its Pareto front.
 
     Attributes:
         headline: the best plan's devices, step, cost and bottleneck, and how full it is.
@@ -117,11 +118,12 @@ class PlanSearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         as_fast_count: plans that are as fast as the fastest within the error of the prediction.
         space: what was searched, and what was not.
         bound_by: what takes most of the best plan's step.
-        assumed: settings that decide all plans, by the option that changes them.
+        assumed: settings that were not given and decide all plans, by the option that changes them.
         best: the fastest plan.
-        best_by: the plan that needs least of each amount.
+        best_by: the plan with the least time, cost, energy, memory and number of devices.
         by_device_count: the fastest plan of each device and number of devices.
-        rows: the plans that none beats in time, cost, energy, memory and devices, fastest first.
+        rows: the Pareto front: plans that no other plan beats in time, cost, energy, memory and
+            devices at once, fastest first.
         notes: remarks that change how the answer is read.
     """
 
@@ -164,7 +166,7 @@ class PlanPageAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         lengths: the lengths to choose from; empty text for the model's own.
         global_batches: the batches to choose from.
         dtypes: the data types to choose from; empty text for the usual one of each device.
-        headline: the same in words.
+        headline: the main numbers in words.
     """
 
     path: str

@@ -6,13 +6,13 @@ from typing import Any
 from steptime.core.tables.table import Column, Table, make_facts_table
 from steptime.core.units import (
     HOURS_OF_DAY,
+    format_bytes,
+    format_interval,
     format_money,
+    format_percent,
+    format_rate,
+    format_seconds,
     format_value,
-    interval,
-    percent,
-    rate,
-    seconds,
-    size,
 )
 from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.plan.answer import PlanAnswer
@@ -82,16 +82,16 @@ def _step_rows(answer: PlanAnswer) -> list[FactRow]:
     low_s, high_s = answer.any_stack_low_s, answer.any_stack_high_s
     parts = answer.parts.to_dict()
     rows = [
-        ("step", interval("step_s", answer.step_s, low_s, high_s)),
-        ("  computing", seconds(answer.parts.compute_s)),
+        ("step", format_interval("step_s", answer.step_s, low_s, high_s)),
+        ("  computing", format_seconds(answer.parts.compute_s)),
     ]
     for name, words in PART_WORDS.items():
         has_row = name == "compute_s"  # computing comes first
         if has_row or parts[name] <= 0:
             continue
         is_bubble = name == "bubble_s"
-        share = f" ({percent(answer.bubble_share)} of the pipeline)" if is_bubble else ""
-        rows.append((f"  {words}", seconds(parts[name]) + share))
+        share = f" ({format_percent(answer.bubble_share)} of the pipeline)" if is_bubble else ""
+        rows.append((f"  {words}", format_seconds(parts[name]) + share))
     return rows
 
 
@@ -100,8 +100,8 @@ def _throughput_rows(answer: PlanAnswer) -> list[FactRow]:
     if answer.tokens_per_s is not None and answer.tokens_per_s_per_device is not None:
         tokens_per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
         rows.append(("tokens", f"{answer.tokens_per_s:,.0f}/s, {tokens_per_device}"))
-    examples_per_device = f"{rate(answer.examples_per_s_per_device)}/s per device"
-    rows.append(("examples", f"{rate(answer.examples_per_s)}/s, {examples_per_device}"))
+    examples_per_device = f"{format_rate(answer.examples_per_s_per_device)}/s per device"
+    rows.append(("examples", f"{format_rate(answer.examples_per_s)}/s, {examples_per_device}"))
     rows.append(("MFU", _describe_mfu(answer)))
     return rows
 
@@ -110,8 +110,10 @@ def _describe_mfu(answer: PlanAnswer) -> str:
     """Describe the MFU by each way of counting; of a single way its name says nothing."""
     shares = {row.name: row.share for row in answer.mfu if row.share is not None}
     if len(shares) == 1:
-        return f"{percent(shares['full'])} of all that is counted"
-    return ", ".join(f"{SHARE_WORDS[name]} {percent(share)}" for name, share in shares.items())
+        return f"{format_percent(shares['full'])} of all that is counted"
+    return ", ".join(
+        f"{SHARE_WORDS[name]} {format_percent(share)}" for name, share in shares.items()
+    )
 
 
 def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
@@ -121,7 +123,7 @@ def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
     stage = f"stage {memory.fullest_stage} of {stage_count}: " if stage_count > 1 else ""
     rows = [("memory", stage + describe_memory(memory))]
     if nearest is not None:
-        memory_and_time = f"{size(nearest.needed_bytes)}, {seconds(nearest.step_s)}"
+        memory_and_time = f"{format_bytes(nearest.needed_bytes)}, {format_seconds(nearest.step_s)}"
         rows.append(("", f"nearest that fits: {nearest.change} ({memory_and_time})"))
     elif not answer.fits:
         rows.append(("", "no single or double change of this plan fits"))

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from operator import itemgetter
 
-from steptime.core.units import format_money, hours, percent, seconds, size
+from steptime.core.units import (
+    format_bytes,
+    format_hours,
+    format_money,
+    format_percent,
+    format_seconds,
+)
 from steptime.core.workload import Plan
 from steptime.questions.plan.answer import PlanAnswer, PlanMemory
 
@@ -34,11 +40,11 @@ LARGEST_PARTS = 4  # of the memory of a device, in its row
 
 def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
     """Describe a plan, a fact a line: `8 h100-sxm5: 1.4 s a step (1.2 s to 1.8 s)`, and more."""
-    low, high = seconds(answer.any_stack_low_s), seconds(answer.any_stack_high_s)
-    step = f"{seconds(answer.step_s)} a step ({low} to {high})"
+    low, high = format_seconds(answer.any_stack_low_s), format_seconds(answer.any_stack_high_s)
+    step = f"{format_seconds(answer.step_s)} a step ({low} to {high})"
     devices = f"{answer.device_count} {answer.device}"
     if not answer.fits:
-        lacking = size(answer.memory.over_bytes or 0.0)
+        lacking = format_bytes(answer.memory.over_bytes or 0.0)
         facts = (f"{devices}: out of memory by {lacking} per device", f"it would take {step}")
         return facts + _describe_stack(answer)
     return (
@@ -56,7 +62,7 @@ def _describe_stack(answer: PlanAnswer) -> tuple[str, ...]:
     alternative = ""
     for row in answer.other_stacks:
         if row.stack == answer.nearest_stack:
-            alternative += f", with --stack {row.stack} {seconds(row.step_s)}"
+            alternative += f", with --stack {row.stack} {format_seconds(row.step_s)}"
     return (f"assumed {answer.stack}{alternative}",)
 
 
@@ -68,8 +74,8 @@ def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:
             return ()
         return (f"{format_money(answer.cost_per_hour, answer.currency)} per hour",)
     tokens = f"{training.tokens:.3g}".replace("e+", "e")
-    low, high = hours(training.any_stack_low_h), hours(training.any_stack_high_h)
-    time = f"{tokens} {answer.unit} in {hours(training.train_h)} ({low} to {high})"
+    low, high = format_hours(training.any_stack_low_h), format_hours(training.any_stack_high_h)
+    time = f"{tokens} {answer.unit} in {format_hours(training.train_h)} ({low} to {high})"
     if answer.cost_total is None:
         return (time,)
     return time, f"{format_money(answer.cost_total, answer.currency)} in all"
@@ -84,7 +90,7 @@ def describe_bottleneck(answer: PlanAnswer) -> str:
     if longest_part == "exposed_communication_s" and collectives:
         longest = max(collectives, key=lambda collective: collective.exposed_communication_s)
         words = f"{longest.collective} of {longest.group} ranks over {longest.link}"
-    return f"{words} ({percent(part_s / answer.step_s)} of the step)"
+    return f"{words} ({format_percent(part_s / answer.step_s)} of the step)"
 
 
 def describe_split(fields: Mapping[str, object], microbatch: int) -> str:
@@ -118,12 +124,12 @@ def describe_memory(memory: PlanMemory) -> str:
     bytes_by_part: dict[str, float] = memory.by_part.to_dict()
     largest_first = sorted(bytes_by_part.items(), key=itemgetter(1), reverse=True)
     part_texts = [
-        f"{name.removesuffix('_bytes')} {size(part_bytes)}"
+        f"{name.removesuffix('_bytes')} {format_bytes(part_bytes)}"
         for name, part_bytes in largest_first[:LARGEST_PARTS]
     ]
-    lack = f", out of memory by {size(memory.over_bytes)}" if memory.over_bytes else ""
-    usable = f" of {size(memory.usable_bytes)}" if memory.usable_bytes else ""
-    return f"{size(memory.needed_bytes)}{usable} ({', '.join(part_texts)}){lack}"
+    lack = f", out of memory by {format_bytes(memory.over_bytes)}" if memory.over_bytes else ""
+    usable = f" of {format_bytes(memory.usable_bytes)}" if memory.usable_bytes else ""
+    return f"{format_bytes(memory.needed_bytes)}{usable} ({', '.join(part_texts)}){lack}"
 
 
 def describe_assumed(assumed: Mapping[str, str]) -> str:

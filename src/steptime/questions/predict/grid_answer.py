@@ -24,13 +24,13 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         update_s: seconds of the optimizer.
         communication_s: seconds of the collectives of a step.
         examples_per_s: throughput of all replicas.
-        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
-            reads none.
+        tokens_per_s: throughput of all replicas in tokens, without padding; null for a network that
+            reads no tokens.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs; null where the step cannot be predicted.
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
             the data type.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
         train_s: seconds of the training of `--tokens`; null without it.
         train_low_s: lower end of the 80 % interval of `train_s`; null where the method has none.
         train_high_s: upper end of the 80 % interval of `train_s`; null where the method has none.
@@ -39,7 +39,7 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         currency: currency of costs; null without prices.
         offer: the cheapest offer of the device.
         price_date: the date of the offer.
-        assumed: settings that decide the time, by the option that changes them.
+        assumed: settings that were not given and decide the time, by the option that changes them.
         notes: remarks that change how the cell is read.
     """
 
@@ -79,7 +79,7 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         rows: the cells; replicas change fastest, then batches, devices and models.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         notes: remarks that change how the answer is read.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
-from steptime.core.progress import note, tell
+from steptime.core.progress import print_note, report_progress
 from steptime.core.tables.printers import csv_parts
 from steptime.core.tables.table import (
     EXTRAPOLATED_FOOTNOTE,
@@ -20,7 +20,7 @@ from steptime.core.tables.table import (
     ValueRows,
     head_step_columns,
 )
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.grids.grid import GridCell
 from steptime.hardware.prices import HOUR_S
 from steptime.questions import options
@@ -57,7 +57,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     if path is not None:
         write_file = FORMATS[path.suffix]
         write_atomically(path, write_file(request))
-        note(f"{axes.cells} cells in {out}")
+        print_note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
         unmodelled=unmodelled,
@@ -73,7 +73,7 @@ def _report_cells(request: GridRequest) -> Iterator[GridCell]:
     for number, cell in enumerate(request.cells(), start=1):
         yield cell
         if number % REPORT_CELLS == 0:
-            tell("cells", number, request.axes.cells)
+            report_progress("cells", number, request.axes.cells)
 
 
 def _make_rows(request: GridRequest) -> Iterator[GridRow]:
@@ -96,10 +96,12 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     if axes.link or axes.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
     # Refuses unknown settings before anything is written.
-    request.method.under(request.settings)
+    request.method.with_options(request.settings)
     batches = axes.batches or (None,)
     workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
-    predicted = predict_space(out, workloads, axes.places, note, request.method, request.settings)
+    predicted = predict_space(
+        out, workloads, axes.places, print_note, request.method, request.settings
+    )
     return describe_predictions(out, request.method.name, predicted)
 
 
@@ -222,8 +224,8 @@ def _describe_notes(row: GridRow) -> str:
 def _describe_memory(row: GridRow) -> str:
     """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
     if row.status == "oom" and row.needed_bytes is not None:
-        return f"{size(row.needed_bytes)} needed - out of memory"
-    peak = size(row.peak_bytes)
+        return f"{format_bytes(row.needed_bytes)} needed - out of memory"
+    peak = format_bytes(row.peak_bytes)
     if row.status != "unsupported":
         return peak
     # The first note of an unsupported cell: "device 'h100': no float64; ...".

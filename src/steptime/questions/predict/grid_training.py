@@ -9,7 +9,7 @@ from typing import Any
 from steptime.core.signatures.kinds import File
 from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell
-from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, read_offers
 from steptime.questions.options import refuse
 from steptime.questions.training import price_training, training_of_tokens
 
@@ -72,4 +72,4 @@ def read_training(tokens: Any, prices: File | None, workloads: Iterable[Workload
         for workload in workloads
     }
     price_path = None if prices is None else Path(prices)
-    return GridTraining(training_by_model, cheapest(offers(price_path)))
+    return GridTraining(training_by_model, cheapest(read_offers(price_path)))

@@ -11,7 +11,7 @@ from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import File, Kind, text_of
 from steptime.core.tables.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
@@ -35,7 +35,7 @@ class StepOfStack(StepTime, frozen=True, kw_only=True):
     """How long a step takes under one of several stacks.
 
     Attributes:
-        stack: the name of the stack that was asked for.
+        stack: the name of the stack.
     """
 
     stack: str
@@ -103,28 +103,31 @@ def predict(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --grid several.
-        device: A device (steptime list devices), FILE.toml or local; with --grid or --in several.
-            Default: with --trace, the device of the trace.
-        batch: Batch size. Default: 64, transformers 1, a file's or a trace's own; with --grid
-            several.
-        steps: Steps of a run, for its energy; with --trace, steps in a trace that marks none.
-        tokens: Tokens of a training of a language model: shows time and cost.
-        prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated);
+            with --grid or --in several, with commas. Default: with --trace, the device of the
+            trace.
+        batch: Examples in a step; with --grid several. Default: 64; for transformers 1; for a file
+            or a trace what it states.
+        steps: Steps of a whole run, to show its energy; with --trace: steps in a trace that does
+            not mark them.
+        tokens: Tokens of a whole training of a language model: shows its time and cost.
+        prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
         kwh_price: With --steps: price of a kWh.
-        kwh_co2: With --steps: grams of CO2 of a kWh.
+        kwh_co2: With --steps: grams of CO2 for each kWh.
         by_op: Show every op.
         timeline: Write the timeline of the step, for ui.perfetto.dev (.json).
         trace: In place of MODEL: a trace of torch.profiler with record_shapes=True (.json, .gz).
-        from_device: With --trace: where it was taken. Default: as it says, else local.
-        from_batch: With --trace: its batch. Default: as its first layers show.
-        threads: With --trace of a CPU: the same CPU with so many threads.
+        from_device: With --trace: the device that was traced. Default: as the trace says, else
+            local.
+        from_batch: With --trace: the traced batch. Default: as the shapes of its first layers show.
+        threads: With --trace of a CPU: predict the same CPU with K threads.
         sources: Show where the device's numbers come from.
         all_cells: Predict every combination of what MODEL, --device, --batch and --replicas list.
-        replicas: With --grid: replicas, each keeps the batch.
-        link: With --grid or --in: what joins the replicas.
-        out: With --grid: a .csv or .jsonl file, or a folder of records.
-        folder: Predict every step in a folder of records and keep the predictions there; by
-            default on the device that each is from.
+        replicas: With --grid: numbers of data-parallel replicas; each keeps the batch.
+        link: With --grid or --in: the link between replicas.
+        out: With --grid: write the answer into this .csv or .jsonl file, or folder of records.
+        folder: Predict every step in a folder of records and keep the predictions there. Default
+            device: that of each record.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Returns:
@@ -248,7 +251,7 @@ def _write_timeline(model: StepModel, path: File) -> None:
 
     check_folder(Path(path))
     write_atomically(Path(path), json.dumps(make_document(trace_events(model))))
-    note(str(path))
+    print_note(str(path))
 
 
 def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
@@ -282,7 +285,7 @@ def _predict_folder(
     names = () if device is None else parse_devices(text_of(device))
     devices = tuple(map(catalog.device, names)) or None
     # Refuses unknown settings before anything is written.
-    method.under(settings)
+    method.with_options(settings)
     joining_link = None if link is None else catalog.link(link, "--link")
-    predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)
+    predicted = predict_folder(folder, print_note, devices, method, settings, joining_link, by_op)
     return describe_predictions(folder, method.name, predicted)

@@ -16,9 +16,9 @@ class RunEnergy(AnswerRow, frozen=True, kw_only=True):
         run_s: seconds of the run.
         energy_kwh: energy; null where the power of the device is unknown.
         energy_max_kwh: energy at the highest power of the device.
-        cost_total: price of the energy, of the highest where the energy is unknown; null without
-            the price of a kWh.
-        co2_g: grams of CO2, of the highest energy where the energy is unknown; null without the
+        cost_total: price of the energy (of `energy_max_kwh` where the energy is unknown); null
+            without the price of a kWh.
+        co2_g: grams of CO2 (of `energy_max_kwh` where the energy is unknown); null without the
             grams of a kWh.
     """
 

@@ -16,7 +16,7 @@ from steptime.core.tables.table import (
     make_facts_table,
     make_frame,
 )
-from steptime.core.units import format_value, interval, seconds, size
+from steptime.core.units import format_bytes, format_interval, format_seconds, format_value
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.outcome import Prediction
@@ -92,22 +92,23 @@ class StepTime(Answer, frozen=True, kw_only=True):
         method: the cost model.
         options: options of the method that decide the answer.
         batch: examples of one replica in a step.
-        tokens: tokens of a step that are text; null of a network that reads none.
+        tokens: tokens of a step, without padding; null for a network that reads no tokens.
         phase: train or infer.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
-        tuning: what of the network is trained; null where all is.
+        tuning: the part of the network that is trained; null if all of it is.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         examples_per_s: throughput.
-        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
+        tokens_per_s: throughput in tokens, without padding; null for a network that reads no
+            tokens.
         forward_s: seconds of the forward pass.
         backward_s: seconds of the backward pass.
         update_s: seconds of the optimizer.
         host_s: seconds that the host needs to issue the kernels; null where the method has none.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
-        assumed: settings that decide the time, by the option that changes them.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
+        assumed: settings that were not given and decide the time, by the option that changes them.
         parameters: number of parameters.
         flop: work of a step; a multiply-add is 2.
         executed_flop: work of the kernels as executed.
@@ -124,11 +125,11 @@ class StepTime(Answer, frozen=True, kw_only=True):
         energy_low_j: lower end of the 80 % interval of `energy_j`.
         energy_high_j: upper end of the 80 % interval of `energy_j`.
         energy_max_j: energy of a step at the highest power of the device.
-        energy_note: numbers of the device that the energy lacks, or that are not verified.
-        run: the energy of a run; null where no steps are asked for.
-        training: the time and the cost of so many tokens; null without `--tokens`.
+        energy_note: figures of the device that are missing for the energy, or not verified.
+        run: the energy of a run; null without `--steps`.
+        training: time and cost of a training on `--tokens`; null without it.
         status: ok, or oom where the step does not fit.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         notes: remarks that change how the answer is read.
         ops: every op, in the order of execution.
     """
@@ -215,7 +216,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
 
     def _totals(self) -> Table:
         is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
-        step = interval("step_s", self.step_s, self.low_s, self.high_s)
+        step = format_interval("step_s", self.step_s, self.low_s, self.high_s)
         if self.is_extrapolated:
             # The mark of the footnote on extrapolation.
             step = f"~{step}"
@@ -225,9 +226,9 @@ class StepTime(Answer, frozen=True, kw_only=True):
         rows: list[tuple[str, Any]] = [
             *assumed_row(self.assumed),
             ("step", step),
-            ("  forward", seconds(self.forward_s)),
-            ("  backward", seconds(self.backward_s)),
-            ("  update", seconds(self.update_s)),
+            ("  forward", format_seconds(self.forward_s)),
+            ("  backward", format_seconds(self.backward_s)),
+            ("  update", format_seconds(self.update_s)),
             ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
             ("achieved", achieved),
             ("peak memory", _describe_memory(self)),
@@ -237,7 +238,9 @@ class StepTime(Answer, frozen=True, kw_only=True):
             *(("device data", text) for text in self._sources),
         ]
         lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
-        verdict = "" if self.status == "ok" else f" - out of memory by {size(lacking_bytes)}"
+        verdict = (
+            "" if self.status == "ok" else f" - out of memory by {format_bytes(lacking_bytes)}"
+        )
         below = [EXTRAPOLATED_FOOTNOTE] if self.is_extrapolated else []
         table = make_facts_table(f"{self.title}{verdict}", "one step", rows)
         return Table(table.columns, table.rows, table.title, below)
@@ -370,15 +373,15 @@ def _describe_memory(time: StepTime) -> str:
     """Describe the memory: `3.1 GB (optimizer sgd); the process needs 3.9 GB`."""
     purpose = "" if time.phase == "infer" else f" (optimizer {time.optimizer})"
     has_overhead = time.needed_bytes != time.peak_bytes
-    process = f"; the process needs {size(time.needed_bytes)}" if has_overhead else ""
-    return f"{size(time.peak_bytes)}{purpose}{process}"
+    process = f"; the process needs {format_bytes(time.needed_bytes)}" if has_overhead else ""
+    return f"{format_bytes(time.peak_bytes)}{purpose}{process}"
 
 
 def _describe_energy(time: StepTime) -> str:
     """Describe the energy: `12 J [10-14]`, `at most 30 J (T4: idle_W unknown)` or `unknown`."""
     text = "unknown"
     if time.energy_j is not None:
-        text = interval("energy_j", time.energy_j, time.energy_low_j, time.energy_high_j)
+        text = format_interval("energy_j", time.energy_j, time.energy_low_j, time.energy_high_j)
     elif time.energy_max_j is not None:
         text = f"at most {format_value('energy_j', time.energy_max_j)}"
     return f"{text} ({time.energy_note})" if time.energy_note else text

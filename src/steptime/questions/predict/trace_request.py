@@ -9,7 +9,7 @@ from steptime.calibration.traces.calls import is_recognised
 from steptime.calibration.traces.transfer import MovedOp, MovedStep, TracedStepChange, move_step
 from steptime.core.errors import InputError, check_choice
 from steptime.core.toml_files import format_path
-from steptime.core.units import counted, percent, seconds
+from steptime.core.units import format_count, format_percent, format_seconds
 from steptime.core.values import parse_count
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
@@ -48,7 +48,7 @@ def predict_trace(
     origin = _find_origin(request, source, step)
     target = _find_target(request, origin)
     change = TracedStepChange(_find_batch_change(request, step), request.dtype)
-    method = method.under(settings)
+    method = method.with_options(settings)
     try:
         moved = move_step(step, origin, target, change, method)
     except InputError as error:
@@ -113,7 +113,7 @@ def with_threads(device: Device, threads: int) -> Device:
         },
         memory_bytes_per_s=threads_over_cores * sheet.memory_bytes_per_s,
     )
-    return replace(scaled_device, name=f"{device.name}, {counted(threads, 'thread')}")
+    return replace(scaled_device, name=f"{device.name}, {format_count(threads, 'thread')}")
 
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
@@ -199,7 +199,7 @@ def _list_notes(
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s:
         longest_op = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
-        share = percent(unshaped_s / step.undisturbed_s)
+        share = format_percent(unshaped_s / step.undisturbed_s)
         notes.append(
             f"{share} of the traced step has no shapes ({longest_op}): scaled by bandwidth"
         )
@@ -207,12 +207,12 @@ def _list_notes(
         kinds = f"a {origin.kind} to a {target.kind}"
         notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
     if step.undisturbed_s < UNDISTURBED_SHARE * step.step_s:
-        quiet = seconds(step.undisturbed_s)
+        quiet = format_seconds(step.undisturbed_s)
         notes.append(f"other work disturbed the trace: its ops and gaps take {quiet} undisturbed")
     if request.threads is not None:
         notes.append(f"rates of {target.name} are those of {origin.name} in proportion to threads")
     if not step.is_marked and request.origin.steps is None:
-        reason = counted(step.step_count, "step")
+        reason = format_count(step.step_count, "step")
         notes.append(f"the trace marks no steps: taken to be {reason}; --steps N divides it")
     return notes
 

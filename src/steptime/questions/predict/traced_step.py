@@ -6,7 +6,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
 from steptime.core.tables.table import Column, Table, make_facts_table
-from steptime.core.units import format_value, percent, seconds
+from steptime.core.units import format_percent, format_seconds, format_value
 
 MAX_TEXT_ROWS = 12  # rows of the table that people read
 KIND_COLUMNS = (
@@ -27,9 +27,9 @@ class TracedKind(AnswerRow, frozen=True, kw_only=True):
         pass_: forward, backward or update.
         calls: how often such ops run in a step.
         measured_s: their seconds in the trace.
-        predicted_s: the same as predicted on the device of the trace.
-        measured_over_predicted: the ratio of both, which is carried over op by op.
-        step_s: their seconds on the device that is asked for.
+        predicted_s: their predicted seconds on the device of the trace.
+        measured_over_predicted: `measured_s` over `predicted_s`, by which `step_s` is corrected.
+        step_s: their predicted seconds on the device of the prediction.
     """
 
     kind: str
@@ -46,27 +46,29 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
 
     Attributes:
         trace: the file of the trace.
-        device: the device that is asked for.
+        device: the device of the prediction.
         from_device: the device on which the trace was taken.
         method: the cost model.
         batch: examples of a step; null where neither the trace nor an option says it.
         from_batch: examples of a step of the trace; null where unknown.
-        dtype: data type in place of that of the trace; null for that of the trace.
+        dtype: the data type of `--dtype`; null for the data type of the trace.
         traced_steps: number of steps in the trace.
         measured_s: seconds of a step in the trace.
         step_s: seconds of a step.
         forward_s: seconds of the ops of the forward pass.
         backward_s: seconds of the ops of the backward pass.
         update_s: seconds of the ops of the optimizer.
-        unshaped_s: seconds of what has no shapes, scaled by the bandwidth of memory.
+        unshaped_s: seconds of ops without shapes, scaled by the bandwidth of memory.
         host_s: seconds of a step in which no op runs.
-        unshaped_share: share of the traced step that has no shapes.
+        unshaped_share: share of the traced step in ops without shapes.
         examples_per_s: throughput; null where the batch is unknown.
-        is_carried: whether measured over predicted is carried over; not between a CPU and a GPU.
-        predicted_s: seconds of a step by the shapes of its ops alone, with nothing carried over.
+        is_carried: whether the ratio of measured to predicted time is applied to the new
+            prediction; not between a CPU and a GPU.
+        predicted_s: seconds of a step by the shapes of its ops, without the ratio of measured to
+            predicted.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
-        predicted_high_s: upper end of the same.
-        assumed: settings that decide the time, by the option that changes them.
+        predicted_high_s: upper end of the 80 % interval of `predicted_s`.
+        assumed: settings that were not given and decide the time, by the option that changes them.
         notes: remarks that change how the answer is read.
         rows: the ops by name and pass, the longest first.
     """
@@ -114,12 +116,12 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             speed = format_value("examples_per_s", self.examples_per_s)
         rows = [
             *assumed_row(self.assumed),
-            ("step", seconds(self.step_s)),
-            *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in PASSES),
-            ("  no shapes", seconds(self.unshaped_s) if self.unshaped_share else None),
-            ("  between ops", seconds(self.host_s)),
+            ("step", format_seconds(self.step_s)),
+            *((f"  {name}", format_seconds(getattr(self, f"{name}_s"))) for name in PASSES),
+            ("  no shapes", format_seconds(self.unshaped_s) if self.unshaped_share else None),
+            ("  between ops", format_seconds(self.host_s)),
             ("speed", speed),
-            (f"measured on {self.from_device}", seconds(self.measured_s)),
+            (f"measured on {self.from_device}", format_seconds(self.measured_s)),
         ]
         text_rows = [(name, text) for name, text in rows if text is not None]
         return make_facts_table(title, "one step", text_rows)
@@ -131,6 +133,6 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         hidden_s = sum(row.step_s for row in hidden_rows)
         below = []
         if hidden_s:
-            hidden_share = percent(hidden_s / self.step_s)
+            hidden_share = format_percent(hidden_s / self.step_s)
             below = [f"{len(hidden_rows)} more ops, {hidden_share} of the step: --by-op"]
         return Table(KIND_COLUMNS, [row.to_dict() for row in printed_rows], "ops", below)

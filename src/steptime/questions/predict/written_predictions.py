@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.units import counted
+from steptime.core.units import format_count
 
 if TYPE_CHECKING:
     from steptime.grids.folder import Predicted
@@ -17,7 +17,7 @@ class RefusedSteps(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         reason: why they were not predicted.
-        steps: their number.
+        steps: number of steps.
     """
 
     reason: str
@@ -33,7 +33,7 @@ class WrittenPredictions(Answer, frozen=True, kw_only=True):
         added: predictions that were written now.
         present: predictions that were in the folder before.
         refused: steps that were not predicted, by reason.
-        headline: the same in words.
+        headline: the main numbers in words.
         notes: the reasons in words.
     """
 
@@ -50,7 +50,7 @@ def describe_predictions(
     folder: Path, method: str, predicted: Predicted, title: str = ""
 ) -> WrittenPredictions:
     """Return the answer that says how many predictions a folder got, below a title."""
-    added = f"{counted(predicted.added, 'prediction')} written to {folder}"
+    added = f"{format_count(predicted.added, 'prediction')} written to {folder}"
     present = f", {predicted.present} were there" if predicted.present else ""
     refused = tuple(
         RefusedSteps(reason=reason, steps=steps) for reason, steps in predicted.refused.items()

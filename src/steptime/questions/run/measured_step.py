@@ -8,7 +8,7 @@ import msgspec
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.table import UNSUCCESSFUL, Printout, Table, make_facts_table
-from steptime.core.units import format_value, percent, seconds, size
+from steptime.core.units import format_bytes, format_percent, format_seconds, format_value
 from steptime.questions import options
 
 Scalar = str | int | float | bool | None
@@ -25,7 +25,7 @@ class StepStatistics(AnswerRow, frozen=True, kw_only=True):
         median: the median.
         mean: the mean.
         low_s: lower end of the 95 % interval of the median, None if unknown.
-        high_s: upper end of the same.
+        high_s: upper end of the interval of the prediction, None without one.
         min: the minimum.
         p5: the 5th percentile.
         p95: the 95th percentile.
@@ -105,8 +105,8 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         status: ok, oom, timeout, unsupported or failed.
-        cause: why nothing was measured, a word of the table of causes.
-        note: the same in a sentence.
+        cause: why nothing was measured: a word of the table of causes in docs/sweeps.md.
+        note: the cause in a sentence.
         model: the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
@@ -115,7 +115,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type.
         optimizer: the optimizer.
-        assumed: data type and optimizer where they were not given, by the option that changes them.
+        assumed: data type and optimizer if they were not given, by the option that changes them.
         platform: the device that ran the steps.
         method: the software that ran the steps.
         step_s: seconds of a step, None if nothing was measured.
@@ -123,7 +123,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         parts: seconds of the parts of a step, None if nothing was measured.
         communication_s: seconds of communication of a step, None if unknown.
         input_s: seconds of a step that waited for input, None where input is resident.
-        infeed: their share.
+        infeed: share of a step that waited for input.
         accuracy: test accuracy after `--train-steps`, None without.
         loss: loss of the last step of `--train-steps`, None without.
         first_step_s: seconds of the first step.
@@ -133,7 +133,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         power_w: mean power, None without a meter.
         flop: work of a step of all replicas.
         flop_per_s: achieved rate of all replicas.
-        fraction_of_peak: the same of one replica, over the peaks of the device.
+        fraction_of_peak: achieved rate of one replica, over the peaks of the device.
         disturbed: samples that other work disturbed, None if nothing was measured.
         env: what the record says of the machine and of the run.
         breakdown: the profiled ops by kind, empty without `--profile`.
@@ -225,11 +225,13 @@ Fact = tuple[str, str | None]
 
 
 def _describe_step(step: StepStatistics) -> list[Fact]:
-    bounds = [seconds(bound_s) for bound_s in (step.low_s, step.high_s) if bound_s is not None]
+    bounds = [
+        format_seconds(bound_s) for bound_s in (step.low_s, step.high_s) if bound_s is not None
+    ]
     interval = f"{' .. '.join(bounds)} ({step.interval})" if bounds else "unknown"
-    fast_and_slow = [seconds(sample_s) for sample_s in (step.min, step.p5, step.p95)]
+    fast_and_slow = [format_seconds(sample_s) for sample_s in (step.min, step.p5, step.p95)]
     return [
-        ("step, median", seconds(step.median)),
+        ("step, median", format_seconds(step.median)),
         ("  95 % interval", interval),
         ("  minimum, p5, p95", ", ".join(fast_and_slow)),
     ]
@@ -253,7 +255,7 @@ def _describe_speed(answer: RunAnswer, speed: Speed) -> list[Fact]:
     ]
     share_by_peak = answer.fraction_of_peak.to_dict()
     for peak, share in share_by_peak.items():
-        text = UNKNOWN_PEAK[peak] if share is None else percent(share)
+        text = UNKNOWN_PEAK[peak] if share is None else format_percent(share)
         rows.append((f"  of the {peak} peak", text))
     return rows
 
@@ -262,11 +264,11 @@ def _describe_training(answer: RunAnswer) -> list[Fact]:
     rows: list[Fact] = []
     compile_s = answer.env.get("compile_s")
     if compile_s is not None and answer.first_step_s is not None:
-        first_step = seconds(answer.first_step_s)
-        rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first_step}"))
+        first_step = format_seconds(answer.first_step_s)
+        rows.append(("compiling", f"{format_seconds(compile_s)}; the first step took {first_step}"))
     if answer.input_s is not None and answer.infeed is not None:
-        input_share = f"{percent(answer.infeed)} of all steps' time"
-        rows.append(("waiting for input", f"{seconds(answer.input_s)} ({input_share})"))
+        input_share = f"{format_percent(answer.infeed)} of all steps' time"
+        rows.append(("waiting for input", f"{format_seconds(answer.input_s)} ({input_share})"))
     if answer.accuracy is not None:
         training = answer.env["training"]
         duration = f"after {training['steps']:,} steps, {training['epochs']:.3g} epochs"
@@ -278,7 +280,7 @@ def _describe_training(answer: RunAnswer) -> list[Fact]:
 def _describe_resources(answer: RunAnswer) -> list[Fact]:
     rows: list[Fact] = []
     if answer.planned_memory_bytes is not None:
-        rows.append(("memory, as compiled", size(answer.planned_memory_bytes)))
+        rows.append(("memory, as compiled", format_bytes(answer.planned_memory_bytes)))
     peak_memory = None
     if answer.peak_bytes is not None:
         peak_memory = options.describe_memory(msgspec.structs.asdict(answer))

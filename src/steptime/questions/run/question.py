@@ -11,10 +11,10 @@ import msgspec
 from steptime.core.dtypes import check_measured_dtype
 from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import duration, seconds, si
+from steptime.core.units import format_duration, format_seconds, format_si
 from steptime.core.values import (
     MAX_PROCESSES,
     MAX_STEPS,
@@ -78,21 +78,22 @@ def run(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --demo none.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
-        stack: A backend and how it is told to run: torch, torch-compile, ... (steptime list
-            stacks).
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
+        stack: The software that runs the steps, with its mode: torch, torch-compile, ... (steptime
+            list stacks).
         backend: torch, jax, onnxruntime, or one that a package adds.
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         phase: train or infer.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: float32 on a CPU; elsewhere bfloat16-mixed of sequence models,
-            float32 of others.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
-            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
-            paged_adam8bit). Default: adam of sequence models, sgd of others.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32. Default: float32 on a CPU; elsewhere bfloat16-mixed for sequence models,
+            float32 for others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
+            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
+            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
         length: Tokens of a sequence. Default: the model's.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
         tf32: Allow TF32 on a GPU.
@@ -100,21 +101,23 @@ def run(
             FILE.py:make_loader, which returns any iterable of batches.
         data: Folder of the data set.
         staging: shared (files where they are, the default) or local (copied here).
-        stage_to: Where copies go. Default: $LOCAL, $TMPDIR, the system's.
+        stage_to: Folder for the copies of --staging local. Default: $LOCAL, $TMPDIR, or the
+            system's.
         loaders: Processes that read ahead. Default: 0, none.
-        prefetch: Batches that each loader has ready. Default: 2.
-        train_steps: Train so many steps, then take the test accuracy.
-        replicas: Train data-parallel in N processes, one per device; --batch is of each. Default:
-            what torchrun or srun started, else 1.
-        strategy: Of replicas: allreduce (default), independent, sharded or parameter-server.
+        prefetch: Batches that each loader prepares in advance. Default: 2.
+        train_steps: Train N steps, then compute the test accuracy.
+        replicas: Train data-parallel in N processes, one per device; each has a batch of --batch.
+            Default: what torchrun or srun started, else 1.
+        strategy: How replicas reduce gradients: allreduce (default), independent (not at all),
+            sharded (FSDP) or parameter-server.
         no_overlap: Communicate after the backward pass, not during it.
-        budget: Time of a network and run: 3 (default), 500ms.
-        limit: Time before a run is ended: 600, 10min.
-        runs: Fresh processes.
-        parts: Time forward, backward and update apart, too.
-        energy: Meter the energy of a step, in as long again.
-        profile: Time each op, too, in further steps.
-        trace: Write what the profiler saw, for ui.perfetto.dev (.json).
+        budget: Time for the steps of a run: 3 (seconds, the default), 500ms.
+        limit: Time after which a run is ended: 600 (seconds), 10min.
+        runs: Number of runs, each in a fresh process.
+        parts: Also time forward, backward and update separately.
+        energy: Also meter the energy of a step, which takes as long again.
+        profile: Also time each op, in further steps.
+        trace: Write the profiler's timeline, for ui.perfetto.dev (.json).
         out: Keep the record in this folder.
         demo: Calibrate, measure and predict 24 small networks in the folder of --out (results),
             and write a report.
@@ -207,7 +210,9 @@ def _measure(
         raise InputError("--profile is of one device, not of replicas")
     if trace:
         check_folder(trace)
-    devices = catalog.devices(note)  # warnings on their files come before the measurement, too
+    devices = catalog.devices(
+        print_note
+    )  # warnings on their files come before the measurement, too
     workers = Workers()
     is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None
@@ -215,7 +220,7 @@ def _measure(
     with ExitStack() as stack:
         stack.callback(workers.close)
         writer = stack.enter_context(store.open_writer(out)) if out and is_first_rank else None
-        cell = workers.settled(Cell(workload, backend, worker_options))
+        cell = workers.with_threads(Cell(workload, backend, worker_options))
         (trial,) = trials_of([cell], means.runs)
         record = measure_cell(workers, trial, means, on_event=progress)
         if writer:
@@ -226,7 +231,7 @@ def _measure(
                 writer.append_all(ops)
     if not is_first_rank:
         if record.status != "ok":
-            note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
+            print_note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
         return RankAnswer(status=record.status)
     document = measurement(record, flop, _peaks(record, devices))
     answer = describe_measurement(document, assumed=assumed_step(workload))
@@ -241,9 +246,9 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
     if ops[0].status != "ok":
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
-    table = breakdown.answer(Data.of([record, *ops]))
+    table = breakdown.answer(Data.from_records([record, *ops]))
     # The last line says that no prediction is here, which this run never has.
-    breakdown_lines = breakdown.says(table)[:-1]
+    breakdown_lines = breakdown.describe(table)[:-1]
     trace_lines = [str(trace)] if trace else []
     return msgspec.structs.replace(
         answer,
@@ -259,7 +264,7 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     An option that would mean nothing beside the others is refused, not ignored.
     """
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.sources import place
+    from steptime.measure.data.sources import staging_folder
 
     check_input(input_, "--input")
     if input_ != "dataset":
@@ -279,21 +284,21 @@ def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping
     find(values["data"])
     if staging == "local":
         # Raises if the folder of copies is missing.
-        place(values.get("stage_to", ""))
+        staging_folder(values.get("stage_to", ""))
     return {"input": input_, **values}
 
 
 def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     """Note the work of a large network; return a callback that notes the length of a long run."""
     if flop > LARGE_FLOP:
-        note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
+        print_note(f"{name}: {format_si(flop, 'FLOP')} a step, of which at least four are run")
 
     def announce_long_run(event: Mapping[str, Any]) -> None:
         first_step_s = event["first_step_s"]
         remaining_s = event["rest_s"]
         if first_step_s + remaining_s > LONG_S:
-            first_step = f"the first step took {seconds(first_step_s)}"
-            note(f"{name}: {first_step}; about {duration(remaining_s)} more")
+            first_step = f"the first step took {format_seconds(first_step_s)}"
+            print_note(f"{name}: {first_step}; about {format_duration(remaining_s)} more")
 
     return announce_long_run
 

@@ -6,8 +6,8 @@ from time import monotonic
 
 import msgspec
 
-from steptime.core.progress import note
-from steptime.core.units import duration
+from steptime.core.progress import print_note
+from steptime.core.units import format_duration
 from steptime.questions import options
 from steptime.sweeps.answers import SweepAnswer
 
@@ -48,7 +48,7 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
 
     check_ceilings(backend)
     # Before probing: refuse a folder that is no store, and one that cannot be written.
-    store.load(out, note, required=False)
+    store.load(out, print_note, required=False)
     store.open_writer(out).close()
     begin_s = monotonic()
     experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
@@ -56,16 +56,16 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
     if budget_s is not None:
         experiment = experiment.model_copy(update={"budget_s": budget_s})
     table, _ = calibrate_machine(backend, options.options_of(), CALIBRATION_S, CALIBRATION_POINTS)
-    note(f"measuring into {out} ...")
+    print_note(f"measuring into {out} ...")
     answer = measure_locally(make_request(experiment, "quickstart", out))
     page = out / "report.html"
-    note(f"drawing {page} ...")
+    print_note(f"drawing {page} ...")
     write_report(out, page)
     elapsed_s = monotonic() - begin_s
     fields = msgspec.structs.asdict(answer)
     fields["headline"] = (
         *answer.headline,
-        f"report: {page} (after {duration(elapsed_s)})",
+        f"report: {page} (after {format_duration(elapsed_s)})",
         f"next:   steptime compare {out}",
         f"        steptime analyse errors {out}",
         "        steptime fit resnet50 --device local",

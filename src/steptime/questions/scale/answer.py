@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
 from steptime.core.tables.table import Column, Table, head_step_columns
-from steptime.core.units import counted, seconds
+from steptime.core.units import format_count, format_seconds
 from steptime.hardware.prices import HOUR_S
 
 BATCH_COLUMNS = (
@@ -117,10 +117,10 @@ class LayerTime(AnswerRow, frozen=True, kw_only=True):
         device: number of the device that it runs on.
         forward_s: seconds of the forward pass.
         forward_compute_s: seconds of its work.
-        forward_memory_s: seconds of its traffic, that from other devices too.
+        forward_memory_s: seconds of its memory traffic, also from other devices.
         backward_s: seconds of the backward pass.
         backward_compute_s: seconds of its work.
-        backward_memory_s: seconds of its traffic, that from other devices too.
+        backward_memory_s: seconds of its memory traffic, also from other devices.
         update_s: seconds of the optimizer.
         fetch_s: seconds in which its inputs arrive from other devices.
         parameters: number of its parameters.
@@ -162,8 +162,8 @@ class ScaleRow(AnswerRow, frozen=True, kw_only=True):
         speedup: throughput over that of one replica.
         efficiency: speed-up over the number of replicas.
         examples_per_s: throughput of all replicas.
-        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
-            reads none.
+        tokens_per_s: throughput of all replicas in tokens, without padding; null for a network that
+            reads no tokens.
         epoch_s: seconds of an epoch; null without examples.
         train_s: seconds of the whole training; null without a training.
         device_hours: hours of the training times the number of replicas; null without a training.
@@ -227,7 +227,8 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         servers: parameter servers; null without a link.
         method: the cost model.
         options: options of the method that decide the answer.
-        assumed: settings that decide the answer, by the option that changes them.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         batch: examples of one replica in a step; null in strong scaling, where rows have them.
         global_batch: examples of all replicas in a step; null in weak scaling, where rows have
             them.
@@ -240,16 +241,17 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         compression: how many times smaller the gradients are.
         parameters: number of parameters.
         gradient_bytes: size of the gradients.
-        examples: examples of an epoch; null without a training, and of one in tokens.
-        epochs: epochs of the training; null without a training, and of one in tokens.
-        tokens: tokens of the training; null without a training, and of one in examples.
+        examples: examples of an epoch; null without a training, and for a training in tokens.
+        epochs: epochs of the training; null without a training, and for a training in tokens.
+        tokens: tokens of the training; null without a training, and for a training in examples.
         cost_per_hour: price of a device for an hour; null without one.
         currency: currency of costs; null where the price names none.
         billing: the smallest time that is paid, `second` or `hour`; null without a training.
-        stops_paying: the first number of replicas that is not worth its devices; null if all are.
+        stops_paying: the first number of replicas at which throughput grows less than half as much
+            as the number; null if there is none.
         rows: the step of each number of replicas.
         ops: layers of a network whose file splits layers; empty where all is data parallel.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         headline: where more replicas stop paying, and the training.
         notes: remarks that change how the answer is read.
     """
@@ -292,7 +294,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     def remarks(self) -> list[str]:
         """Return the notes on the answer and on its rows, each marked."""
         row_notes = [
-            f"note: {counted(row.replicas, 'replica')}: {note}"
+            f"note: {format_count(row.replicas, 'replica')}: {note}"
             for row in self.rows
             for note in row.notes
         ]
@@ -349,7 +351,7 @@ def _make_cells(row: ScaleRow) -> dict[str, object]:
         lower_s = cells[f"{pass_name}_lower_s"]
         upper_s = cells[f"{pass_name}_upper_s"]
         if isinstance(lower_s, float) and isinstance(upper_s, float):
-            lower, upper = seconds(lower_s), seconds(upper_s)
+            lower, upper = format_seconds(lower_s), format_seconds(upper_s)
             cells[pass_name] = lower if lower == upper else f"{lower} - {upper}"
     if row.data is not None and row.model is not None:
         cells["data_s"] = _sum_passes(row.data)

@@ -18,7 +18,13 @@ from steptime.core.values import (
     parse_number,
     parse_price,
 )
-from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
+from steptime.grids.replicas import (
+    SCALINGS,
+    ScalingRow,
+    Sync,
+    data_parallel,
+    list_unprofitable_counts,
+)
 from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
@@ -99,36 +105,41 @@ def scale(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME).
-        device: A device (steptime list devices), FILE.toml or local.
-        link: What joins the replicas (steptime list links) or FILE.toml; needed by more than one.
-        batch: Examples of a replica, in weak scaling. Default: 64, transformers 1, a file's own.
-        global_batch: Examples of all replicas, in strong scaling. Default: as --batch.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+        link: The link between replicas (steptime list links), or FILE.toml; needed for more than
+            one.
+        batch: Examples of a replica, in weak scaling. Default: 64; for transformers 1; for a file
+            what it states.
+        global_batch: Examples of all replicas, in strong scaling. Default: that of --batch.
         replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
             with --parallel model or hybrid the splits of the file.
-        scaling: weak: a replica keeps its batch. strong: replicas share the global batch.
+        scaling: weak: each replica keeps its batch. strong: the replicas divide the global batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model
             parallel, the others data parallel).
-        collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing,
-            ring, halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.
-        overlap: All-reduce gradients in buckets during the backward pass (not paleo).
-        compression: Gradients are compressed F times.
-        latency_us: Latency of a message over the link (not paleo).
+        collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring,
+            halving-doubling, hierarchical or parameter-server. Default: ring; with --method paleo
+            tree.
+        overlap: All-reduce gradients in buckets during the backward pass (not with --method paleo).
+        compression: Factor by which gradients are compressed.
+        latency_us: Latency of a message over the link (not with --method paleo).
         examples: Examples of an epoch: shows time and cost.
         epochs: Epochs of a training. Default: 1.
         tokens: Tokens of a training of a language model, in place of examples and epochs.
         price: Price of a device for an hour.
-        billing: What is paid: every second, or every started hour. Default: second.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
-            has no bfloat16), float32 of others and on a CPU.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
-            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
-            paged_adam8bit). Default: adam of sequence models, sgd of others.
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
-        allow_unknown: Let layers of unknown type in a network's file pass their input on.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
+        billing: Smallest time that is paid: second, or hour (every started one). Default: second.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on a device
+            without bfloat16), float32 for others and on a CPU.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
+            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
+            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
+        allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
+            and count as no work.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
         length: Tokens of a sequence. Default: the model's.
         **replica_options: How replicas are joined, and how a step is executed: `ReplicaOptions`.
 
@@ -272,7 +283,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
     workload, collective = model.workload, model.collective(request.sync.collective)
     ops = [] if request.parallel == "data" else layer_rows(model, rows[0].batch, request.parallel)
     length = tokens_per_example(workload)
-    unpaid_replicas = unpaid((row.replicas, row.examples_per_s) for row in rows)
+    unpaid_replicas = list_unprofitable_counts((row.replicas, row.examples_per_s) for row in rows)
     return ScaleAnswer(
         model=workload.label,
         device=model.device.name,

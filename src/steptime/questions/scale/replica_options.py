@@ -29,18 +29,22 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
     """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
 
     Args:
-        per_node: Devices of a node, 1 where each is alone on its link. Default: the maker's, else
-            8 for hierarchical, --inside or --links-per-node.
-        inside: What joins the devices of a node. Default: the maker's, else every replica is alone
-            on its link.
-        links_per_node: Links of a node that its devices share. Default: one per device of the
-            maker's node, else 1.
-        servers: Parameter servers. Default: 1.
-        stack: What runs it (steptime list stacks); of predict several, side by side.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
+        per_node: Devices of a node; 1 if each has a link of its own. Default: as in the maker's
+            node, else 8 with --collective hierarchical, --inside or --links-per-node.
+        inside: The link between the devices of a node. Default: as in the maker's node, else each
+            replica has a link of its own.
+        links_per_node: Links from a node to others, which its devices share. Default: one per
+            device of the maker's node, else 1.
+        servers: Number of parameter servers. Default: 1.
+        stack: The software that runs the step (steptime list stacks); predict compares several,
+            with commas.
+        channels_last: Whether images are stored with their channels last (NHWC). Default: as the
+            stack does.
+        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+            convolutions only.
+        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
+            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
+            calibrated on it.
     """
 
     per_node: int | float | str | None = None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.errors import InputError
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import size
+from steptime.core.units import format_bytes
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
 from steptime.hardware.architectures import has_trait
@@ -187,7 +187,7 @@ def _assumed(case: DesktopCase, options: ServeOptions, *, has_host: bool) -> dic
         "context": str(case.demand.context),
     }
     if machine.is_unified and machine.device.datasheet.memory_bytes:
-        settings["memory"] = size(machine.device.datasheet.memory_bytes)
+        settings["memory"] = format_bytes(machine.device.datasheet.memory_bytes)
     if has_host:
         settings["host"] = machine.host.name
     has_file_of_weights = is_gguf(case.request.model)
@@ -203,7 +203,7 @@ def _headline(
     memory = prediction.memory
     if memory.over_bytes:
         remedy = "no change fits" if change is None else f"nearest that fits: {change}"
-        yield f"out of memory by {size(memory.over_bytes)} per device; {remedy}"
+        yield f"out of memory by {format_bytes(memory.over_bytes)} per device; {remedy}"
     if options.max_context and prediction.longest_context is not None:
         yield f"the longest context that fits is {prediction.longest_context:,} tokens"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.signatures.signature import option_name
 from steptime.core.tables.table import Printout, Table, make_facts_table
-from steptime.core.units import interval, seconds, size
+from steptime.core.units import format_bytes, format_interval, format_seconds
 from steptime.questions.launched.answer import LaunchedAnswer
 
 
@@ -16,44 +16,45 @@ class DesktopAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         device_count: number of devices.
-        tensor: devices that share each product.
-        pipeline: devices that share out layers.
+        tensor: devices that split each matrix product (tensor parallelism).
+        pipeline: devices among which the layers are divided.
         stack: the software.
         weights: type of the weights.
-        bits_per_weight: bits of a weight in the mean.
+        bits_per_weight: mean bits of a weight.
         file_bytes: size of the file of the weights.
-        kv: type of keys and values.
+        kv: type of the cached keys and values.
         context_tokens: tokens that the cache of a sequence has room for.
         running_sequences: sequences at once.
         input_tokens: tokens of a prompt.
-        output_tokens: tokens that are made of each.
-        gpu_layers: layers on devices, the head counted as one.
-        layer_count: layers of the network, the head counted as one.
-        host: the CPU beside the devices; null where all lies on devices.
-        assumed: settings that decide the answer, by the option that changes them.
+        output_tokens: tokens of an answer.
+        gpu_layers: layers on devices, the output layer counted as one.
+        layer_count: layers of the network, the output layer counted as one.
+        host: the CPU that runs the other layers; null where all run on devices.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         ttft_s: seconds to the first token.
         ttft_low_s: lower end of the 80 % interval of `ttft_s`.
-        ttft_high_s: upper end of the same.
+        ttft_high_s: upper end of the 80 % interval of `ttft_s`.
         tpot_s: seconds per further token.
         tpot_low_s: lower end of the 80 % interval of `tpot_s`.
-        tpot_high_s: upper end of the same.
+        tpot_high_s: upper end of the 80 % interval of `tpot_s`.
         request_s: seconds of a whole request.
-        tokens_per_s_per_user: tokens of a sequence a second.
-        output_tokens_per_s: tokens of all sequences a second.
-        prefill_tokens_per_s: tokens of prompts that are read a second.
+        tokens_per_s_per_user: output tokens of a sequence a second.
+        output_tokens_per_s: output tokens of all sequences a second.
+        prefill_tokens_per_s: prompt tokens that are read a second.
         fits: whether it fits the memory of the device; null where that is unknown.
         usable_bytes: memory that a process may use of a device; null where unknown.
         needed_bytes: memory that the fullest device needs.
-        over_bytes: the memory that lacks; null where the memory is unknown.
+        over_bytes: memory that is missing; null where the device's memory is unknown.
         weights_bytes: size of the weights on the fullest device.
-        cache_bytes: size of keys and values on it.
+        cache_bytes: size of the cached keys and values on the fullest device.
         buffers_bytes: size of the compute buffer.
-        context_bytes: size of the memory of the driver.
+        context_bytes: memory of the driver and libraries.
         host_bytes: memory of weights and cache on the host.
         cache_bytes_per_token: size of keys and values of a token in all layers.
         longest_context: tokens of the longest context that fits; null where the memory is unknown.
-        fitting_change: the change of least cost with which it fits; null where it fits, and where
-            none does.
+        fitting_change: the cheapest change with which the model fits; null if it fits, or if no
+            change helps.
         headline: facts that a reader needs first.
         notes: remarks that change how the answer is read.
     """
@@ -108,10 +109,10 @@ class DesktopAnswer(LaunchedAnswer, frozen=True, kw_only=True):
             *_speed_rows(self),
             ("memory", _describe_memory(self)),
             ("longest context", _describe_longest(self)),
-            ("file", f"{size(self.file_bytes)}, {self.bits_per_weight:.2f} bits a weight"),
+            ("file", f"{format_bytes(self.file_bytes)}, {self.bits_per_weight:.2f} bits a weight"),
         ]
         if self.host is not None:
-            rows.append(("host", f"{size(self.host_bytes)} on {self.host}"))
+            rows.append(("host", f"{format_bytes(self.host_bytes)} on {self.host}"))
         return [make_facts_table(_describe_title(self), "serving", rows)]
 
     def printout(self) -> Printout:
@@ -140,8 +141,8 @@ def _describe_assumed(answer: DesktopAnswer) -> str:
 
 def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times and the speeds for people."""
-    ttft = interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
-    tpot = interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
+    ttft = format_interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
+    tpot = format_interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
     decode = f"{answer.tokens_per_s_per_user:,.1f} tokens/s"
     if answer.tpot_low_s and answer.tpot_high_s:
         low_tokens_per_s = 1 / answer.tpot_high_s
@@ -151,7 +152,7 @@ def _speed_rows(answer: DesktopAnswer) -> Iterator[tuple[str, str]]:
     yield "prefill", f"{answer.prefill_tokens_per_s:,.0f} tokens/s"
     yield "TTFT", ttft
     yield "TPOT", tpot
-    yield "request", seconds(answer.request_s)
+    yield "request", format_seconds(answer.request_s)
 
 
 def _describe_memory(answer: DesktopAnswer) -> str:
@@ -163,11 +164,13 @@ def _describe_memory(answer: DesktopAnswer) -> str:
         "context": answer.context_bytes,
     }
     texts = ", ".join(
-        f"{part} {size(part_bytes)}" for part, part_bytes in bytes_by_part.items() if part_bytes
+        f"{part} {format_bytes(part_bytes)}"
+        for part, part_bytes in bytes_by_part.items()
+        if part_bytes
     )
-    capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
-    lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
-    return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}"
+    capacity = f" of {format_bytes(answer.usable_bytes)}" if answer.usable_bytes else ""
+    lack = f", out of memory by {format_bytes(answer.over_bytes)}" if answer.over_bytes else ""
+    return f"{format_bytes(answer.needed_bytes)}{capacity} ({texts}){lack}"
 
 
 def _describe_longest(answer: DesktopAnswer) -> str | None:

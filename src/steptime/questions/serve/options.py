@@ -39,7 +39,7 @@ MAX_BARE_TTFT_S = 60.0  # a bare number above is meant in milliseconds: nobody w
 MAX_BARE_TPOT_S = 2.0
 LanguageModel = Annotated[
     str | PathLike[str],
-    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
 ShareValue = Annotated[Share, Kind("W")]
 YES_NO = ("yes", "no")
@@ -109,63 +109,66 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     """How a language model is split and run, its requests and their targets.
 
     Args:
-        tensor: Devices that share each product.
-        pipeline: Stages of the pipeline.
-        data: Ranks that share out sequences, and experts.
-        expert: Ranks of these that share out experts.
-        replicas: Copies of all that, each with its running sequences.
-        dtype: bfloat16 (default), float16; float8 or float4 for the layers' products.
-        weights: How the layers' weights are kept: float8, int8, int4, float4, mxfp4; a type of
-            GGUF (q4_k_m, iq3_xxs, q8_0, f16), MLX (mlx_4bit) or exllama (exl_4bpw).
-        kv: How keys and values are kept: float8, int8, int4, float4, mxfp4; of llama.cpp f16,
+        tensor: Tensor parallelism: devices that split each matrix product.
+        pipeline: Pipeline parallelism: number of stages.
+        data: Data parallelism: ranks that divide the sequences (and experts).
+        expert: Expert parallelism: data ranks that divide the experts.
+        replicas: Independent copies of the server, each with its running sequences.
+        dtype: bfloat16 (default) or float16; float8 or float4 for the layers' matrix products.
+        weights: Format of the layers' weights: float8, int8, int4, float4, mxfp4; or a type of GGUF
+            (q4_k_m, iq3_xxs, q8_0, f16), MLX (mlx_4bit) or exllama (exl_4bpw).
+        kv: Format of cached keys and values: float8, int8, int4, float4, mxfp4; in llama.cpp f16,
             q8_0, q4_0.
-        prices: Prices of devices. Default: the shipped ones, of their dates.
-        prefix: Share of each prompt that the cache has already, such as 0.3.
-        stack: The software: a name or a family (vllm, sglang, trt-llm: its newest), or llama.cpp,
-            ollama, mlx, exllama. Default: vllm, and the interval holds the others; llama.cpp for
-            GGUF weights and on Apple's chips.
-        calibration: Constants that clients of your servers told (steptime calibrate --serving).
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
-        per_node: Devices of a node. Default: the maker's, else 8.
-        inside: What joins the devices of a node.
-        link: What joins nodes: the link of a device.
-        links_per_node: Links of a node. Default: one per device.
-        concurrency: Under load: so many users, each waits for the answer.
-        rate: Under load: requests a second, by chance (Poisson).
-        requests: Under load: a trace of requests, CSV or JSONL.
-        count: Number of requests. Default: 10 a user, 1000, or a trace's.
-        seed: Of the chance in which requests come. Default: 0.
-        lengths: Under load: how tokens vary about --input and --output: constant (default),
-            sharegpt, or a table of input_tokens and output_tokens.
-        ttft: TTFT target: 0.5 or 500ms.
-        tpot: TPOT target: 0.02 or 20ms.
-        max_running_sequences: Sequences of a replica at once. Default: its users, or 256.
-        gpu_memory_utilization: Share of the memory that the engine uses. Default: its own.
-        max_model_len: Tokens of the longest sequence that the engine accepts.
-        max_num_batched_tokens: Tokens of a step at most. Default: the engine's.
-        chunked_prefill: Whether prompts are read in parts, beside the tokens of others.
-        max_context: Say first how long sequences can be, with so many at once.
-        max_users: Say first how many users have room, each with --input and --output tokens.
-        prefill_replicas: Further replicas that read prompts; the others decode.
-        prefill_tensor: Devices that share each product in these. Default: --tensor.
-        prefill_data: Ranks that share out sequences in these. Default: --data.
-        prefill_expert: Ranks that share out experts in these. Default: --expert.
-        draft: Who guesses tokens, which the model verifies: a network, mtp, eagle, eagle3, ngram.
-        speculate: Tokens that are guessed for a step. Default: 3, of mtp 1.
-        accept: Chance of each to be right, such as 0.7. Default: published ones, by --draft.
-        search: Find the servers with which 90 % of requests hold --ttft and --tpot.
-        max_device_count: Devices of a server of a search at most. Default: 64.
-        out: Draw tokens/s of a device over those of a user, of a search: .png, .svg, .pdf or
+        prices: A file of prices. Default: the shipped prices, each with its date.
+        prefix: Share of each prompt that is in the cache already, such as 0.3.
+        stack: The software: a name, a family (vllm, sglang, trt-llm) for its newest release, or
+            llama.cpp, ollama, mlx, exllama. Default: vllm, with an interval that also covers the
+            other families; llama.cpp for GGUF weights and on Apple's chips.
+        calibration: A file fitted to your servers (by steptime calibrate --serving).
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
+        per_node: Devices of a node. Default: as in the maker's node, else 8.
+        inside: The link between the devices of a node.
+        link: The link of a device to other nodes.
+        links_per_node: Links from a node to other nodes. Default: one per device.
+        concurrency: Under load: N users, who each ask again when the answer is complete.
+        rate: Under load: mean requests a second, at random times (Poisson).
+        requests: Under load: a trace with arrival_s, input_tokens and output_tokens (.csv, .jsonl).
+        count: Requests to simulate. Default: 10 a user, 1000 with --rate, or all of a trace.
+        seed: Seed of the random times of requests. Default: 0.
+        lengths: Under load: lengths of prompts and answers: constant (default), sharegpt (varied as
+            in chats), or a table with input_tokens and output_tokens.
+        ttft: TTFT target: 0.5 (seconds) or 500ms.
+        tpot: TPOT target: 0.02 (seconds) or 20ms.
+        max_running_sequences: Most sequences of a replica at once. Default: its users, else the
+            software's.
+        gpu_memory_utilization: Share of the memory that the server may use. Default: the
+            software's.
+        max_model_len: Tokens of the longest sequence that the server accepts.
+        max_num_batched_tokens: Most tokens of a step. Default: the software's.
+        chunked_prefill: Whether steps read parts of prompts while they write answers of others.
+        max_context: Begin with the longest context that fits, at --running-sequences.
+        max_users: Begin with the number of users that fit, each with --input and --output tokens.
+        prefill_replicas: Further replicas that only read prompts; --replicas then only decode.
+        prefill_tensor: Tensor parallelism of the replicas that read prompts. Default: --tensor.
+        prefill_data: Data ranks of the replicas that read prompts. Default: --data.
+        prefill_expert: Expert ranks of the replicas that read prompts. Default: --expert.
+        draft: Speculative decoding: what drafts tokens: a network, mtp, eagle, eagle3, ngram.
+        speculate: Tokens drafted for each step. Default: 3, with mtp 1.
+        accept: Chance that a drafted token is right, such as 0.7. Default: published, by --draft.
+        search: Find the servers with which 90 % of requests meet --ttft and --tpot.
+        max_device_count: With --search: most devices of a server. Default: 64.
+        out: With --search: draw tokens/s of a device over those of a user: .png, .svg, .pdf or
             .html.
-        context: Tokens that the cache has room for. Default: those in and out.
-        gpu_layers: Layers on devices, the head counted as one; the others stay on the host.
+        context: Tokens that the cache has room for. Default: --input plus --output.
+        gpu_layers: Layers on devices, the output layer counted as one; the others stay on the host.
             Default: all.
         cpu_moe: Layers whose experts stay on the host. Default: 0.
-        memory: Memory of the device, such as 48GB. Default: its file's, the largest sold.
-        ubatch: Tokens that pass at once. Default: the stack's (llama.cpp: 512).
-        no_flash_attention: Attention in several kernels, which hold its scores.
-        host: The CPU beside the devices, for layers on the host. Default: ryzen-9-7950x.
+        memory: Memory of the device, such as 48GB. Default: as in its file; of a Mac the largest
+            sold.
+        ubatch: Tokens of a prompt that pass at once. Default: the stack's (llama.cpp: 512).
+        no_flash_attention: Compute attention in several kernels, with its scores in memory.
+        host: The CPU that runs the layers on the host. Default: ryzen-9-7950x.
     """
 
     tensor: Count = 1

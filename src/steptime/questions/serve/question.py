@@ -42,13 +42,14 @@ def serve(
     Args:
         model: A decoder: a family with its hyperparameters, a named network (llama3_8b), a file,
             code (model.py:NAME), or the command that another tool serves it with.
-        device: A device (steptime list devices), FILE.toml or local; of a search a list with
-            commas.
-        running_sequences: Sequences that come at once. Default: 1.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated);
+            with --search several, with commas.
+        running_sequences: Sequences that start and run together. Default: 1.
         input: Tokens of a prompt. Default: 1024.
-        output: Tokens that are made of each prompt. Default: 128.
-        from_: The command that another tool serves it with, which names no model.
-        emit: Print the server, or the best of a search, as a command: vllm, sglang, llama-server.
+        output: Tokens of an answer. Default: 128.
+        from_: The launch command of another server software that names no model; MODEL names it.
+        emit: Print the server, or the best of a search, as a command of vllm, sglang or
+            llama-server.
         **options: How it is split and run, and its requests: `ServeOptions`.
 
     Raises:

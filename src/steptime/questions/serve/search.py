@@ -10,10 +10,10 @@ from statistics import fmean
 
 from msgspec.structs import asdict
 
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.registry import load as load_name
 from steptime.core.signatures.signature import option_name
-from steptime.core.units import counted, seconds
+from steptime.core.units import format_count, format_seconds
 from steptime.hardware import catalog
 from steptime.planning.answer import fit_notes
 from steptime.planning.ranks.site import Site
@@ -269,8 +269,8 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         )
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
+        search.run_count += 1
         if run.tpot is not None:
-            search.run_count += 1
             yield FrontPoint(
                 device=kind.phases.problem.device.name,
                 **kind.service.split,
@@ -330,14 +330,14 @@ def _assumed(
 def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterator[str]:
     """Yield a line for each device on which no server holds the targets, with the reason."""
     devices_with_server = {row.device for row in rows}
-    limit = f"at most {counted(search.max_device_count, 'device')}"
+    limit = f"at most {format_count(search.max_device_count, 'device')}"
     for site in search.sites:
         name = catalog.device(site.device).name
         if name in devices_with_server:
             continue
         # A model that fits the device was run there; else the refusals say why none does.
         if name in search.isolated_times_s:
-            ttft, tpot = map(seconds, search.isolated_times_s[name])
+            ttft, tpot = map(format_seconds, search.isolated_times_s[name])
             yield (
                 f"{name}: no server of {limit} holds the targets; "
                 f"a request alone has its TTFT of {ttft} at best, and a TPOT of {tpot}"
@@ -388,4 +388,4 @@ def _draw_front(answer: SearchAnswer, path: Path) -> None:
     points = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
     chart = load_name(_CHARTS)(answer.model, points, answer.tpot_target_s)
     load_name(_SAVE)(chart, path)
-    note(f"picture: {path}")
+    print_note(f"picture: {path}")

@@ -43,17 +43,17 @@ NO_SPLIT = "1 device"
 
 
 class FrontPoint(AnswerRow, frozen=True, kw_only=True):
-    """A server with a number of users, which no other one of its device beats.
+    """A server at a number of users that no other server on its device beats.
 
     Attributes:
         device: the device.
-        tensor: devices that share each product.
+        tensor: devices that split each matrix product (tensor parallelism).
         pipeline: stages of the pipeline.
-        data: ranks that share out sequences, and experts.
-        expert: ranks of these that share out experts.
-        replicas: copies of all that.
-        concurrency: users, each of whom asks again when the answer is there.
-        tokens_per_s_per_user: tokens of one user a second.
+        data: ranks that divide the sequences (and experts).
+        expert: data ranks that divide the experts (expert parallelism).
+        replicas: independent copies of the server.
+        concurrency: users, each of whom asks again when the answer is complete.
+        tokens_per_s_per_user: output tokens of one user a second.
         tokens_per_s_per_device: throughput of a device in tokens.
         ttft_s: seconds to the first token, mean.
     """
@@ -71,22 +71,23 @@ class FrontPoint(AnswerRow, frozen=True, kw_only=True):
 
 
 class SearchRow(RequestSpreads, frozen=True, kw_only=True):
-    """The fewest replicas of a split that hold the targets.
+    """The fewest replicas of a split that meet the targets.
 
     Attributes:
         device: the device.
         device_count: devices of all replicas.
-        arrangement: together, or apart where other replicas read the prompts.
-        tensor: devices that share each product.
+        arrangement: `together`, or `apart` if other replicas read the prompts.
+        tensor: devices that split each matrix product (tensor parallelism).
         pipeline: stages of the pipeline.
-        data: ranks that share out sequences, and experts.
-        expert: ranks of these that share out experts.
-        replicas: copies of all that.
-        prefill_tensor: devices that share each product in those; null for together.
-        prefill_pipeline: stages of those; null for together.
-        prefill_data: ranks that share out sequences in those; null for together.
-        prefill_expert: ranks that share out experts in those; null for together.
-        prefill_replicas: replicas that read the prompts; null for together.
+        data: ranks that divide the sequences (and experts).
+        expert: data ranks that divide the experts (expert parallelism).
+        replicas: independent copies of the server.
+        prefill_tensor: `tensor` of the replicas that only read prompts; null without such replicas.
+        prefill_pipeline: `pipeline` of the replicas that only read prompts; null without such
+            replicas.
+        prefill_data: `data` of the replicas that only read prompts; null without such replicas.
+        prefill_expert: `expert` of the replicas that only read prompts; null without such replicas.
+        prefill_replicas: number of replicas that only read prompts; null without such replicas.
         ttft_low_s: lower end of the 80 % interval of `ttft_mean_s`; null where there is none.
         ttft_high_s: upper end of the 80 % interval of `ttft_mean_s`; null where there is none.
         tpot_low_s: lower end of the 80 % interval of `tpot_mean_s`; null where there is none.
@@ -98,33 +99,34 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         ttft_p90_high_s: upper end of the 80 % interval of `ttft_p90_s`; null where there is none.
         tpot_p90_low_s: lower end of the 80 % interval of `tpot_p90_s`; null where there is none.
         tpot_p90_high_s: upper end of the 80 % interval of `tpot_p90_s`; null where there is none.
-        any_stack_ttft_low_s: as `ttft_low_s`, over all stacks that could be meant.
-        any_stack_ttft_high_s: as `ttft_high_s`, over all stacks that could be meant.
-        any_stack_tpot_low_s: as `tpot_low_s`, over all stacks that could be meant.
-        any_stack_tpot_high_s: as `tpot_high_s`, over all stacks that could be meant.
-        any_stack_request_low_s: as `request_low_s`, over all stacks that could be meant.
-        any_stack_request_high_s: as `request_high_s`, over all stacks that could be meant.
-        any_stack_ttft_p90_low_s: as `ttft_p90_low_s`, over all stacks that could be meant.
-        any_stack_ttft_p90_high_s: as `ttft_p90_high_s`, over all stacks that could be meant.
-        any_stack_tpot_p90_low_s: as `tpot_p90_low_s`, over all stacks that could be meant.
-        any_stack_tpot_p90_high_s: as `tpot_p90_high_s`, over all stacks that could be meant.
-        running_sequences: sequences of a step in the mean.
-        busy_shares: share of the time in which servers work, by pool.
+        any_stack_ttft_low_s: as `ttft_low_s`, of all candidate stacks.
+        any_stack_ttft_high_s: as `ttft_high_s`, of all candidate stacks.
+        any_stack_tpot_low_s: as `tpot_low_s`, of all candidate stacks.
+        any_stack_tpot_high_s: as `tpot_high_s`, of all candidate stacks.
+        any_stack_request_low_s: as `request_low_s`, of all candidate stacks.
+        any_stack_request_high_s: as `request_high_s`, of all candidate stacks.
+        any_stack_ttft_p90_low_s: as `ttft_p90_low_s`, of all candidate stacks.
+        any_stack_ttft_p90_high_s: as `ttft_p90_high_s`, of all candidate stacks.
+        any_stack_tpot_p90_low_s: as `tpot_p90_low_s`, of all candidate stacks.
+        any_stack_tpot_p90_high_s: as `tpot_p90_high_s`, of all candidate stacks.
+        running_sequences: mean number of sequences in a step.
+        busy_shares: share of the time in which the servers work, for each pool of replicas.
         output_tokens_per_s: throughput of all replicas in tokens.
         tokens_per_s_per_device: throughput of a device in tokens.
-        tokens_per_s_per_user: tokens of one user a second.
-        bounded_by: the target that one replica fewer misses; "" for a single replica.
+        tokens_per_s_per_user: output tokens of one user a second.
+        bounded_by: the target that one replica less would miss; "" for a single replica.
         cost_per_hour: price of all devices for an hour; null without a price.
-        cost_per_million_tokens: price of all devices for a million output tokens; null without.
-        currency: the currency of the prices; null without.
-        offer: the offer that the price is from; null without.
-        price_date: the date of the price; null without.
-        dtype: data type of products.
+        cost_per_million_tokens: price of all devices for a million output tokens; null without a
+            price.
+        currency: the currency of the price; null without a price.
+        offer: the offer that the price is from; null without a price.
+        price_date: the date of the price; null without a price.
+        dtype: data type of matrix products.
         stack: the software.
         nearest_stack: the newest of `other_stacks`; null without any.
-        other_stacks: mean times under the other possible stacks, which the intervals over any
-            stack hold.
-        command: the command line of the same server alone.
+        other_stacks: mean times under the other candidate stacks, which the `any_stack` intervals
+            cover.
+        command: the command line that predicts this server by itself.
     """
 
     device: str
@@ -179,16 +181,16 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
 
 
 class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
-    """A limit of a search, changed so far that a server holds the others.
+    """A limit of a search, and its change with which a server meets the others.
 
     Attributes:
         option: the option to change.
-        value: its value with which a server holds the targets; seconds, requests a second, or
+        value: the value with which a server meets the targets, in seconds, requests a second, or
             devices.
-        factor: the value over the one that was asked for.
+        factor: the value over the one that was given.
         device: the device of that server.
         device_count: devices of all its replicas.
-        servers: its replicas and their split.
+        servers: the replicas of that server and their split.
         is_joint: whether all limits of the answer must change together; else each by itself is
             enough.
     """
@@ -203,27 +205,28 @@ class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
 
 
 class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
-    """Servers that hold targets for 90 % of requests, the cheapest first.
+    """Servers that meet targets for 90 % of requests, the cheapest first.
 
     Attributes:
         model: the network.
         requests_per_s: requests a second.
-        input_tokens: tokens of a prompt in the mean.
-        output_tokens: tokens of an answer in the mean.
+        input_tokens: mean tokens of a prompt.
+        output_tokens: mean tokens of an answer.
         ttft_target_s: target of the time to the first token; null without one.
         tpot_target_s: target of the time per output token; null without one.
-        max_device_count: devices of a server at most.
-        candidate_count: services that the search is over.
-        run_count: runs of the event loop.
-        assumed: settings that decide the answer, by the option that changes them.
-        best: the cheapest row; null where no server holds the targets.
-        smallest: the row of the fewest devices; null where no server holds the targets.
-        rows: the fewest replicas of each split that hold the targets, the cheapest first.
-        front: servers with a number of users, which no other one of their device beats for the
-            user and for the owner.
-        relaxed_limits: where no server holds the targets, for each limit the least change with
-            which one does; two together where no single change is enough.
-        missing: for each device on which no server holds the targets, the reason.
+        max_device_count: the most devices of a server.
+        candidate_count: servers that the search considers.
+        run_count: simulations of servers: of the search, of the front and of relaxed limits.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
+        best: the cheapest row; null where no server meets the targets.
+        smallest: the row with the fewest devices; null where no server meets the targets.
+        rows: for each split, the fewest replicas that meet the targets; the cheapest first.
+        front: the Pareto front of each device: servers that no other beats in tokens/s of a user
+            and of a device.
+        relaxed_limits: where no server meets the targets: for each limit the smallest change with
+            which one does; two together if no single change is enough.
+        missing: for each device on which no server meets the targets, the reason.
         headline: the cheapest server, the smallest, and prompts and decoding together or apart.
         notes: remarks that change how the answer is read.
     """
@@ -333,7 +336,7 @@ def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]
     hidden_rows = f"; --json has {hidden_row_count} more" if hidden_row_count > 0 else ""
     lines.append(
         f"the best of {answer.candidate_count:,} services of at most "
-        f"{answer.max_device_count} devices, {answer.run_count:,} of them run{hidden_rows}"
+        f"{answer.max_device_count} devices, found in {answer.run_count:,} runs{hidden_rows}"
     )
     if answer.best is not None:
         lines += ["the first by itself:", answer.best.command]

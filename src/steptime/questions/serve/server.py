@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import asdict
 
 from steptime.core.errors import InputError
-from steptime.core.units import counted, percent, seconds, size
+from steptime.core.units import format_bytes, format_count, format_percent, format_seconds
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import find_offer, fit_notes
 from steptime.planning.ranks.language_model import read_language_model
@@ -300,10 +300,10 @@ def _describe_targets(server: _Server, options: ServeOptions) -> list[str]:
     if holds is None:
         return []
     latencies = (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
-    target_texts = [f"{name} {seconds(target_s)}" for name, target_s in latencies if target_s]
+    target_texts = [f"{name} {format_seconds(limit_s)}" for name, limit_s in latencies if limit_s]
     targets = " and ".join(target_texts)
     if server.run is not None:
-        return [f"{percent(server.run.in_time_share)} of requests hold {targets}"]
+        return [f"{format_percent(server.run.in_time_share)} of requests hold {targets}"]
     return [f"{'holds' if holds else 'misses'} {targets}"]
 
 
@@ -312,7 +312,7 @@ def _describe_lack(memory: ServerMemory, change: FittingChange | None) -> list[s
     if not memory.over_bytes:
         return []
     remedy = "no change fits" if change is None else f"nearest that fits: {change.option}"
-    return [f"out of memory by {size(memory.over_bytes)} per device; {remedy}"]
+    return [f"out of memory by {format_bytes(memory.over_bytes)} per device; {remedy}"]
 
 
 def _headline(
@@ -344,7 +344,7 @@ def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOpti
         name = server.phases.problem.device.name
         raise InputError(f"serve: the memory of {name} is unknown: --max-context, --max-users")
     if options.max_context:
-        sequences = counted(service.running_sequences, "sequence")
+        sequences = format_count(service.running_sequences, "sequence")
         longest = f"{memory.longest_context:,} tokens"
         lines.append(f"longest context: {longest}, with {sequences} at once")
     if options.max_users:
@@ -380,7 +380,7 @@ def _describe_host_bound(phases: Phases, decode: StepCost) -> list[str]:
     stack = phases.problem.method.settings.stack
     nearest = defaults_for(phases.problem.device, phases.plan, use="serving").stack
     text = f"decoding is bound by the host: {stack} issues op by op, which takes "
-    text += f"{seconds(decode.issue_s)} a token, and the device {seconds(device_s)}"
+    text += f"{format_seconds(decode.issue_s)} a token, and the device {format_seconds(device_s)}"
     return [f"{text}; nearest that replays graphs: --stack {nearest}"]
 
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.table import Column, Printout, Table, make_facts_table
-from steptime.core.units import interval, percent, seconds, size
+from steptime.core.units import format_bytes, format_interval, format_percent, format_seconds
 from steptime.hardware.prices import NO_PRICE, format_offer
 from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import (
@@ -33,23 +33,24 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         device_count: devices of all replicas.
-        tensor: devices that share each product.
+        tensor: devices that split each matrix product (tensor parallelism).
         pipeline: stages of the pipeline.
-        data: ranks that share out sequences, and experts.
-        expert: ranks of these that share out experts.
-        replicas: copies of all that.
+        data: ranks that divide the sequences (and experts).
+        expert: data ranks that divide the experts (expert parallelism).
+        replicas: independent copies of the server.
         running_sequences: sequences that a replica runs at once; under load the mean.
         input_tokens: tokens of a prompt; under load the mean.
-        output_tokens: tokens that are made of each; under load the mean.
-        dtype: data type of products.
+        output_tokens: tokens of an answer; under load the mean.
+        dtype: data type of matrix products.
         weights: format of the layers' weights.
-        kv: format of keys and values.
+        kv: format of the cached keys and values.
         method: the cost model.
         stack: the software.
         nearest_stack: the newest of `other_stacks`; null without any.
-        other_stacks: times under the other possible stacks, which the intervals over any stack
-            hold; empty where a stack is named.
-        assumed: settings that decide the answer, by the option that changes them.
+        other_stacks: times under the other candidate stacks, which the `any_stack` intervals cover;
+            empty where a stack is named.
+        assumed: settings that were not given and decide the answer, by the option that changes
+            them.
         ttft_s: seconds to the first token; under load the mean.
         ttft_low_s: lower end of the 80 % interval of `ttft_s`; null where the method has none.
         ttft_high_s: upper end of the 80 % interval of `ttft_s`; null where the method has none.
@@ -59,55 +60,57 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         request_s: seconds of a whole request; under load the mean.
         request_low_s: lower end of the 80 % interval of `request_s`; null where there is none.
         request_high_s: upper end of the 80 % interval of `request_s`; null where there is none.
-        any_stack_ttft_low_s: as `ttft_low_s`, over all stacks that could be meant.
-        any_stack_ttft_high_s: as `ttft_high_s`, over all stacks that could be meant.
-        any_stack_tpot_low_s: as `tpot_low_s`, over all stacks that could be meant.
-        any_stack_tpot_high_s: as `tpot_high_s`, over all stacks that could be meant.
-        any_stack_request_low_s: as `request_low_s`, over all stacks that could be meant.
-        any_stack_request_high_s: as `request_high_s`, over all stacks that could be meant.
+        any_stack_ttft_low_s: as `ttft_low_s`, of all candidate stacks.
+        any_stack_ttft_high_s: as `ttft_high_s`, of all candidate stacks.
+        any_stack_tpot_low_s: as `tpot_low_s`, of all candidate stacks.
+        any_stack_tpot_high_s: as `tpot_high_s`, of all candidate stacks.
+        any_stack_request_low_s: as `request_low_s`, of all candidate stacks.
+        any_stack_request_high_s: as `request_high_s`, of all candidate stacks.
         ttft_target_s: target of the time to the first token; null without one.
         tpot_target_s: target of the time per output token; null without one.
-        holds_targets: whether the server holds the targets, under load 90 % of its requests; null
-            without targets.
+        holds_targets: whether the server meets the targets, under load for 90 % of its requests;
+            null without targets.
         output_tokens_per_s: throughput of all replicas in tokens.
         tokens_per_s_per_device: throughput of a device in tokens.
-        tokens_per_s_per_user: tokens of one user a second.
+        tokens_per_s_per_user: output tokens of one user a second.
         prefill: seconds of the step that reads the prompts.
         decode: seconds of a step that makes a token of each sequence.
         predict_difference: seconds by which the prefill differs from the step of `predict`; null
             for more than one sequence or device.
-        energy_per_token_j: joules of a token, of all devices; null where unknown.
+        energy_per_token_j: joules of an output token, of all devices; null where unknown.
         device_w: mean power of a device; null where unknown.
         device_low_w: lower end of the 80 % interval of `device_w`; null where it is unknown, and
             where the method has none.
-        device_high_w: upper end of the same.
-        energy_scope: the parts of a system that the energy is of; null where unknown.
+        device_high_w: upper end of the 80 % interval of `device_w`.
+        energy_scope: the parts of the system that the energy covers; null where unknown.
         fits: whether the sequences fit the memory.
         usable_bytes: memory that a process may use of the device; null where unknown.
         needed_bytes: memory that a device needs.
-        over_bytes: the memory that lacks; null where the memory is unknown.
+        over_bytes: memory that is missing; null where the device's memory is unknown.
         weights_bytes: size of the weights on a device.
-        cache_bytes: size of keys, values and states of the sequences at their end.
+        cache_bytes: size of the cached keys, values and states, at the end of the sequences.
         activations_bytes: size of the tensors of the largest step.
         buffers_bytes: size of the buffers of the software.
-        context_bytes: size of the memory of the driver.
+        context_bytes: memory of the driver and libraries.
         cache_bytes_per_token: size of keys and values of a token.
-        largest_running_sequences: sequences that fit a replica; null where the memory is unknown.
+        largest_running_sequences: the most sequences that fit a replica; null where the memory is
+            unknown.
         cache_tokens: tokens that the cache of a replica has room for; null where the memory is
             unknown.
-        longest_context: tokens of a sequence at most, with so many at once; null where the memory
-            is unknown.
-        fitting_change: the smallest change with which it fits, such as `--tensor 2`; null where
-            it fits, and where none does.
-        fitting_needed_bytes: memory that a device needs then; null without a change.
+        longest_context: the most tokens of a sequence, with `running_sequences` at once; null where
+            the memory is unknown.
+        fitting_change: the smallest change with which the sequences fit, such as `--tensor 2`; null
+            if they fit, or if no change helps.
+        fitting_needed_bytes: memory that a device needs with `fitting_change`; null without one.
         cost_per_hour: price of all devices for an hour; null without a price.
-        cost_per_million_tokens: price of all devices for a million output tokens; null without.
-        currency: the currency of the prices; null without.
-        offer: the offer that the price is from; null without.
-        price_date: the date of the price; null without.
+        cost_per_million_tokens: price of all devices for a million output tokens; null without a
+            price.
+        currency: the currency of the price; null without a price.
+        offer: the offer that the price is from; null without a price.
+        price_date: the date of the price; null without a price.
         load: the server under load; null where all sequences come at once.
-        headline: facts that a reader needs first: the memory that lacks, the bound of decoding,
-            the targets.
+        headline: facts that a reader needs first: missing memory, what limits decoding, the
+            targets.
         notes: remarks that change how the answer is read.
     """
 
@@ -188,7 +191,7 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         rows = [
             *assumed_row(self.assumed),
             *_phase_rows(self),
-            ("request", seconds(self.request_s)),
+            ("request", format_seconds(self.request_s)),
             ("tokens", _describe_throughput(self)),
             ("memory", _describe_memory(self)),
             ("cost", _describe_cost(self)),
@@ -217,7 +220,7 @@ def _describe_server(answer: ServerAnswer) -> str:
     lines = [*answer.headline, title]
     for other in answer.other_stacks:
         if other.stack == answer.nearest_stack:
-            token = seconds(other.tpot_s)
+            token = format_seconds(other.tpot_s)
             lines.append(f"assumed {answer.stack}, with --stack {other.stack} {token} a token")
     return "\n".join(lines)
 
@@ -236,10 +239,10 @@ def _describe_split(answer: ServerAnswer) -> str:
 
 def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times of the phases and their parts for people."""
-    ttft = interval(
+    ttft = format_interval(
         "ttft_s", answer.ttft_s, answer.any_stack_ttft_low_s, answer.any_stack_ttft_high_s
     )
-    tpot = interval(
+    tpot = format_interval(
         "tpot_s", answer.tpot_s, answer.any_stack_tpot_low_s, answer.any_stack_tpot_high_s
     )
     phases = (
@@ -258,10 +261,10 @@ def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
         )
         for part, part_s in parts:
             if part_s:
-                yield f"  {part}", seconds(part_s)
+                yield f"  {part}", format_seconds(part_s)
         waiting_s = total_s - times.total_s
         if answer.load and waiting_s > 0:
-            yield "  others, and the queue", seconds(waiting_s)
+            yield "  others, and the queue", format_seconds(waiting_s)
 
 
 def _describe_throughput(answer: ServerAnswer) -> str:
@@ -282,16 +285,17 @@ def _describe_memory(answer: ServerAnswer) -> str:
     }
     largest_first = sorted(bytes_by_part.items(), key=itemgetter(1), reverse=True)
     texts = ", ".join(
-        f"{name} {size(part_bytes)}" for name, part_bytes in largest_first[:MAX_MEMORY_PARTS]
+        f"{name} {format_bytes(part_bytes)}"
+        for name, part_bytes in largest_first[:MAX_MEMORY_PARTS]
     )
-    capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
-    lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
+    capacity = f" of {format_bytes(answer.usable_bytes)}" if answer.usable_bytes else ""
+    lack = f", out of memory by {format_bytes(answer.over_bytes)}" if answer.over_bytes else ""
     room = ""
     if answer.fits and answer.largest_running_sequences is not None:
         room = f"; room for {answer.largest_running_sequences:,} sequences"
         if answer.cache_tokens:
             room += f", {answer.cache_tokens:,} tokens"
-    return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
+    return f"{format_bytes(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
 
 
 def _describe_cost(answer: ServerAnswer) -> str:
@@ -319,8 +323,8 @@ def _load_table(load: ServerLoad) -> Table:
     in_time = ""
     # Without targets every request is in time, which needs no word.
     if load.highest_rate_per_s or load.in_time_share < 1:
-        in_time = f", {percent(load.in_time_share)} of them in time"
-    cache = f"cache {percent(load.cache_share)} full at most"
+        in_time = f", {format_percent(load.in_time_share)} of them in time"
+    cache = f"cache {format_percent(load.cache_share)} full at most"
     lines = [
         f"{load.requests_per_s:,.4g} requests/s{in_time}",
         f"{load.running_sequences:,.1f} sequences in a step, {cache}",

@@ -4,7 +4,7 @@ from steptime.core.answer import AnswerRow
 
 
 class PhaseTimes(AnswerRow, frozen=True, kw_only=True):
-    """Seconds of a phase by what takes them.
+    """Seconds of a phase, by kind of work.
 
     Attributes:
         products_s: seconds of matrix products.
@@ -34,13 +34,13 @@ class PredictDifference(AnswerRow, frozen=True, kw_only=True):
     """Seconds by which a prefill on one device is longer than the step of `predict`.
 
     Attributes:
-        weights_s: of weights in their stored format.
-        merged_s: of products of one input that run as one.
-        attention_s: of newer attention, and the cache's format.
-        last_token_s: of the head, which is for the last token alone.
-        rows_s: of rows that are sorted by experts, casts, and gaps between kernels.
-        host_s: of waiting for the host.
-        server_s: of the server itself.
+        weights_s: due to weights in their stored format.
+        merged_s: due to products of one input that run as one kernel.
+        attention_s: due to newer attention kernels, and the cache's format.
+        last_token_s: due to the output layer, which runs for the last token only.
+        rows_s: due to sorting rows by expert, casts, and gaps between kernels.
+        host_s: due to waiting for the host.
+        server_s: due to the server's own work.
     """
 
     weights_s: float
@@ -104,23 +104,23 @@ class ServerLoad(RequestSpreads, frozen=True, kw_only=True):
     """A server under load.
 
     Attributes:
-        request_count: requests of the run.
-        counted_requests: requests that times and rates are of.
+        request_count: requests that were simulated.
+        counted_requests: requests that count for the times and rates.
         duration_s: seconds until the last request ends.
         requests_per_s: throughput in requests.
         output_tokens_per_s: throughput in tokens.
-        in_time_share: share of requests that hold the targets; 1 without targets.
-        goodput_per_s: requests in time, a second.
-        highest_rate_per_s: the highest rate at which 90 % of requests hold the targets; null where
-            none does, and without targets.
-        busy_shares: share of the time in which servers work, by pool.
-        running_sequences: sequences of a step in the mean.
-        input_tokens: tokens of a prompt in the mean.
-        output_tokens: tokens of an answer in the mean.
+        in_time_share: share of requests that meet the targets; 1 without targets.
+        goodput_per_s: requests a second that meet the targets.
+        highest_rate_per_s: the highest rate at which 90 % of requests meet the targets; null if
+            there is none, and without targets.
+        busy_shares: share of the time in which the servers work, for each pool of replicas.
+        running_sequences: mean number of sequences in a step.
+        input_tokens: mean tokens of a prompt.
+        output_tokens: mean tokens of an answer.
         cache_share: the largest share of the cache in use.
-        preemptions: times that a request was sent back and computed again.
-        queue_grows: whether more requests come than are served.
-        varied: times with answers of varied length; null where that is the same run.
+        preemptions: how often a request was preempted and computed again.
+        queue_grows: whether more requests arrive than are served.
+        varied: times if answers have varied lengths; null where `load` has them.
     """
 
     request_count: int

@@ -6,7 +6,7 @@ from pathlib import Path
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.causes import retry_of
 from steptime.core.errors import InputError
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.tables.table import Column, Table
 from steptime.questions import kinds
 from steptime.records import store
@@ -58,8 +58,8 @@ class EndedCell(CellRow, frozen=True, kw_only=True):
 
     Attributes:
         status: oom, timeout, unsupported or failed.
-        cause: a word of the table of causes.
-        note: the same in a sentence.
+        cause: the cause: a word of the table of causes in docs/sweeps.md.
+        note: the cause in a sentence.
         retried_by: the command that tries it again.
     """
 
@@ -74,13 +74,13 @@ class StatusAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         out: the folder of the sweep.
-        cells: cells of the experiment as it was submitted last.
-        queued: those that wait.
-        running: those that are measured now.
-        finished: those with a final record.
-        failed: those that ended without a number and would be tried again.
-        unsent: those that Slurm did not take.
-        older: cells of the experiment as it was before, which are counted nowhere else.
+        cells: cells of the experiment as it was last submitted.
+        queued: cells that wait.
+        running: cells that are measured now.
+        finished: cells with a final record.
+        failed: cells that ended without a number and would be tried again.
+        unsent: cells that Slurm did not take.
+        older: cells of an earlier state of the experiment, which no other count holds.
         cells_by_status: number of ended cells of each status.
         cells_by_cause: number of cells without a number of each cause.
         jobs: the tasks that wait or run.
@@ -133,8 +133,8 @@ class CollectAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         out: the folder of the sweep.
         records: number of records that were written.
-        cells_by_cause: their number for each cause.
-        headline: the same in words.
+        cells_by_cause: number of these cells for each cause.
+        headline: the main numbers in words.
     """
 
     out: str
@@ -149,7 +149,7 @@ class CancelAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         out: the folder of the sweep.
         cancelled: Slurm's names of the jobs.
-        headline: the same in words.
+        headline: the main numbers in words.
     """
 
     out: str
@@ -168,7 +168,7 @@ def status(folder: kinds.Folder) -> StatusAnswer:
         SchedulerError: if Slurm does not answer.
     """
     path = _submitted_folder(folder)
-    snapshot = cluster.take_snapshot(path, note)
+    snapshot = cluster.take_snapshot(path, print_note)
     current_ids = submission.read_current_ids(path)
     # The folder may hold cells of earlier submissions; None: nobody wrote down which are current.
     current_cells = [
@@ -212,7 +212,7 @@ def collect(folder: kinds.Folder) -> CollectAnswer:
     """
     path = _submitted_folder(folder)
     with store.exclusive(path):
-        records = cluster.collect(path, note)
+        records = cluster.collect(path, print_note)
     counts = count_causes(record.cause for record in records)
     causes = ", ".join(f"{count.cells} {count.cause}" for count in counts)
     headline = f"{path}: {len(records)} cells lost by their jobs"

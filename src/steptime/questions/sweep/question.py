@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.core.signatures.kinds import text_of
 from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
@@ -17,7 +17,7 @@ from steptime.prediction.method import stack_option
 from steptime.questions import kinds, options
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.records.record import STATUSES
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.sweeps.answers import PreviewAnswer, SubmissionAnswer, SweepAnswer
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.cluster import submit
@@ -52,14 +52,14 @@ def sweep(
     Args:
         file: The experiment file.
         out: Folder for the records.
-        rounds: Visit all cells so often, interleaved.
-        runs: Fresh processes for each cell.
-        retry: Try cells of these statuses again, too.
+        rounds: Measure all cells N times, interleaved. Default: as the experiment says.
+        runs: Number of runs of each cell, each in a fresh process.
+        retry: Also try cells of these statuses again, with commas.
         force: Measure all cells again.
-        try_all: Try what is predicted not to fit in memory.
+        try_all: Also measure cells that are predicted not to fit in memory.
         launcher: local or slurm.
-        dry_run: Show what Slurm would get, and what it would take.
-        shard: Only the I-th of N parts, for N hosts.
+        dry_run: Show the jobs that Slurm would get, with their predicted time; submit nothing.
+        shard: Measure only the I-th of N parts of the cells, to divide them among N hosts.
 
     Raises:
         InputError: for a wrong experiment file, and for a folder that is no store or in use.
@@ -98,8 +98,8 @@ def sweep(
     if launcher == LOCAL:
         return measure_locally(request)
     if dry_run:
-        return preview(request, note)
-    return submit.send(request, note)
+        return preview(request, print_note)
+    return submit.send(request, print_note)
 
 
 def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenPredictions:
@@ -110,12 +110,12 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
     places = _find_places(experiment, path_text)
     predicted = Predicted()
     runnable = (cell for cell in cells if cell.is_run)
-    for stack, stack_cells in grouped(runnable, lambda cell: cell.stack).items():
+    for stack, stack_cells in group_by(runnable, lambda cell: cell.stack).items():
         predicted += predict_space(
             out,
             [cell.workload for cell in stack_cells],
             places,
-            note,
+            print_note,
             options=stack_option(stack),
             must_fit=must_fit,
         )
@@ -201,13 +201,13 @@ def make_request(
 def _check_input(experiment: Experiment) -> None:
     """Refuse files of input that are not here, before anything runs; nodes may see others."""
     from steptime.measure.data.dataset import find
-    from steptime.measure.data.sources import place
+    from steptime.measure.data.sources import staging_folder
 
     if "dataset" in experiment.input:
         # Raises where there is no data set; `place` does for a missing folder of copies.
         find(experiment.data)
         if "local" in experiment.staging:
-            place(experiment.stage_to)
+            staging_folder(experiment.stage_to)
 
 
 def _read_shard(text: str, cell_count: int) -> tuple[int, int]:
@@ -227,4 +227,4 @@ def _read_shard(text: str, cell_count: int) -> tuple[int, int]:
 def measure_locally(request: SweepRequest) -> SweepAnswer:
     """Measure the cells that a folder lacks on this machine, with progress on stderr."""
     with reporter() as report:
-        return measure_cells(request, warn=note, report=report)
+        return measure_cells(request, warn=print_note, report=report)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.tables.table import Column, Table, make_frame
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.grids.batches import MAX_BATCH
 
 MAX_OP_ROWS = 12  # that people see
@@ -58,7 +58,7 @@ NETWORK_CSV_COLUMNS = _network_columns("")
 
 
 class BoundCount(AnswerRow, frozen=True, kw_only=True):
-    """The number of networks that one thing binds.
+    """The number of networks with one bottleneck.
 
     Attributes:
         bound: compute, memory, host or communication.
@@ -75,16 +75,16 @@ class Summary(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         network_count: number of networks.
         speedup: geometric mean of the speed-ups at the same batch.
-        min_speedup: the smallest of them.
-        median_speedup: the median of them.
-        max_speedup: the largest of them.
+        min_speedup: the smallest of these speed-ups.
+        median_speedup: the median of these speed-ups.
+        max_speedup: the largest of these speed-ups.
         bounds: number of networks by what most of their step waits for before the change.
         newly_fitting_count: number of networks that fit only after the change.
         no_longer_fitting_count: number of networks that fit only before the change.
         larger_batch_count: number of networks whose largest batch changes.
-        batch_growth: geometric mean of the growth of their batch.
-        larger_batch_speedup: geometric mean of their speed-up in examples a second.
-        max_larger_batch_speedup: the largest of these speed-ups.
+        batch_growth: geometric mean of the factors by which their batches grow.
+        larger_batch_speedup: geometric mean of their speed-ups in examples a second.
+        max_larger_batch_speedup: the largest of these speed-ups with a larger batch.
         compute_bound_speedup: speed-up of compute-bound ops at the same batch.
         memory_bound_speedup: speed-up of memory-bound ops at the same batch.
         host_bound_speedup: speed-up of host-bound ops at the same batch.
@@ -111,13 +111,13 @@ class Summary(AnswerRow, frozen=True, kw_only=True):
 
 
 class OpClass(AnswerRow, frozen=True, kw_only=True):
-    """The ops that one thing binds before the change.
+    """The ops with one bottleneck before the change.
 
     Attributes:
-        batch: same or larger: the batch after the change.
+        batch: whether the batch after the change is the `same` or `larger`.
         bound: compute, memory or host.
-        traffic: each step or each example: what memory-bound ops at a larger batch move; null of
-            others.
+        traffic: for memory-bound ops at a larger batch: whether they move the same bytes in `each
+            step` or for `each example`; null for others.
         op_count: number of ops.
         time_share: their share of the time of all ops before the change.
         speedup: speed-up of all together; null without time after the change.
@@ -136,7 +136,7 @@ class OpClass(AnswerRow, frozen=True, kw_only=True):
 
 
 class OpKindClass(AnswerRow, frozen=True, kw_only=True):
-    """The ops of a kind that one thing binds before the change, at the same batch.
+    """The ops of a kind with one bottleneck before the change, at the same batch.
 
     Attributes:
         kind: the kind of op (`steptime list ops`).
@@ -168,12 +168,12 @@ class NetworkRow(AnswerRow, frozen=True, kw_only=True):
         bound: what most of the step waits for before the change; null where it does not fit.
         step_s: seconds of a step before the change; null where it does not fit.
         changed_step_s: seconds of a step after the change; null where it does not fit.
-        speedup: the first over the second; null where either is.
+        speedup: `step_s` over `changed_step_s`; null where one of them is null.
         grown_batch: the batch, grown as the largest batch grows; null where the step does not fit.
         grown_speedup: speed-up in examples a second with the grown batch.
         largest_batch: the largest power of two that fits before the change, 0 for none; at the
             largest batch that is tried (1,048,576) a lower bound.
-        changed_largest_batch: the same after the change.
+        changed_largest_batch: `largest_batch` after the change.
         status: ok, oom, new (fits only after the change) or oom after (fits only before).
     """
 
@@ -200,7 +200,7 @@ class NetworkSettings(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         model: the network.
-        assumed: settings that decide its predictions, by the option that changes them.
+        assumed: settings not given that decide its predictions, by the option that changes them.
     """
 
     model: str
@@ -215,7 +215,8 @@ class NetworksAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         dtype: data type of weights and activations; null where the networks have several.
         network_count: number of networks.
-        assumed: settings that decide all predictions alike, by the option that changes them.
+        assumed: settings that were not given and decide all predictions alike, by the option that
+            changes them.
         network_settings: the assumed settings of each network, where they are not alike.
         notes: remarks that change how the answer is read.
     """
@@ -235,7 +236,7 @@ class NetworksAnswer(Answer, frozen=True, kw_only=True):
 
     def describe_question(self) -> str:
         """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
-        networks = counted(self.network_count, "network")
+        networks = format_count(self.network_count, "network")
         dtype = self.dtype or "of several types"
         return f"{self.device}, {networks}, {dtype} ({self.method})"
 
@@ -246,8 +247,8 @@ class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
     Attributes:
         changes: the changes of the device.
         summary: the speed-ups of all networks together.
-        classes: the ops by what binds them.
-        ops: the ops by kind, unit and what binds them, at the same batch.
+        classes: the ops, grouped by their bottleneck.
+        ops: the ops, grouped by kind, unit and bottleneck, at the same batch.
         rows: the networks, each at each batch.
         headline: the answer in a few sentences.
     """
@@ -308,8 +309,8 @@ class ChangedDevice(AnswerRow, frozen=True, kw_only=True):
         changes: the new figures or factors, by the key of the device's file.
         speedup: geometric mean of the speed-ups at the same batch, of networks that fit before and
             after the change; null for none.
-        grown_speedup: the same in examples a second, with the batch growing as the largest that
-            fits does.
+        grown_speedup: geometric mean of the speed-ups in examples a second, with a batch that grows
+            as the largest that fits does.
         network_count: number of networks that fit before and after the change.
         newly_fitting_count: number of networks that fit only after the change.
     """
@@ -359,8 +360,8 @@ class Upgrade(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         upgrade: the change.
         speedup: geometric mean of the speed-ups at the same batch; null where no network fits.
-        grown_speedup: the same in examples a second, with the batch growing as the largest that
-            fits does.
+        grown_speedup: geometric mean of the speed-ups in examples a second, with a batch that grows
+            as the largest that fits does.
         newly_fitting_count: number of networks that fit only after the change.
         gain_share: by what share all networks become faster: `grown_speedup` - 1.
     """

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, TypedDict
 
-from steptime.core.progress import watched
-from steptime.core.units import first_of, percent
+from steptime.core.progress import track_progress
+from steptime.core.units import first_of, format_percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
 from steptime.prediction.steps.step_model import StepModel
@@ -24,7 +24,7 @@ from steptime.questions.whatif.answer import (
 from steptime.questions.whatif.changes import Change, change_device
 from steptime.questions.whatif.networks_on_devices import NetworkCase, predict_network
 from steptime.records.ratios import geometric_mean
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 STEP_TRAFFIC, EXAMPLE_TRAFFIC = "each step", "each example"
 UNCHANGED_BATCH, LARGER_BATCH = "same", "larger"
@@ -40,7 +40,7 @@ class ComparedOp:
         kind: its kind.
         unit: the unit of the device that computes it.
         bound: what binds it before the change.
-        batch: same or larger: the batch after the change.
+        batch: whether the batch after the change is the `same` or `larger`.
         traffic: what a memory-bound op at a larger batch moves; None of others.
         before_s: seconds before the change.
         after_s: seconds after the change, for as many examples.
@@ -77,8 +77,8 @@ def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) ->
     device = change_device(cases[0].model.device, changes)
     rows: list[NetworkRow] = []
     ops: list[ComparedOp] = []
-    for case in watched(cases, "networks"):
-        model = case.model.on(device)
+    for case in track_progress(cases, "networks"):
+        model = case.model.with_device(device)
         row, grown_path = predict_network(case, model)
         rows.append(row)
         ops += _compare_network_ops(case, model, row, grown_path)
@@ -93,7 +93,7 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
     unchanged_batch_s = sum(op.before_s for op in ops if op.batch == UNCHANGED_BATCH)
     larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
     total_s_by_batch = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
-    ops_by_class = grouped(ops, lambda op: (op.batch, op.bound, op.traffic))
+    ops_by_class = group_by(ops, lambda op: (op.batch, op.bound, op.traffic))
     classes = []
     for (batch, bound, traffic), ops_of_class in ops_by_class.items():
         speeds = _speeds(ops_of_class, total_s_by_batch[batch])
@@ -105,7 +105,7 @@ def _group_by_bound(ops: Sequence[ComparedOp]) -> list[OpClass]:
 def _group_by_kind(ops: Sequence[ComparedOp]) -> list[OpKindClass]:
     """Return classes of ops by kind, unit and bound, those that take longest first."""
     total_s = sum(op.before_s for op in ops)
-    ops_by_kind = grouped(ops, lambda op: (op.kind, op.unit, op.bound))
+    ops_by_kind = group_by(ops, lambda op: (op.kind, op.unit, op.bound))
     classes = [
         OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(ops_of_kind, total_s))
         for (kind, unit, bound), ops_of_kind in ops_by_kind.items()
@@ -121,10 +121,12 @@ def _compare_network_ops(
     ops: list[ComparedOp] = []
     if row.status == "ok":
         changed_path = find_critical_path(model, case.batch)
-        ops += _compare_ops(case.before, changed_path, batch_ratio=1.0, batch=UNCHANGED_BATCH)
+        ops += _compare_ops(
+            case.original_step, changed_path, batch_ratio=1.0, batch=UNCHANGED_BATCH
+        )
     if grown_path is not None and row.grown_batch is not None:
         batch_ratio = row.grown_batch / case.batch
-        ops += _compare_ops(case.before, grown_path, batch_ratio, batch=LARGER_BATCH)
+        ops += _compare_ops(case.original_step, grown_path, batch_ratio, batch=LARGER_BATCH)
     return ops
 
 
@@ -291,11 +293,11 @@ def try_devices(
     """Return the speed-ups of networks on devices with each combination of changes."""
     devices = []
     capped: set[str] = set()
-    for changes in watched(list(combinations), "changed devices"):
+    for changes in track_progress(list(combinations), "changed devices"):
         rows = []
         for case in cases:
             changed_device = change_device(case.model.device, changes)
-            row, _grown_path = predict_network(case, case.model.on(changed_device))
+            row, _grown_path = predict_network(case, case.model.with_device(changed_device))
             rows.append(row)
         capped.update(row.model for row in rows if row.is_capped)
         fitting = [row for row in rows if row.status == "ok"]
@@ -346,7 +348,7 @@ def describe_best(upgrades: Sequence[Upgrade]) -> str:
     best = upgrades[0]
     if best.gain_share <= 0:
         return "No upgrade makes these networks faster."
-    return f"{best.upgrade} pays most: {percent(best.gain_share)} faster."
+    return f"{best.upgrade} pays most: {format_percent(best.gain_share)} faster."
 
 
 def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:

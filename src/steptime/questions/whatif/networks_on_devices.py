@@ -8,17 +8,17 @@ from typing import TypedDict
 
 import msgspec
 
-from steptime.core.progress import watched
+from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
 from steptime.grids.batch_steps import BatchSteps
-from steptime.grids.batches import MAX_BATCH, doubling
+from steptime.grids.batches import MAX_BATCH, list_doubling_batches
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.bound import CriticalPath, find_critical_path
 from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
-TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
+TRIAL_BATCHES = list_doubling_batches(MAX_BATCH)  # powers of two
 LARGEST_BATCH = 0  # stands for the largest batch that fits
 
 
@@ -39,7 +39,7 @@ class NetworkCase:
 
     def largest_on(self, device: Device) -> int:
         """Return the largest power of two that fits, 0 for none, at most `MAX_BATCH`."""
-        does_fit = self._steps.fit(self.model.on(device))  # for each trial batch
+        does_fit = self._steps.fit(self.model.with_device(device))  # for each trial batch
         return max(compress(TRIAL_BATCHES, does_fit), default=0)
 
     def fits_on(self, device: Device, largest: int) -> bool:
@@ -55,10 +55,10 @@ class NetworkCase:
         are_all_trials_fitting = largest >= MAX_BATCH
         if not are_all_trials_fitting:
             return False
-        return self.model.on(device).needs(self.batch).fit(device)
+        return self.model.with_device(device).needs(self.batch).fit(device)
 
     @cached_property
-    def before(self) -> CriticalPath:
+    def original_step(self) -> CriticalPath:
         """The step on the device as it is."""
         return find_critical_path(self.model, self.batch)
 
@@ -88,7 +88,7 @@ def make_cases(
     """
     models: dict[str, tuple[StepModel, BatchSteps]] = {}  # by the network without its batch
     cases = []
-    for workload in watched(list(workloads), "networks"):
+    for workload in track_progress(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
             # The usual stack where no option names one (`assumes`).
@@ -154,10 +154,14 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
     changed_s = model.timeline(case.batch).step_s
     if not fits_before:
         return _with(row, status="new", changed_step_s=changed_s), None
-    step_s = case.before.step_s
+    step_s = case.original_step.step_s
     speedup = step_s / changed_s
     row = _with(
-        row, bound=case.before.bound, step_s=step_s, changed_step_s=changed_s, speedup=speedup
+        row,
+        bound=case.original_step.bound,
+        step_s=step_s,
+        changed_step_s=changed_s,
+        speedup=speedup,
     )
     if not fits_after:
         return _with(row, status="oom after"), None

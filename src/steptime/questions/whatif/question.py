@@ -77,25 +77,26 @@ def whatif(
     """Say what changed hardware would do to the same networks.
 
     Args:
-        device: A device (steptime list devices), FILE.toml or local.
-        set_: Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2);
-            repeatable. peak means all peaks.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+        set_: Change a figure of the device's file: a value, a factor (x1.5) or a range (x1..x4x2 is
+            x1, x2, x4); may be repeated. peak means all peaks.
         model: Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.
-        batch: Batch size, or largest: all that fit.
-        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
-            has no bfloat16), float32 of others and on a CPU.
-        upgrade: Say which of these changes pays most; repeatable.
-        folder: The networks of a folder of records.
+        batch: Examples in a step, or largest: as many as fit.
+        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
+            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on a device
+            without bfloat16), float32 for others and on a CPU.
+        upgrade: Try each of these changes alone, and sort them by their gain; may be repeated.
+        folder: Take the networks of a folder of records.
         phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor, muon; of adam, adamw
-            and lion also with states of 8 bits (adam8bit), or paged to the host (paged_adam,
-            paged_adam8bit). Default: adam of sequence models, sgd of others.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
+            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
+            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
         length: Tokens of a sequence. Default: the model's.
-        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
-        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
-        method: The cost model (steptime list methods).
-        options: An option of the method; repeatable.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
+            counts by its bytes alone.
+        batch_axis: For code: which axis of its first input is the batch. Default: detected.
+        method: The cost model: how kernels are priced (steptime list methods).
+        options: A setting of the cost model; may be repeated.
         out: Draw the map of two or three ranges as .png, .svg, .pdf or .html.
         **execution: How the step is executed: `ExecutionOptions`.
 

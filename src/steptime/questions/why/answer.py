@@ -4,7 +4,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.tables.printers import html
 from steptime.core.tables.table import Column, Table, make_facts_table
-from steptime.core.units import interval, percent, seconds
+from steptime.core.units import format_interval, format_percent, format_seconds
 from steptime.questions.training import describe_speed
 from steptime.questions.why.causes import MAX_LISTED, LikelyCause
 
@@ -36,10 +36,10 @@ class Shares(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         compute: arithmetic.
         memory: memory traffic.
-        host: calls and launches of the host.
+        host: calls and kernel launches of the host.
         input: waiting for input.
         communication: exposed communication.
-        unexplained: time above the interval of the model; null of a prediction.
+        unexplained: time beyond the upper end of the predicted interval; null for a prediction.
     """
 
     compute: float
@@ -59,8 +59,8 @@ class ExpensiveOp(AnswerRow, frozen=True, kw_only=True):
         step_s: its seconds in a step.
         time_share: its share of the device's time.
         bound: what most of its time waits for: compute, memory or host.
-        ceiling_share: the time at the peaks of the device over its time; null of an op without
-            time.
+        ceiling_share: the shortest time that the device's peaks allow, over the op's time; null for
+            an op without time.
         equal_count: number of further ops of its kind that take as long.
     """
 
@@ -84,8 +84,8 @@ class Improvement(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         change: the change.
         step_s: seconds of the changed step.
-        speedup: the factor of the examples a second of all replicas.
-        per_device_speedup: the factor of the examples a second of one replica.
+        speedup: the factor by which examples a second of all replicas grow.
+        per_device_speedup: the factor by which examples a second of one replica grow.
     """
 
     change: str
@@ -105,8 +105,8 @@ class Evidence(AnswerRow, frozen=True, kw_only=True):
             null where the method has none.
         input_share: share of the step that waits for input; null where unknown.
         communication_s: seconds of communication; null where unknown.
-        sample_count: number of samples; null of a published number.
-        disturbed_sample_count: number of samples that other work disturbed; null of a published
+        sample_count: number of samples; null for a published number.
+        disturbed_sample_count: number of samples that other work disturbed; null for a published
             number.
         low_s: lower end of the interval of the measured step; null where unknown.
         high_s: upper end of the interval of the measured step; null where unknown.
@@ -136,21 +136,22 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         replicas: number of data-parallel replicas.
         dtype: data type of weights and activations.
         method: the cost model.
-        assumed: settings that decide the prediction, by the option that changes them.
+        assumed: settings that were not given and decide the prediction, by the option that changes
+            them.
         origin: predicted, measured or published: where `step_s` is from.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of the prediction; null where the method has none.
         high_s: upper end of the 80 % interval of the prediction; null where the method has none.
         examples_per_s: throughput of all replicas; null where the step takes no time.
-        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
-            reads none.
+        tokens_per_s: throughput of all replicas in tokens, without padding; null for a network that
+            reads no tokens.
         peak_bytes: predicted size of all tensors at the worst moment.
         needed_bytes: memory that the process needs, by the prediction.
         bound: the largest of the shares that the model explains.
         shares: shares of the step by what it waits for.
         ops: the most expensive ops.
         helps: changes that would help, the best first.
-        evidence: numbers of the measurement; null of a prediction.
+        evidence: numbers of the measurement; null for a prediction.
         causes: what may make the measured step slow, the first to check first; only with
             `--measured`.
         headline: the diagnosis in a few sentences.
@@ -193,10 +194,10 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         shares = self.shares.to_dict().items()
         rows = [
             *assumed_row(self.assumed),
-            ("step", interval("step_s", self.step_s, *ends)),
+            ("step", format_interval("step_s", self.step_s, *ends)),
             ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
             ("bound by", self.bound),
-            *((f"  {name}", percent(share)) for name, share in shares if share),
+            *((f"  {name}", format_percent(share)) for name, share in shares if share),
         ]
         ops = [op.to_dict() | {"total_share": op.total_share} for op in self.ops]
         tables = [
@@ -218,10 +219,10 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
 
 def _cause_row(cause: LikelyCause) -> dict[str, str]:
     """Return the row of a cause in a table, with what a step would take under it."""
-    low, high = seconds(cause.low_s), seconds(cause.high_s)
+    low, high = format_seconds(cause.low_s), format_seconds(cause.high_s)
     return {
         "cause": cause.cause,
-        "weight": percent(cause.weight),
+        "weight": format_percent(cause.weight),
         "range": low if low == high else f"{low} to {high}",
         "check": cause.check,
     }

@@ -28,9 +28,9 @@ class LikelyCause(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         cause: the cause, in a word.
-        description: what would be the case.
-        check: the test.
-        weight: share of the weight of all causes that are listed; it orders them.
+        description: what the cause means.
+        check: how to check it.
+        weight: how likely the cause is, as a share over all listed causes, which it orders.
         low_s: shortest step that the cause explains.
         high_s: longest step that the cause explains.
     """

@@ -8,7 +8,7 @@ from steptime.build import build_step
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.paleo.explain import CorrectedStep, explain
@@ -90,16 +90,17 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
         dtype: data type of weights and activations.
         optimizer: the optimizer.
         options: options of the method that were set.
-        assumed: settings that decide the calibrated step, by the option that changes them.
+        assumed: settings that were not given and decide the calibrated step, by the option that
+            changes them.
         paleo_s: seconds of a step by Paleo as published.
         analytic_s: seconds of a step by the analytic method.
         calibrated_s: seconds of a step by the calibrated method.
         low_s: lower end of the 80 % interval of `calibrated_s`.
         high_s: upper end of the 80 % interval of `calibrated_s`.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        is_extrapolated: whether some kernels were measured on no device of this kind.
         rows: the step after each correction, from Paleo's to the analytic one.
         ops: every op.
-        unmodelled: names of layers of unknown type, which count nothing.
+        unmodelled: names of layers of unknown type, which count as no work.
         headline: the three numbers in a line.
         notes: remarks that change how the answer is read.
     """
@@ -148,7 +149,7 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
             for index, row in enumerate(self.rows)
         ]
         tf32 = ", convolutions in TF32" if self._uses_tf32 else ""
-        interval = f"{seconds(self.low_s or 0.0)} to {seconds(self.high_s or 0.0)}"
+        interval = f"{format_seconds(self.low_s or 0.0)} to {format_seconds(self.high_s or 0.0)}"
         calibrated_row = {
             "correction": "calibrated",
             "step_s": self.calibrated_s,
@@ -162,7 +163,7 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
 
 def _format_change(change_s: float) -> str:
     """Format a change of seconds: `+4.8 ms`."""
-    return f"{'-' if change_s < 0 else '+'}{seconds(abs(change_s))}"
+    return f"{'-' if change_s < 0 else '+'}{format_seconds(abs(change_s))}"
 
 
 def _correction_rows(steps: Sequence[CorrectedStep]) -> tuple[Correction, ...]:
@@ -211,8 +212,8 @@ def explain_corrections(
     calibrated_timeline = calibrated.timeline()
     paleo_s, analytic_s = corrections[0].step_s, corrections[-1].step_s
     headline = (
-        f"{seconds(paleo_s)} by Paleo as published, {seconds(analytic_s)} corrected (analytic), "
-        f"{seconds(calibrated_timeline.step_s)} calibrated"
+        f"{format_seconds(paleo_s)} by Paleo as published, {format_seconds(analytic_s)} corrected "
+        f"(analytic), {format_seconds(calibrated_timeline.step_s)} calibrated"
     )
     answer = CorrectionsAnswer(
         model=workload.label,
@@ -254,7 +255,7 @@ def _uses_tf32(model: StepModel) -> bool:
     """Return whether kernels of float32 run in TF32 on a device that has a peak for it."""
     if "tf32" not in model.device.datasheet.peak_flop_per_s:
         return False
-    return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lowered().kernels)
+    return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lower_step().kernels)
 
 
 def _draw(corrections: Sequence[Correction], title: str, device: Device, out: Path) -> None:

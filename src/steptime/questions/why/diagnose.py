@@ -30,7 +30,7 @@ from steptime.questions.why.sentences import (
 from steptime.questions.why.setup import Setup
 from steptime.records.record import Record
 from steptime.records.record import stack_of as record_stack
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 
 MAX_OPS = 3
 KERNEL_BOUNDS = BOUNDS[:3]  # compute, memory and host: what a kernel can wait for
@@ -179,7 +179,7 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
         is_within = low_s <= step.worked_s <= high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
-    achieved_flop_per_s = setup.model.lowered().executed_flop / step.step_s
+    achieved_flop_per_s = setup.model.lower_step().executed_flop / step.step_s
     return Evidence(
         stack=record_stack(record),
         predicted_s=predicted.step_s,
@@ -259,7 +259,7 @@ def _find_expensive_ops(
         device_s: seconds in which the device works.
     """
     op_by_key: dict[tuple[str, float, int], ExpensiveOp] = {}  # the first of equal ops
-    for name, op_bindings in grouped(bindings, lambda binding: binding.kernel.op).items():
+    for name, op_bindings in group_by(bindings, lambda binding: binding.kernel.op).items():
         step_s = sum(binding.time.value for binding in op_bindings)
         kind = op_bindings[0].kernel.kind
         key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)

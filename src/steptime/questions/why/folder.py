@@ -7,9 +7,9 @@ from pathlib import Path
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
-from steptime.core.progress import note, watched
+from steptime.core.progress import print_note, track_progress
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import common_settings
 from steptime.questions.bound import BOUNDS
@@ -24,7 +24,7 @@ SHARES = (*BOUNDS, UNEXPLAINED)
 
 
 class BottleneckCount(AnswerRow, frozen=True, kw_only=True):
-    """The number of steps that one thing binds.
+    """The number of steps with one bottleneck.
 
     Attributes:
         bound: compute, memory, host, input or communication.
@@ -52,11 +52,12 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         folder: the folder.
-        bounds: number of steps by what binds them, the largest first.
-        refusals: number of steps without a diagnosis by the reason.
-        assumed: settings that decide all predictions alike, by the option that changes them.
+        bounds: number of steps by bottleneck, the largest first.
+        refusals: number of steps without a diagnosis, by reason.
+        assumed: settings that were not given and decide all predictions alike, by the option that
+            changes them.
         rows: the diagnosis of each step, without what would help.
-        headline: number of steps by what binds them, in a line.
+        headline: number of steps by bottleneck, in a line.
         notes: remarks that change how the answer is read.
     """
 
@@ -121,7 +122,7 @@ def explain_folder(
         return diagnose_record(records[0], device, method, options)
     rows: list[WhyAnswer] = []
     refusal_counts = Counter[str]()
-    for diagnosis in diagnose_records(watched(records, "steps"), device, method, options):
+    for diagnosis in diagnose_records(track_progress(records, "steps"), device, method, options):
         if isinstance(diagnosis, str):  # the reason why there is none
             refusal_counts[diagnosis] += 1
         else:
@@ -141,7 +142,7 @@ def explain_folder(
         ),
         assumed=common_settings(row.assumed for row in rows),
         rows=tuple(rows),
-        headline=(f"{counted(len(rows), 'step')}: {counts_text}",),
+        headline=(f"{format_count(len(rows), 'step')}: {counts_text}",),
         notes=tuple(_make_notes(rows, refusal_counts)),
     )
 
@@ -149,7 +150,7 @@ def explain_folder(
 def _load_steps(folder: Path, name: str | None) -> list[Record]:
     """Return the measured and published steps of a folder; raises `InputError` for none."""
     records = []
-    for record in store.load(folder, note):
+    for record in store.load(folder, print_note):
         is_measured_step = record.origin != "predicted" and not record.scope
         # Without a name every label matches.
         has_name = (name or "") in record.workload.label
@@ -166,7 +167,7 @@ def _make_notes(rows: Sequence[WhyAnswer], count_by_reason: Mapping[str, int]) -
     notes = []
     unexplained_count = sum(is_mostly_unexplained(row.shares) for row in rows)
     if unexplained_count:
-        steps = counted(unexplained_count, "step")
+        steps = format_count(unexplained_count, "step")
         notes.append(f"of {steps} the model leaves more than half unexplained")
     return [
         *notes,

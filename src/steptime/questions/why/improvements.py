@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from steptime.core.dtypes import HALVES
-from steptime.grids.batches import knee
+from steptime.grids.batches import find_knee
 from steptime.hardware.device import Device
 from steptime.questions.bound import InputFeed
 from steptime.questions.whatif.changes import Change, change_device
@@ -111,7 +111,7 @@ def _changed_batch(setup: Setup) -> Iterator[tuple[str, Setup]]:
             setup_by_batch[factor * batch] = larger_setup
     steps_s = [batch_setup.step_s for batch_setup in setup_by_batch.values()]
     # The smallest batch with 90 % of the best speed.
-    best_batch = knee(list(setup_by_batch), steps_s)
+    best_batch = find_knee(list(setup_by_batch), steps_s)
     if best_batch != batch:
         yield f"batch {best_batch:,}", setup_by_batch[best_batch]
 

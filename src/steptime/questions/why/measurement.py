@@ -68,7 +68,7 @@ def read_measurement(record: Record) -> MeasuredStep:
         communication_s=_value_of(record, "communication_s"),
         reads_ahead=reads_ahead,
         sample_count=len(step.samples) or None,
-        disturbed_sample_count=sum(step.marks) if step.samples else None,
+        disturbed_sample_count=sum(step.disturbed_samples) if step.samples else None,
         low_s=low_s,
         high_s=high_s,
     )

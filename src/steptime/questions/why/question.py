@@ -41,18 +41,19 @@ def why(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --in a part of the names of networks.
-        device: A device (steptime list devices), FILE.toml or local. Default with --in: each
-            record's.
-        batch: Batch size. Default: 64, transformers 1, a file's own.
+        device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
+            Default with --in: the device of each record.
+        batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         measured: The speed of a run of yours: 410ms, '1450 examples/s', '12k tokens/s' (of all
-            replicas), 4.75it/s or '38% MFU'. Says what of it the model explains, and which causes
-            to check for what it does not.
+            replicas), 4.75it/s or '38% MFU'. The answer says how much of the step the prediction
+            explains, and which causes to check.
         busy: With --measured: share of the time in which the device was busy (GPU-Util), 30%.
         replicas: Data-parallel replicas, one per device.
-        link: What joins the replicas.
-        input_per_s: Examples a second that input brings, read ahead.
+        link: The link between replicas.
+        input_per_s: Examples a second that the input pipeline delivers, read ahead.
         folder: Explain the steps in a folder of records.
-        from_: paleo shows how corrections lead from Paleo's number to ours.
+        from_: With the value paleo: show, correction by correction, the way from Paleo's time to
+            ours.
         out: Draw the corrections of --from as .png, .svg, .pdf or .html.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 

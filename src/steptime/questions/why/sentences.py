@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from steptime.core.units import percent, seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.questions.why.answer import (
     IMPROVEMENTS_LINE,
     OPS_LINE,
@@ -50,25 +50,27 @@ def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
         if share is not None and share >= SMALLEST_SHARE
     ]
     shares_and_bounds.sort(reverse=True)
-    parts = ", ".join(f"{percent(share)} {CAUSES[bound]}" for share, bound in shares_and_bounds)
+    parts = ", ".join(
+        f"{format_percent(share)} {CAUSES[bound]}" for share, bound in shares_and_bounds
+    )
     origin = answer.origin
     stack = None if answer.evidence is None else answer.evidence.stack
     if stack and stack != "torch":
         origin = f"{answer.origin} with {stack}"
     caveat = ""
     if is_mostly_unexplained(answer.shares):
-        unexplained = percent(answer.shares.unexplained or 0.0)
+        unexplained = format_percent(answer.shares.unexplained or 0.0)
         caveat = f"the model leaves {unexplained} unexplained; what it explains is "
     lines = [
         f"{label}: {caveat}bound by {answer.bound}.",
-        f"A step takes {seconds(answer.step_s)} ({origin}).",
+        f"A step takes {format_seconds(answer.step_s)} ({origin}).",
         f"{parts}.",
     ]
     is_device_idle = answer.bound == "host" and busy_share < IDLE_SHARE
     if is_device_idle:
         lines.append(
-            f"The device works {percent(busy_share)} of the time that the host takes to issue "
-            "the step."
+            f"The device works {format_percent(busy_share)} of the time that the host takes to "
+            "issue the step."
         )
     return lines
 
@@ -81,19 +83,19 @@ def describe_evidence(evidence: Evidence, shares: Shares) -> list[str]:
         subject = "what is neither input nor communication" if has_waits else "the step"
         place = {True: ", within the interval", False: ", outside of the interval", None: ""}
         lines.append(
-            f"The model predicts {seconds(evidence.predicted_s)} for {subject}; it took "
+            f"The model predicts {format_seconds(evidence.predicted_s)} for {subject}; it took "
             f"{evidence.ratio:.3g} times as long{place[evidence.is_within_interval]}."
         )
     if evidence.input_share:
-        share = percent(evidence.input_share)
+        share = format_percent(evidence.input_share)
         lines.append(f"{share} of the step was measured as waiting for input.")
     if evidence.communication_s:
-        duration = seconds(evidence.communication_s)
+        duration = format_seconds(evidence.communication_s)
         lines.append(f"Communication was measured at {duration} a step.")
     disturbed_share = (evidence.disturbed_sample_count or 0) / (evidence.sample_count or 1)
     if disturbed_share > LARGEST_DISTURBED_SHARE:
-        lines.append(f"Other work disturbed {percent(disturbed_share)} of the samples.")
-    return [*lines, f"It executed its FLOP at {percent(evidence.peak_share)} of the peak."]
+        lines.append(f"Other work disturbed {format_percent(disturbed_share)} of the samples.")
+    return [*lines, f"It executed its FLOP at {format_percent(evidence.peak_share)} of the peak."]
 
 
 def describe_ops(ops: Sequence[ExpensiveOp]) -> str:
@@ -101,10 +103,12 @@ def describe_ops(ops: Sequence[ExpensiveOp]) -> str:
     texts = []
     for op in ops:
         count = f", {op.equal_count} more alike" if op.equal_count else ""
-        duration = f"{seconds(op.step_s)} each" if op.equal_count else seconds(op.step_s)
-        ceiling = percent(op.ceiling_share or 0.0)
+        duration = (
+            f"{format_seconds(op.step_s)} each" if op.equal_count else format_seconds(op.step_s)
+        )
+        ceiling = format_percent(op.ceiling_share or 0.0)
         texts.append(
-            f"{op.op} ({op.kind}{count}) {duration}, {percent(op.total_share)}, "
+            f"{op.op} ({op.kind}{count}) {duration}, {format_percent(op.total_share)}, "
             f"{op.bound}-bound at {ceiling} of its ceiling"
         )
     return f"{OPS_LINE} {'; '.join(texts)}."

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
-from steptime.core.units import percent, seconds
+from steptime.core.units import format_percent, format_seconds
 from steptime.questions.why.answer import Evidence, Shares, WhyAnswer
 from steptime.questions.why.causes import LikelyCause, SlowRun, order_causes
 from steptime.questions.why.diagnose import add_improvements, make_answer
@@ -74,7 +74,7 @@ def _compare(setup: Setup, step_s: float) -> Evidence:
         is_within = predicted.low_s <= step_s <= predicted.high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
     dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
-    achieved_flop_per_s = setup.model.lowered().executed_flop / step_s
+    achieved_flop_per_s = setup.model.lower_step().executed_flop / step_s
     return Evidence(
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,
@@ -96,5 +96,7 @@ def _describe_causes(answer: WhyAnswer, causes: tuple[LikelyCause, ...]) -> str:
     unexplained_share = answer.shares.unexplained or 0.0
     if unexplained_share <= 0:
         return f"The model can explain all of it; if it should be faster, check first: {names}."
-    duration = seconds(unexplained_share * answer.step_s)
-    return f"{duration} ({percent(unexplained_share)}) are unexplained; check first: {names}."
+    duration = format_seconds(unexplained_share * answer.step_s)
+    return (
+        f"{duration} ({format_percent(unexplained_share)}) are unexplained; check first: {names}."
+    )

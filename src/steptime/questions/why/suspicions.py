@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.dtypes import HALVES
 from steptime.core.errors import InputError
-from steptime.grids.batches import knee
+from steptime.grids.batches import find_knee
 from steptime.grids.replicas import exchange_s
 from steptime.questions.why.causes import FASTER_SHARE, Finder, SlowRun, Suspicion
 from steptime.questions.why.setup import Setup
@@ -82,13 +82,13 @@ def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
     if setup.device.kind == "cpu" or not has_half_precision:
         return
     is_float32 = setup.workload.dtype == "float32"
-    float32_s = _step_s(setup if is_float32 else _changed(setup, dtype="float32"))
+    float32_s = _step_s(setup if is_float32 else _change_dtype(setup, dtype="float32"))
     if float32_s is None:
         return
     half_dtype = next(name for name in HALVES if name in peaks)
     if setup.workload.phase == "train":
         half_dtype = f"{half_dtype}-mixed"
-    half_s = _step_s(_changed(setup, dtype=half_dtype))
+    half_s = _step_s(_change_dtype(setup, dtype=half_dtype))
     if half_s is not None and half_s > FASTER_SHARE * float32_s:
         return  # float32 costs hardly more, so that it explains nothing
     # Who names a shorter type is less likely to run in float32 by mistake.
@@ -117,7 +117,7 @@ def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
 def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect a host that waits for the device, a slow host, and too small a batch."""
     setup = run.setup
-    host = setup.model.host(setup.model.lowered())
+    host = setup.model.host(setup.model.lower_step())
     if host is None or setup.device.kind == "cpu":
         return
     device_s = setup.path.device_s
@@ -145,7 +145,7 @@ def _suspect_small_batch(setup: Setup) -> Iterator[Suspicion]:
             step_s_by_batch[factor * batch] = step_s
     if batch not in step_s_by_batch:
         return
-    best_batch = knee(list(step_s_by_batch), list(step_s_by_batch.values()))
+    best_batch = find_knee(list(step_s_by_batch), list(step_s_by_batch.values()))
     if best_batch == batch:
         return
     examples_per_s = [size / step_s for size, step_s in step_s_by_batch.items()]
@@ -258,7 +258,7 @@ def _step_s(setup: Setup) -> float | None:
         return None
 
 
-def _changed(setup: Setup, dtype: str) -> Setup:
+def _change_dtype(setup: Setup, dtype: str) -> Setup:
     """Return the step in another data type."""
     return replace(setup, workload=setup.workload.with_dtype(dtype))
 

@@ -107,16 +107,16 @@ def reader_of(name: str, command_keys: Mapping[str, str] | None = None) -> Any:
         return importlib.import_module(READERS[name])
     if not command_keys:
         return _shipped_reader(name)
-    from steptime.records.readers.mapping import shipped
+    from steptime.records.readers.mapping import read_shipped_mapping
 
-    return shipped(name, command_keys)
+    return read_shipped_mapping(name, command_keys)
 
 
 @cache
 def _shipped_reader(name: str) -> Any:
-    from steptime.records.readers.mapping import shipped
+    from steptime.records.readers.mapping import read_shipped_mapping
 
-    return shipped(name)
+    return read_shipped_mapping(name)
 
 
 def source_key(record: Record) -> tuple[Any, ...]:

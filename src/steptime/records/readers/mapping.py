@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.expressions.amounts import localise
 from steptime.core.expressions.formula import column_name, formula, parse_cell
-from steptime.core.signatures.validated import validated
+from steptime.core.signatures.validated import validate_table
 from steptime.core.tables.table_files import (
     Words,
     is_table_name,
@@ -28,8 +28,8 @@ from steptime.core.tables.table_files import (
     values_by_name,
 )
 from steptime.core.tables.table_layout import Cells, TableLayout, find_headings
-from steptime.core.toml_files import packaged
-from steptime.core.units import counted
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.units import format_count
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
@@ -97,7 +97,7 @@ class TableMapping:
         """Return whether a file is a table of the mapping: by its marks or columns, or its name."""
         keys = self.keys
         if keys.marks or keys.prefix:  # a log that holds certain texts
-            return all(map(source.holds, filter(None, (*keys.marks, keys.prefix))))
+            return all(map(source.contains, filter(None, (*keys.marks, keys.prefix))))
         if keys.columns:
             return {*keys.columns} <= source.columns_under(keys.layout)
         return is_table_name(source.name) or bool(keys.row_pattern)
@@ -285,7 +285,7 @@ def _list_remarks(
     remarks = []
     headings = find_headings(text, layout, source.name.lower().endswith(".tsv"))
     if headings is not None and headings.skipped:
-        count = counted(headings.skipped, "line")
+        count = format_count(headings.skipped, "line")
         remarks.append(f"line {headings.line} names the columns; {count} before it passed over")
     line_break = "\n" if "\n" in text else "\r"
     last_line = text.count(line_break) + 1
@@ -298,7 +298,7 @@ def _list_remarks(
 
 def _describe_repeats(row_count: int, record_count: int) -> str:
     """Return a remark on repeats: "5 rows are 1 record: equal but for their values, ..."."""
-    rows, records = counted(row_count, "row"), counted(record_count, "record")
+    rows, records = format_count(row_count, "row"), format_count(record_count, "record")
     return f"{rows} are {records}: rows that differ in nothing but their values are its repeats"
 
 
@@ -315,7 +315,7 @@ def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> T
     names = shipped_names()
     is_file = path.exists()
     if str(path) in names and not is_file:
-        return shipped(str(path), command_keys)
+        return read_shipped_mapping(str(path), command_keys)
     looks_like_name = not path.suffix and len(path.parts) == 1
     if looks_like_name and not is_file:  # raises, with the nearest name
         check_choice("mapping", str(path), names)
@@ -331,9 +331,9 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in (DATA / FOLDER).glob("*.toml"))
 
 
-def shipped(name: str, command_keys: Mapping[str, str] | None = None) -> TableMapping:
+def read_shipped_mapping(name: str, command_keys: Mapping[str, str] | None = None) -> TableMapping:
     """Return a mapping of the house by its name."""
-    return mapping_of(packaged(f"{FOLDER}/{name}.toml"), name, name, command_keys)
+    return mapping_of(read_packaged_toml(f"{FOLDER}/{name}.toml"), name, name, command_keys)
 
 
 def mapping_of(
@@ -358,7 +358,7 @@ def mapping_of(
     key_texts = dict(command_keys or {})
     if "base" in table:
         base = check_choice("base", table["base"], shipped_names(), place)
-        table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
+        table = {**read_packaged_toml(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, place)
     missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
     # Each row has the keys of the table, its own, and those of the command, the last one winning.
@@ -394,7 +394,7 @@ def _read_entry(table: Mapping[str, Any], place: str) -> RowKeys:
 
 def keys_of(table: Mapping[str, Any], model: type[Model], place: str) -> Model:
     """Return a table as the keys of a mapping, of old names, too; raises `InputError`."""
-    return validated({OLD_KEYS.get(key, key): value for key, value in table.items()}, model, place)
+    return validate_table({OLD_KEYS.get(k, k): v for k, v in table.items()}, model, place)
 
 
 ROW_KEYS = frozenset(field.alias or name for name, field in RowKeys.model_fields.items())

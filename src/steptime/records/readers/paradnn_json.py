@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.records.readers.sources import Reading, RecordSource, Unread
 from steptime.records.record import Quantity, Record, RecordMethod
 
@@ -32,7 +32,7 @@ CORE_LISTS = ("flops", "fl")  # of one core of a TPU
 TRACE_LISTS = ("flops_perc_m", "flops_perc_std", "infeed_m")  # mean and deviation over profiles
 FAILURES = ("err_jobs", "states")
 STATES = {"OOM": "oom", "Deadline Exceeded": "timeout"}  # the rest failed
-_TABLE = packaged("paradnn.toml")
+_TABLE = read_packaged_toml("paradnn.toml")
 _BEHIND = r"(?:-(?P<scope>.+))?"  # names of operations hold hyphens and blanks
 PATTERNS = [
     (re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>\\d{1,15})", row["form"]) + _BEHIND, re.DOTALL), row)

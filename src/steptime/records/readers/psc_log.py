@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.reading import MAX_EXAMPLES
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -41,7 +41,7 @@ TIMES = (  # our quantities, and the fields that hold them; a log without a time
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # The text behind a result: a number that another line breaks into is none.
 _END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
-_TABLE = packaged("psc_log.toml")
+_TABLE = read_packaged_toml("psc_log.toml")
 MAX_DIGITS = 15  # of a whole number
 ENVIRONMENT = (  # facts of a record, in order
     *("date", "submitted", "device_kind", "device_type", "device_count", "device_type_source"),

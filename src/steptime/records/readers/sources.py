@@ -63,7 +63,7 @@ class RecordSource:
         """Whether it is JSON, by its name or its first character."""
         return self.name.lower().endswith(OF_JSON) or self.head.lstrip()[:1] in ("{", "[")
 
-    def holds(self, text: str) -> bool:
+    def contains(self, text: str) -> bool:
         """Return whether a text stands in the file, whatever its encoding."""
         return text.encode() in self.content or text.encode("utf-16-le") in self.content
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.core.errors import InputError, escape_controls
-from steptime.core.toml_files import packaged
-from steptime.core.units import counted, seconds
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.units import format_count, format_seconds
 from steptime.core.workload import Workload
 from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
@@ -31,7 +31,7 @@ XPROF_ENDING = ".xplane.pb"
 MAX_HEADING_BYTES = 1_000_000  # before the list of events
 MAX_OPS = 20_000
 MAX_MODEL_CHARACTERS = 60
-_NAMES = packaged("torch_names.toml")
+_NAMES = read_packaged_toml("torch_names.toml")
 KINDS = {name: name for name in _NAMES["same"]} | _NAMES["kinds"]
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^"]{1,100})"')
 
@@ -95,7 +95,7 @@ def read(source: RecordSource, steps: int | None = None) -> Reading:
         raise
     marked_steps = len(profile.step_s)
     if steps is not None and profile.is_marked and steps != marked_steps:
-        marks = counted(marked_steps, "step")
+        marks = format_count(marked_steps, "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
     divisor = None if profile.is_marked else steps  # of a trace that is read as one long step
     records = _make_records(source, _group_by_scope(profile), divisor)
@@ -117,10 +117,12 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
     the optimizer".
     """
     if profile.omitted_steps:
-        return [f"{counted(profile.omitted_steps, 'marked step')} in which nothing ran left out"]
+        return [
+            f"{format_count(profile.omitted_steps, 'marked step')} in which nothing ran left out"
+        ]
     if profile.is_marked or divisor is not None:
         return []
-    unmarked = f"marks no steps: read as one step of {seconds(profile.step_s[0])}"
+    unmarked = f"marks no steps: read as one step of {format_seconds(profile.step_s[0])}"
     # How many steps an unmarked trace may hold: as many as its optimizer made, else as often as
     # each op ran (`turns`).
     optimizer_steps = sum(

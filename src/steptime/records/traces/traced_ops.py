@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Part
-from steptime.core.toml_files import packaged
-from steptime.core.units import counted
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.units import format_count
 from steptime.records.traces.trace import US, build_profile
 from steptime.records.traces.trace_events import (
     HOST_CATEGORIES,
@@ -33,7 +33,7 @@ from steptime.records.traces.trace_events import (
 NO_SHAPES = "has no shapes of ops: take it with torch.profiler.profile(record_shapes=True)"
 ATEN = "aten::"
 GRADIENT_STORE = "AccumulateGrad"  # the node that adds a gradient to that of a weight
-HOST_OPS = frozenset(packaged("torch_names.toml")["traced"]["host"])
+HOST_OPS = frozenset(read_packaged_toml("torch_names.toml")["traced"]["host"])
 DELEGATED_SHARE = 0.7  # of an op's time in the ops that it calls, from which on these stand for it
 WAITS = ("Synchronize", "cudaMemcpy")  # in names of calls in which the host waits for the device
 FIRST_STEPS = 1  # slowed by the profiler itself, left out where more steps follow
@@ -146,7 +146,7 @@ def read_traced_step(
     """
     profile = build_profile(events)
     if steps is not None and profile.is_marked and steps != len(profile.step_s):
-        marks = counted(len(profile.step_s), "step")
+        marks = format_count(len(profile.step_s), "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
     step_events, omitted_steps = _omit_first_step(events)
     if not any(event.inputs for event in step_events):

@@ -17,10 +17,10 @@ class EmptyPlotError(InputError):
     """The records lack what a plot shows; the message says what."""
 
 
-def kinds() -> list[str]:
+def list_plots() -> list[str]:
     """Return the names of all plots: of charts alone, then of analyses that have one."""
-    with_chart = [name for name in analyses.names() if analyses.analysis(name).chart]
-    return [*registry.names(PLOTS, "plots"), *with_chart]
+    with_chart = [name for name in analyses.list_names() if analyses.analysis(name).chart]
+    return [*registry.list_names(PLOTS, "plots"), *with_chart]
 
 
 def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
@@ -30,10 +30,10 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
         InputError: for an unknown kind.
         EmptyPlotError: where there is nothing to draw.
     """
-    check_choice("plot", kind, kinds())
-    records = data if isinstance(data, Data) else Data.of(data)
+    check_choice("plot", kind, list_plots())
+    records = data if isinstance(data, Data) else Data.from_records(data)
     try:
-        if kind in analyses.names():
+        if kind in analyses.list_names():
             return _draw_analysis(kind, analyses.analysis(kind), records)
         chart: Callable[[Data], Spec] = registry.resolve(PLOTS, "plots", "plot", kind)
         return chart(records)
@@ -51,5 +51,5 @@ def _draw_analysis(kind: str, analysis: analyses.Analysis, data: Data) -> Spec:
     except InputError as error:  # the records lack what the analysis needs
         raise EmptyPlotError(f"{kind}: {error}") from error
     if not table.rows:
-        raise EmptyPlotError(f"{kind}: {'; '.join(analysis.says(table))}")
+        raise EmptyPlotError(f"{kind}: {'; '.join(analysis.describe(table))}")
     return analysis.draw(table)

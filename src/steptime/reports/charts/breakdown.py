@@ -9,8 +9,8 @@ from operator import itemgetter
 from steptime.analysis.breakdown_cells import NO_OP_NAME
 from steptime.core.graph import PASSES
 from steptime.core.tables.table import Table
-from steptime.core.units import percent, seconds
-from steptime.records.row import grouped
+from steptime.core.units import format_percent, format_seconds
+from steptime.records.row import group_by
 from steptime.reports.charts import style
 
 MAX_COLOURED_KINDS = 7
@@ -32,7 +32,7 @@ def chart(table: Table) -> style.Spec:
     distinguishing = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     kinds = _rank_by_share(rows, "name")
     coloured = [kind for kind in kinds if kind != NO_OP_NAME][:MAX_COLOURED_KINDS]
-    rows_by_bar = grouped(rows, itemgetter("network", *distinguishing))
+    rows_by_bar = group_by(rows, itemgetter("network", *distinguishing))
     segments = [
         segment
         for names, bar_rows in rows_by_bar.items()
@@ -40,7 +40,7 @@ def chart(table: Table) -> style.Spec:
     ]
     bars = list(dict.fromkeys(segment["bar"] for segment in segments))
     encoding = {
-        "x": style.number("from") | {"axis": AXIS},
+        "x": style.number_encoding("from") | {"axis": AXIS},
         "x2": {"field": "to"},
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
@@ -69,7 +69,7 @@ def _mean_rows(table: Table) -> list[style.Row]:
 
 def _rank_by_share(rows: Sequence[style.Row], field: str) -> list[str]:
     """Return the values of a field, the one with the largest total share first."""
-    groups = grouped(rows, itemgetter(field))
+    groups = group_by(rows, itemgetter(field))
     return sorted(groups, key=lambda value: -sum(row["share"] for row in groups[value]))
 
 
@@ -92,7 +92,7 @@ def _bar_segments(
                 "kind": kind,
                 "from": start,
                 "to": start + share,
-                "share": percent(share),
+                "share": format_percent(share),
             }
         start += share
 
@@ -133,8 +133,8 @@ def _icicle(table: Table) -> style.Spec:
     level_count = top - 1
     share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
     level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
-    x = style.number("from") | share_axis
-    y = style.number("level") | level_axis
+    x = style.number_encoding("from") | share_axis
+    y = style.number_encoding("level") | level_axis
     box_encoding = {
         "x": x,
         "x2": {"field": "to"},
@@ -195,7 +195,7 @@ class _Icicle:
         self, rows: Sequence[style.Row], depth: int, level: int, start: float
     ) -> Iterator[style.Row]:
         """Yield the boxes of the parts below the first `depth` parts of paths, from `start` on."""
-        rows_by_path = grouped(rows, lambda row: _scope_path(row)[: depth + 1])
+        rows_by_path = group_by(rows, lambda row: _scope_path(row)[: depth + 1])
         thin_share = 0.0
         for path in sorted(rows_by_path, key=lambda path: self._sort_key(path, depth)):
             part_rows = rows_by_path[path]
@@ -249,6 +249,6 @@ def _box(
         "to": end - min(GAP_SHARE, (end - start) / 4),  # a gap, which leaves thin boxes visible
         "level": level,
         "below": level + 1,
-        "share": percent(end - start),
-        "time": None if time_s is None else seconds(time_s),
+        "share": format_percent(end - start),
+        "time": None if time_s is None else format_seconds(time_s),
     }

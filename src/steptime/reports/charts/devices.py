@@ -14,7 +14,7 @@ from steptime.records.row import (
     collect_setting_texts,
     describe_value,
     find_distinguishing_settings,
-    grouped,
+    group_by,
 )
 from steptime.records.short_names import EXCHANGE, name_networks
 from steptime.reports.charts import EmptyPlotError, style
@@ -116,7 +116,7 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     has_several_networks = len({network_by_model[bar["model"]] for bar in bars}) > 1
     bars_with_settings = sorted(_describe_settings(bars), key=_natural_key)
     run_key = itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from")
-    runs_by_key = grouped(bars_with_settings, run_key)
+    runs_by_key = group_by(bars_with_settings, run_key)
     for (model, settings, _, device_count, staged_from), runs in runs_by_key.items():
         network = network_by_model[model]
         staged = STAGED[staged_from]
@@ -155,11 +155,11 @@ def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         bar | {"replica_text": _describe_replicas(bar), "job_devices": bar["num_gpu"] or 0}
         for bar in bars
     ]
-    for network_bars in grouped(bars_with_counts, itemgetter("gpu_type", "model")).values():
+    for network_bars in group_by(bars_with_counts, itemgetter("gpu_type", "model")).values():
         distinguishing = find_distinguishing_settings(
             collect_setting_texts([bar["settings"] for bar in network_bars])
         )
-        cells = grouped(network_bars, itemgetter("strategy", "replica_text", "batch"))
+        cells = group_by(network_bars, itemgetter("strategy", "replica_text", "batch"))
         for cell_bars in cells.values():
             has_single_method = len({bar["method"] for bar in cell_bars}) == 1
             # The axis, the colour and the shape say these.

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from steptime.core.units import counted
-from steptime.records.row import grouped
+from steptime.core.units import format_count
+from steptime.records.row import group_by
 from steptime.reports.charts import style
 
 SIDE = 380  # pixels
@@ -27,7 +27,10 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     spans = _measure_ratio_spans(rows)
     times_s = [point[side] for point in points for side in ("measured", "predicted")]
     equality_line = [{"at": end_s, "even": end_s} for end_s in (min(times_s), max(times_s))]
-    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
+    caption = [
+        f"{format_count(len(rows), 'case')} by {name}; the line is equality.",
+        *sample_remarks,
+    ]
     if sample_remarks:
         caption.append("At the right all of them count.")
     data = [*equality_line, *points, *spans]
@@ -93,7 +96,7 @@ def _make_case_point(row: Mapping[str, Any]) -> style.Row:
 def _measure_ratio_spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
     spans = []
-    by_regime_and_kind = grouped(rows, itemgetter("regime", "kind"))  # a regime is a size
+    by_regime_and_kind = group_by(rows, itemgetter("regime", "kind"))  # a regime is a size
     for (regime, kind), cases in sorted(by_regime_and_kind.items()):
         ratios = [case["ratio"] for case in cases]
         low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.tables.table import Table
-from steptime.core.units import counted, format_value, si
+from steptime.core.units import format_count, format_si, format_value
 from steptime.reports.charts import style
 
 SCHEME, SIGNED = "viridis", "blueorange"  # read by the colour-blind
@@ -99,7 +99,7 @@ def grid(
     panel_cells, panels = style.facet_panels(cells, "panel", view, columns=3, **PANEL)
     left_out = panel_count - style.MAX_PANELS
     if left_out > 0:
-        caption = [*caption, f"Not shown: {counted(left_out, 'panel')} more."]
+        caption = [*caption, f"Not shown: {format_count(left_out, 'panel')} more."]
     return style.finish(title, [line for line in caption if line], panel_cells, **panels)
 
 
@@ -222,4 +222,4 @@ def _shorten_number(number: float, value: str) -> str:
     if _is_share(value):
         digits = 2 if abs(number) < 1 else 3  # `45%`, `120%`
         return f"{100 * number:.{digits}g}%"
-    return si(number, "", 3).replace(" ", "")
+    return format_si(number, "", 3).replace(" ", "")

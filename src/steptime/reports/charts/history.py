@@ -1,7 +1,7 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import percent
+from steptime.core.units import format_percent
 from steptime.reports.charts import EmptyPlotError, style
 
 TOOLTIP = (
@@ -36,9 +36,9 @@ def chart(table: Table) -> style.Spec:
     title = f"folder, by date: {folders[0]} to {folders[-1]}"
     folder_axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
     folder_scale = {"domain": [1, folder_count], "nice": False}
-    x = style.number("at") | {"axis": folder_axis, "scale": folder_scale}
+    x = style.number_encoding("at") | {"axis": folder_axis, "scale": folder_scale}
     ratio_axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
-    y = style.number("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
+    y = style.number_encoding("first_ratio") | {"axis": ratio_axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))  # changes are drawn on top
     colour = style.encode_categories("became", points)["color"]
     line: style.Spec = {"x": x, "y": y, "detail": style.name("line")}
@@ -53,7 +53,7 @@ def chart(table: Table) -> style.Spec:
         points, "panel", {"layer": layers}, columns=2, width=PANEL, height=190
     )
     counts = f"{table.summary['networks']} networks, {folder_count} folders"
-    noise = f"{percent(table.summary['margin_fraction'])} and noise"
+    noise = f"{format_percent(table.summary['margin_fraction'])} and noise"
     caption = [
         f"{counts}; large dots: changes beyond {noise}.",
         table.source,

@@ -50,8 +50,10 @@ def chart(table: Table) -> style.Spec:
     }
     name_room = max(1, math.ceil(len(rows) / 20))  # of the last node
     scale = {"domain": [0, len(rows) + name_room], "nice": False}
-    x = style.number("rank") | {"axis": axis, "scale": scale}
-    y = style.number("slower", "slower than the others", labelExpr="format(datum.value, '.1~%')")
+    x = style.number_encoding("rank") | {"axis": axis, "scale": scale}
+    y = style.number_encoding(
+        "slower", "slower than the others", labelExpr="format(datum.value, '.1~%')"
+    )
     verdicts = ["like the others", "slow", "fast"]
     points_by_verdict = sorted(points, key=lambda point: verdicts.index(point["verdict"]))
     colour_and_shape = style.encode_categories("verdict", points_by_verdict)

@@ -5,9 +5,9 @@ from operator import itemgetter
 
 import polars as pl
 
-from steptime.core.units import first_of, format_value, percent, seconds
+from steptime.core.units import first_of, format_percent, format_seconds, format_value
 from steptime.records.data import Data
-from steptime.records.row import grouped, over
+from steptime.records.row import divide, group_by
 from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.roofline import axes, find_axis_ends, roof_layers, roofs
@@ -33,7 +33,7 @@ def chart(data: Data) -> style.Spec:
         _place_op(row) | {"panel": f"{name} on {row['platform']}" if has_platforms else name}
         for row, name in zip(ops, names, strict=True)
     ]
-    ops_by_network = grouped(placed_ops, itemgetter("panel"))
+    ops_by_network = group_by(placed_ops, itemgetter("panel"))
     points = [
         point for name, rows in ops_by_network.items() for point in _make_op_points(name, rows)
     ]
@@ -117,8 +117,8 @@ def _make_ceilings(name: str, row: style.Row) -> list[style.Row]:
 
 def _place_op(row: style.Row) -> style.Row:
     """Return an op with its place on the roofline: FLOP a byte, and FLOP a second."""
-    intensity = over(row["flop"], row["traffic_bytes"])
-    speed = over(row["flop"], row["step_s"]) if intensity else None
+    intensity = divide(row["flop"], row["traffic_bytes"])
+    speed = divide(row["flop"], row["step_s"]) if intensity else None
     return row | {"op": row["scope"], "intensity": intensity, "speed": speed}
 
 
@@ -126,7 +126,7 @@ def _make_op_points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row
     """Yield a point for each cost: the ops of a network that do and move as much, in one."""
     network_s = _total_s(rows)
     placed = (row for row in rows if row["speed"])
-    by_cost = grouped(placed, itemgetter("flop", "traffic_bytes", "step_s"))
+    by_cost = group_by(placed, itemgetter("flop", "traffic_bytes", "step_s"))
     for (flop, traffic, step_s), group in by_cost.items():
         share = len(group) * step_s / network_s
         yield {
@@ -135,8 +135,8 @@ def _make_op_points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row
             "share": share,
             "op": first_of((row["op"] for row in group), 3),
             "ops_alike": len(group),
-            "predicted_time": seconds(step_s) + (" each" if len(group) > 1 else ""),
-            "of_the_step": percent(share),
+            "predicted_time": format_seconds(step_s) + (" each" if len(group) > 1 else ""),
+            "of_the_step": format_percent(share),
             "FLOP": format_value("flop", flop),
             "traffic": format_value("bytes", traffic),
         }
@@ -151,6 +151,6 @@ def _describe_network(name: str, rows: Sequence[style.Row]) -> str:
     ops_without_flop = [row for row in rows if not row["flop"]]
     if not ops_without_flop:
         return name
-    share = over(_total_s(ops_without_flop), _total_s(rows)) or 0.0
+    share = divide(_total_s(ops_without_flop), _total_s(rows)) or 0.0
     count_text = f"{len(ops_without_flop)} ops without FLOP, not drawn"
-    return f"{name}; {count_text}, take {percent(share)} of the step"
+    return f"{name}; {count_text}, take {format_percent(share)} of the step"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from steptime.core.units import percent, seconds, size
+from steptime.core.units import format_bytes, format_percent, format_seconds
 from steptime.planning.memory import Memory
 from steptime.planning.pipelines.pipeline import BACKWARD, FORWARD, WEIGHT, PipelineEvent
 from steptime.planning.step import PlanTime
@@ -118,7 +118,7 @@ def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
         "upper": first.device - HALF_BAR,
         "lower": first.device + HALF_BAR,
         "word": number,
-        "takes": seconds(sum(event.end_s - event.start_s for event in run)),
+        "takes": format_seconds(sum(event.end_s - event.start_s for event in run)),
         "microbatch": microbatch_text,
         "stage": ", ".join(map(str, stages)),
     }
@@ -133,7 +133,7 @@ def pipeline(
     """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
     # `room` is the width of the chart in pixels, a number or `width`, as Vega's expressions say it.
     device_count = 1 + max(row["device"] for row in rows)
-    x = {**style.number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
+    x = {**style.number_encoding("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     device_axis = {
         "title": "device of the pipeline",
         "tickMinStep": 1,
@@ -178,8 +178,8 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
             "bytes": stage[f"{part}_bytes"],
             "at": Memory._fields.index(part),
             "room": memory["usable_bytes"],
-            "takes": size(stage[f"{part}_bytes"]),
-            "of": size(stage["needed_bytes"]),
+            "takes": format_bytes(stage[f"{part}_bytes"]),
+            "of": format_bytes(stage["needed_bytes"]),
         }
         for stage in memory["by_stage"]
         for part in Memory._fields
@@ -190,7 +190,7 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
 def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: stacked parts, the usable memory as a line."""
     x = style.name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
-    size_axis = style.number("bytes", "memory (byte)", "B")
+    size_axis = style.number_encoding("bytes", "memory (byte)", "B")
     used_parts = {row["part"] for row in rows}
     legend = {**LEGEND, "values": [part for part in Memory._fields if part in used_parts]}
     colour = style.name("part", scale={"domain": Memory._fields}, legend=legend)
@@ -234,7 +234,7 @@ def _pipeline_caption(rows: Sequence[style.Row], bubble_share: float) -> list[st
     """Return the caption of a pipeline's chart: the bubble, and the meaning of numbers."""
     caption = []
     if bubble_share:
-        caption.append(f"Grey: {BUBBLE}, {percent(bubble_share)} of the devices' time.")
+        caption.append(f"Grey: {BUBBLE}, {format_percent(bubble_share)} of the devices' time.")
     caption.append(
         "A number is that of a microbatch."
         if any(row["word"] for row in rows)

@@ -8,8 +8,8 @@ from typing import Any
 
 from steptime.analysis.rooflines.ceilings import compute_dtype
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import first_of, si
-from steptime.records.row import grouped
+from steptime.core.units import first_of, format_si
+from steptime.records.row import group_by
 from steptime.reports.charts import style
 
 LEFT_ROOM, RIGHT_ROOM = 6.0, 25.0  # factors on the x axis beyond the points: room for names
@@ -192,7 +192,7 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
         return tuple(value for name, value in row.items() if name not in varying_names)
 
     placed = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
-    points_by_settings = grouped(placed, shared_settings)
+    points_by_settings = group_by(placed, shared_settings)
     lines = [line_points for line_points in points_by_settings.values() if len(line_points) > 1]
     lines.sort(key=lambda line_points: -len({point[line] for point in line_points}))
     fields_by_id: dict[int, style.Row] = {}
@@ -256,7 +256,7 @@ def roofs(
         names_platform: whether names say the platform.
     """
     rows: list[style.Row] = []
-    for ceiling_platform, platform_ceilings in grouped(ceilings, itemgetter("platform")).items():
+    for ceiling_platform, platform_ceilings in group_by(ceilings, itemgetter("platform")).items():
         if platform in ("", ceiling_platform):
             prefix = f"{ceiling_platform} " if names_platform else ""
             rows += _slopes(ceiling_platform, platform_ceilings, ends, prefix)
@@ -271,7 +271,7 @@ def _slopes(
     """Yield the lines of bandwidth of a platform, each up to the highest peak."""
     left, right, _, _ = ends
     highest_peak = max((row["flop_per_s"] or 0 for row in ceilings), default=0)
-    for rate, levels in grouped(ceilings, itemgetter("bytes_per_s")).items():
+    for rate, levels in group_by(ceilings, itemgetter("bytes_per_s")).items():
         if rate:
             end = highest_peak / rate if highest_peak else right
             yield {
@@ -280,7 +280,7 @@ def _slopes(
                 "roof": left * rate,
                 "to": end,
                 "top": end * rate,
-                "side": f"{prefix}{levels[0]['level']} {si(rate, 'B/s', 3)}",
+                "side": f"{prefix}{levels[0]['level']} {format_si(rate, 'B/s', 3)}",
                 "dash": levels[0]["level"] != "DRAM",  # caches
             }
 
@@ -291,7 +291,7 @@ def _plateaus(
     """Yield the lines of the peaks of a platform, each from its ridge with the fastest memory."""
     left, right, _, _ = ends
     highest_rate = max((row["bytes_per_s"] or 0 for row in ceilings), default=0)
-    for peak, group in grouped(ceilings, itemgetter("flop_per_s")).items():
+    for peak, group in group_by(ceilings, itemgetter("flop_per_s")).items():
         if peak:
             yield {
                 "platform": platform,
@@ -299,7 +299,7 @@ def _plateaus(
                 "roof": peak,
                 "to": right,
                 "top": peak,
-                "peak": f"{prefix}{_describe_units(group)} {si(peak, 'FLOP/s', 3)}",
+                "peak": f"{prefix}{_describe_units(group)} {format_si(peak, 'FLOP/s', 3)}",
                 "dash": all(row["unit"] != "matrix" for row in group),  # vector units
             }
 
@@ -308,9 +308,9 @@ def _describe_units(ceilings: Sequence[style.Row]) -> str:
     """Return the units and dtypes of ceilings of one height: `matrix, vector float32`."""
     dtypes_by_unit = {
         unit: ", ".join(row["dtype"] for row in rows)
-        for unit, rows in grouped(ceilings, itemgetter("unit")).items()
+        for unit, rows in group_by(ceilings, itemgetter("unit")).items()
     }
-    units_by_dtypes = grouped(dtypes_by_unit, dtypes_by_unit.__getitem__)
+    units_by_dtypes = group_by(dtypes_by_unit, dtypes_by_unit.__getitem__)
     return "; ".join(f"{', '.join(units)} {dtypes}" for dtypes, units in units_by_dtypes.items())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.records.data import Data
 from steptime.records.pair_keys import METHOD
 from steptime.records.record import Record
@@ -18,9 +18,9 @@ EXPLANATION = (
     "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
 )
 SERIES = ("folder_rank", "workload_key", "platform", *METHOD)  # a panel has one value of these
-X = style.number("sample", "", format="d", grid=False, tickCount=4)
+X = style.number_encoding("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
-Y = style.number("seconds", "step (s)", "s", tickCount=3)
+Y = style.number_encoding("seconds", "step (s)", "s", tickCount=3)
 
 
 def chart(data: Data) -> style.Spec:
@@ -122,7 +122,7 @@ def encode_marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
 
 def _make_marks(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
-    columns = zip(quantity.samples, quantity.runs, quantity.marks, strict=True)
+    columns = zip(quantity.samples, quantity.runs, quantity.disturbed_samples, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):
         yield {
             "panel": panel,
@@ -130,5 +130,5 @@ def _make_marks(record: Record, panel: str, start: int) -> Iterator[style.Row]:
             "seconds": sample,
             "run": run,
             "kind": "disturbed" if disturbed else "quiet",
-            "time": seconds(sample),
+            "time": format_seconds(sample),
         }

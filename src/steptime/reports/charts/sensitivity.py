@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from steptime.core.tables.table import Table
-from steptime.core.units import counted
+from steptime.core.units import format_count
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.heatmap import describe_quantity
 
@@ -54,7 +54,7 @@ def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
 
 def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
     """Return the points of the weights of a regression, those that may be 0 as `unsure`."""
-    size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
+    size = f"{format_count(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
     panel = style.break_lines(f"{name}, {size}", PANEL_WIDTH)
     rows = [
         row
@@ -77,7 +77,7 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
     longest = max(len(point["term"]) for point in points)
     # `at` is `regression|term`, so that panels have orders of their own; the label is the term.
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
-    x = style.number("weight", "weight (standard deviations)")
+    x = style.number_encoding("weight", "weight (standard deviations)")
     y = style.name("at", sort=None, axis=axis)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     tooltip = style.tooltip(("term", *NUMBERS))
@@ -104,7 +104,7 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
 def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
     ratios, title = [row["ratio"] for row in curves], "ratio to the least"
-    y = style.number("ratio", title) | {"scale": {"zero": False}}
+    y = style.number_encoding("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
         "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.reports.charts import style
 
 
@@ -24,7 +24,7 @@ def front(
             "per device": point["tokens_per_s_per_device"],
             "servers": point["servers"],
             "users": point["concurrency"],
-            "TTFT": seconds(point["ttft_s"]),
+            "TTFT": format_seconds(point["ttft_s"]),
         }
         for point in sorted(points, key=lambda point: point["tokens_per_s_per_user"])
     ]
@@ -34,16 +34,18 @@ def front(
             "per device", [row["per device"] for row in rows], "tokens/s of a device"
         ),
     }
-    by = style.encode_categories("device", rows, "device", orient="bottom")
+    device_encoding = style.encode_categories("device", rows, "device", orient="bottom")
     tip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
     layers = [
-        style.layer("line", {**place, "color": by["color"]}, interpolate="step-before"),
-        style.layer("point", {**place, **by, "tooltip": tip}, filled=True, size=60),
+        style.layer(
+            "line", {**place, "color": device_encoding["color"]}, interpolate="step-before"
+        ),
+        style.layer("point", {**place, **device_encoding, "tooltip": tip}, filled=True, size=60),
     ]
     caption = ["To the right answers come faster, upwards a device gives more of them."]
     if tpot_target_s:
         slowest = {"x": {"datum": 1 / tpot_target_s, "type": "quantitative"}}
         layers.append(style.layer("rule", slowest, strokeDash=[6, 4], style="ink"))
-        caption.append(f"Dashed: a token in {seconds(tpot_target_s)}, the target.")
+        caption.append(f"Dashed: a token in {format_seconds(tpot_target_s)}, the target.")
     title = f"Servers of {model}: speed for a user and of a device"
     return style.finish(title, caption, rows, layer=layers, width=640, height=400)

@@ -80,7 +80,7 @@ def _panel(
     level_rows = [row for row in rows if row["panel"] == name]
     ends = [1.0, *(row[key] for row in level_rows for key in ("low", "high") if key in row)]
     x = style.log_number("low", ends, "speed-up", labelExpr=RATIO_LABEL, grid=False)
-    count = style.number("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
+    count = style.number_encoding("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
     bars = {
         "x": x,
         "x2": {"field": "high"},

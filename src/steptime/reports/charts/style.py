@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 from steptime.core.json_types import JsonObject
 from steptime.core.tables.table import Column
-from steptime.core.toml_files import packaged
-from steptime.core.units import counted, format_value
+from steptime.core.toml_files import read_packaged_toml
+from steptime.core.units import format_count, format_value
 
 Item = TypeVar("Item")
 Row = JsonObject
 Spec = JsonObject
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-LOOK = packaged("look.toml")
+LOOK = read_packaged_toml("look.toml")
 COLOURS: Sequence[str] = LOOK["light"]["colours"]
 SHAPES: Sequence[str] = LOOK["config"]["range"]["symbol"]
 # Purple to amber: seen on white and on black, and in order under colour blindness.
@@ -65,13 +65,15 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
     return {
         "$schema": SCHEMA,
         "title": {"text": title, "subtitle": [line for text in caption for line in WRAP(text)]},
-        "data": {"values": [{key: short(value) for key, value in row.items()} for row in rows]},
+        "data": {
+            "values": [{key: round_value(value) for key, value in row.items()} for row in rows]
+        },
         "config": config(),
         **view,
     }
 
 
-def short(value: Any) -> Any:
+def round_value(value: Any) -> Any:
     """Return a number as a picture needs it, so that a page of many charts stays small."""
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
@@ -129,7 +131,7 @@ def describe_sample(number: int, noun: str, limit: int = MAX_POINTS) -> list[str
     """Return the line that only `limit` of a number are drawn; none if all are."""
     if number <= limit:
         return []
-    return [f"{limit:,} of {counted(number, noun)} are drawn, chosen by chance."]
+    return [f"{limit:,} of {format_count(number, noun)} are drawn, chosen by chance."]
 
 
 def break_lines(text: str, width: int) -> str:
@@ -137,7 +139,7 @@ def break_lines(text: str, width: int) -> str:
     return "|".join(textwrap.wrap(text, width // CHARACTER_WIDTH))
 
 
-def number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
+def number_encoding(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
     """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
     settings = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
     return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": settings}
@@ -155,7 +157,7 @@ def log_number(
         low, high = low / 1.2, high * 1.2
         scale["domain"] = [low, high]
         ticks = log_ticks(low, high)
-    return {**number(field, title, unit, values=ticks, **axis), "scale": scale}
+    return {**number_encoding(field, title, unit, values=ticks, **axis), "scale": scale}
 
 
 def log_ticks(low: float, high: float) -> list[float]:

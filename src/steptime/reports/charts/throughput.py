@@ -7,7 +7,7 @@ import polars as pl
 
 from steptime.core.tables.table import Column
 from steptime.records.data import Data
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.reports.charts import EmptyPlotError, style
 
 MAX_LINES = 240  # lines
@@ -37,7 +37,7 @@ def chart(data: Data) -> style.Spec:
         raise EmptyPlotError(
             "throughput: no record here holds both a measured time of a step and its batch"
         )
-    lines = grouped(map(_make_line_point, rows), itemgetter("family", "line"))
+    lines = group_by(map(_make_line_point, rows), itemgetter("family", "line"))
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]

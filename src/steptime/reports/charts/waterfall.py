@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from steptime.core.units import seconds
+from steptime.core.units import format_seconds
 from steptime.reports.charts import style
 
 Change = tuple[str, float]  # what is done, and the seconds after it
 KINDS = ("shorter", "longer", "total")
-X = style.number("from", "time of a step (s)", "s")
+X = style.number_encoding("from", "time of a step (s)", "s")
 
 
 def chart(changes: Sequence[Change], end: str, title: str, caption: Sequence[str]) -> style.Spec:
@@ -38,7 +38,7 @@ def _make_bar_rows(changes: Sequence[Change]) -> list[style.Row]:
         else:
             is_shorter = after_s < before_s
             sign = "\u2212" if is_shorter else "+"
-            text = f"{sign} {seconds(abs(after_s - before_s))}"
+            text = f"{sign} {format_seconds(abs(after_s - before_s))}"
             kind = "longer" if after_s > before_s else "shorter"
             rows.append(
                 {"name": label, "from": before_s, "to": after_s, "text": text, "kind": kind}
@@ -48,4 +48,10 @@ def _make_bar_rows(changes: Sequence[Change]) -> list[style.Row]:
 
 
 def _make_total_row(name: str, time_s: float) -> style.Row:
-    return {"name": name, "from": 0.0, "to": time_s, "text": seconds(time_s), "kind": "total"}
+    return {
+        "name": name,
+        "from": 0.0,
+        "to": time_s,
+        "text": format_seconds(time_s),
+        "kind": "total",
+    }

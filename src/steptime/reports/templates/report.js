@@ -150,7 +150,7 @@ function opened() {
   const known = columns.slice(1).map(({ heading, cells }) => [heading, cells[row]])
     .filter(([, text]) => text);
   byId("network-name").textContent = one.name;
-  body.replaceChildren(...(one.says ?? []).map((line) => element("p", line)));
+  body.replaceChildren(...(one.paragraphs ?? []).map((line) => element("p", line)));
   const drawn = [];
   const figures = { samples: one.samples && strip(one.samples, one.name),
     breakdown: one.kinds?.length && shares(one.kinds, one.name) };

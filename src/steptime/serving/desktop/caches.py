@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import unknown
-from steptime.core.spelling import underscored
+from steptime.core.spelling import to_snake_case
 from steptime.formats.gguf.types import tensor_types
 from steptime.network.ops.builder import Builder
 from steptime.planning.ranks.shape import Shape
@@ -60,7 +60,7 @@ def parse_cache_type(word: str | None) -> str:
     """
     if word is None:
         return DEFAULT_TYPE
-    name = underscored(word)
+    name = to_snake_case(word)
     name = OTHER_NAMES.get(name, name)
     if name not in TYPES:
         raise unknown("--kv", word, TYPES)

@@ -20,7 +20,7 @@ class Machine:
 
     Args:
         device: its devices, all alike.
-        device_count: their number.
+        device_count: number of devices.
         host: the CPU beside them.
         stack: the software.
         is_split_by_rows: whether devices share each product; else each has layers.

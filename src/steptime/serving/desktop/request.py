@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.spelling import underscored
+from steptime.core.spelling import to_snake_case
 from steptime.formats.gguf.types import file_types
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -138,12 +138,12 @@ class DesktopRequest:
 
     def _usual_stack(self) -> str:
         """Return the stack that runs the type of the weights."""
-        row = file_types().get(underscored(self.weights or ""), {})
+        row = file_types().get(to_snake_case(self.weights or ""), {})
         return STACK_OF_TYPE[row.get("stack", "gguf")]
 
     def _file_type(self, stack: DesktopStack, device: Device) -> str:
         """Return the type of the file; "" for that of a GGUF file. Raises `InputError`."""
-        word = underscored(self.weights or "")
+        word = to_snake_case(self.weights or "")
         # The file itself says its types.
         if not word and is_gguf(self.model):
             return ""
@@ -203,8 +203,8 @@ class DesktopCase:
             memory=memory,
             decode=decode,
             prefill=prefill,
-            tpot=decode.within(stack.decode_spread),
-            ttft=prefill.within(stack.prefill_spread),
+            tpot=decode.with_interval(stack.decode_spread),
+            ttft=prefill.with_interval(stack.prefill_spread),
             longest_context=longest_context(*case, max(self.trained_length, self.demand.context)),
         )
 
@@ -247,6 +247,6 @@ def names_desktop_weights(word: str | None) -> bool:
 
     A word of that form counts as well, so that the message on an unknown one lists these types.
     """
-    plain = underscored(word or "")
+    plain = to_snake_case(word or "")
     is_type = plain in file_types() and plain not in UNSPECIFIC_WORDS
     return is_type or DESKTOP_WORD.match(plain) is not None

@@ -53,7 +53,7 @@ class StepTimes:
         device_s = self.products_s + self.attention_s + self.kernels_s
         return device_s + self.hops_s + self.host_s
 
-    def within(self, spread: float) -> Interval:
+    def with_interval(self, spread: float) -> Interval:
         """Return the seconds with their 80 % interval, wider where the host has a part."""
         step_s = self.seconds
         host_share = self.host_s / step_s if step_s else 0.0
@@ -71,7 +71,7 @@ class _NetworkPart:
         device: the device, or the CPU.
         backend: how the stack runs on it.
         bytes_per_s: the bandwidth of its memory.
-        shared_by: devices that share each product.
+        shared_by: devices that split each matrix product (tensor parallelism).
     """
 
     tensors: Sequence[WeightTensor]

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.toml_files import DATA, packaged
+from steptime.core.toml_files import DATA, read_packaged_toml
 from steptime.hardware.device import Device
 
 FOLDER = "desktop"
@@ -124,7 +124,7 @@ class DesktopStack:
 def desktop_stacks() -> Mapping[str, DesktopStack]:
     """Return the stacks by name, the default first."""
     paths = sorted((DATA / FOLDER).glob("*.toml"), key=lambda path: path.stem != DEFAULT)
-    tables = {path.stem: packaged(f"{FOLDER}/{path.name}") for path in paths}
+    tables = {path.stem: read_packaged_toml(f"{FOLDER}/{path.name}") for path in paths}
     return {name: _make_stack(name, tables) for name in tables}
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.spelling import underscored
-from steptime.core.toml_files import packaged
+from steptime.core.spelling import to_snake_case
+from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import open_source
 from steptime.formats.gguf.header import Header, read_header
 from steptime.formats.gguf.model import split_tensor_name
@@ -182,11 +182,11 @@ def _from_graph(key: ShapeKey, file_type: str) -> Weights:
     for piece, name, axes in _graph_weights(shape):
         role = _role_of(name, axes)
         if piece in (FIRST, *FINAL_PIECES):
-            tensors.append(_typed(shape, role, None, axes, file_type))
+            tensors.append(_set_type(shape, role, None, axes, file_type))
             continue
         for layer, kind in enumerate(shape.kinds):
             if kind == piece:
-                tensors.append(_typed(shape, role, layer, axes, file_type))
+                tensors.append(_set_type(shape, role, layer, axes, file_type))
     return Weights(tuple(tensors), len(shape.kinds), shape.tied, file_type)
 
 
@@ -214,12 +214,12 @@ def _role_of(name: str, axes: tuple[int, ...]) -> str:
     path, _, end = name.rpartition("/")
     if end != "w" or len(axes) < TABLE_AXES:
         return ""
-    roles = packaged("gguf.toml")["roles"]
+    roles = read_packaged_toml("gguf.toml")["roles"]
     inner = path.partition("/")[2]
     return str(roles.get(path, roles.get(inner, "")))
 
 
-def _typed(
+def _set_type(
     shape: Shape, role: str, layer: int | None, axes: tuple[int, ...], file_type: str
 ) -> WeightTensor:
     """Return a weight with the type that it has in a type of file."""
@@ -239,4 +239,4 @@ def _typed(
 
 def names_file_type(word: str | None) -> bool:
     """Whether a word names a type of GGUF files, such as `q4_k_m`."""
-    return word is not None and underscored(word) in file_types()
+    return word is not None and to_snake_case(word) in file_types()

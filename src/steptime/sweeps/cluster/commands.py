@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from steptime.core.errors import InputError
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.sweeps.cluster.jobs import SchedulerError
 
 LIMIT_S = 120.0
 MAX_REASON_CHARACTERS = 400
-_WORDS = packaged("slurm.toml")
+_WORDS = read_packaged_toml("slurm.toml")
 SILENCE: list[tuple[str, str]] = _WORDS["away"]
 """Messages of the commands where nobody answers: a pattern, and its text for people."""
 _IGNORED_PREFIXES = ("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_", "SBATCH_")
@@ -68,7 +68,7 @@ def execute(command: Sequence[str]) -> CommandOutput:
     return CommandOutput(process.returncode, process.stdout, process.stderr)
 
 
-def ask(command: Sequence[str]) -> str:
+def read_output(command: Sequence[str]) -> str:
     """Return the output of a command.
 
     Raises:
@@ -84,7 +84,7 @@ def ask(command: Sequence[str]) -> str:
 def ask_if_possible(command: Sequence[str]) -> str:
     """Return the output of a command, "" where Slurm has forgotten or keeps no accounts."""
     with suppress(InputError, SchedulerError):
-        return ask(command)
+        return read_output(command)
     return ""
 
 

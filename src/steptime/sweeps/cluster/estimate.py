@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from steptime.core.errors import InputError
-from steptime.core.progress import watched
-from steptime.core.units import size
+from steptime.core.progress import track_progress
+from steptime.core.units import format_bytes
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.sweeps.answers import (
     JobEstimate,
     LargeCell,
@@ -20,7 +20,7 @@ from steptime.sweeps.answers import (
 from steptime.sweeps.cell_rows import CellRow, make_cell_row
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster.jobs import Need
-from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
+from steptime.sweeps.cluster.resources import CellMemory, device_of, memories, runs_on_gpu
 from steptime.sweeps.cluster.status import Warn, take_snapshot
 from steptime.sweeps.cluster.submission import Job, Submission, compose
 from steptime.sweeps.cluster.submit import describe_cells, find_missing
@@ -40,25 +40,29 @@ def estimate_job(
     """Return the estimate of a job, and its cells with too little memory.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
-    It is predicted where a data file has the type of GPU. `needs_bytes` and `has_bytes` are of the
-    GPU, or of the node where none was asked for.
+    It is predicted where it runs on a GPU whose type a data file has. `needs_bytes` and `has_bytes`
+    are of the GPU, or of the node where steps run on a CPU.
     """
     need = job[0].need
-    device = device_of(need.request.gpu[0])  # the requests of cells have one type of GPU each
     trials = [trial for task in job for trial in task.trials]
-    gpu_memories = []  # of the GPU, or of the node where none is asked for
+    # The requests of cells have one type of GPU each; steps on the CPU beside it are not predicted.
+    gpu_ids = {trial.id for trial in trials if runs_on_gpu(trial.cell)}
+    device = device_of(need.request.gpu[0]) if gpu_ids else None
+    gpu_memories = []  # of the GPU, or of the node for a step on a CPU
     node_memories = []
     oversized = []
     for trial in trials:
-        trial_memories = memories(trial.cell)  # of a GPU, if one is asked for, then of a node
+        trial_memories = memories(trial.cell)  # of a GPU, if it runs on one, then of a node
         gpu_memories.append(trial_memories[0])
         node_memories.append(trial_memories[-1])
-        oversized += [(trial, memory) for memory in trial_memories if not memory.suffices]
+        oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
     skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
     trial_s = {
-        trial.id: 0.0 if trial.id in skipped_ids else _trial_s(trial, means, device)
-        for trial in watched(trials, "cells estimated")
+        trial.id: 0.0
+        if trial.id in skipped_ids
+        else _trial_s(trial, means, device if trial.id in gpu_ids else None)
+        for trial in track_progress(trials, "cells estimated")
     }
     tasks_s = [START_S + sum(trial_s[trial.id] for trial in task.trials) for task in job]
     memory = max(gpu_memories, key=_needed_bytes)
@@ -109,7 +113,7 @@ def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
             return need
         return replace(need, request=need.request.model_copy(update={"nodelist": ""}))
 
-    return list(grouped(jobs, drop_node).values())
+    return list(group_by(jobs, drop_node).values())
 
 
 def preview(request: SweepRequest, warn: Warn) -> PreviewAnswer:
@@ -158,7 +162,7 @@ def _estimate_jobs(
         for trial, memory in oversized:
             not_fitting.append(make_cell_row(trial, LargeCell, **asdict(memory)))
         if estimate.node_has_bytes is None:
-            needs = f"a node needs at least {size(estimate.node_needs_bytes)}"
+            needs = f"a node needs at least {format_bytes(estimate.node_needs_bytes)}"
             unknown = "without memory_GB the site says what a job gets"
             remarks.append(f"{need.text}: {needs}; {unknown}")
     return jobs, not_fitting, remarks

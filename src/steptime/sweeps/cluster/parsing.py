@@ -9,7 +9,7 @@ import signal
 from collections.abc import Collection, Iterator
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.measure.procfs import host_list, number_list
 from steptime.sweeps.cluster.jobs import (
     ArrayJob,
@@ -26,7 +26,7 @@ DEFAULT_MAX_TASKS = 1001  # Slurm's MaxArraySize where the site does not say
 QUEUE_FORMAT = "%j|%F|%K|%T|%N|%r"  # array's name and job, index, state, nodes, reason
 EXIT_FORMAT = "JobID,State,ExitCode"
 NODE_FORMAT = "%N|%P|%T|%G|%f|%E"  # name, partition, state, GPUs, features, reason
-_WORDS = packaged("slurm.toml")
+_WORDS = read_packaged_toml("slurm.toml")
 WAITING_STATES = {*_WORDS["waiting"]}
 CAUSE_OF_STATE: dict[str, str] = _WORDS["over"]
 """The states of a job that is over, with the cause of its missing records."""

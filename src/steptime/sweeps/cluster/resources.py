@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.hardware import catalog, device_words
 from steptime.hardware.device import Device
 from steptime.measure import registry
@@ -19,7 +19,7 @@ from steptime.sweeps.cluster.slurm import Slurm
 from steptime.sweeps.resource_request import ResourceRequest
 
 UNKNOWN = "unknown"
-_WORDS = packaged("slurm.toml")
+_WORDS = read_packaged_toml("slurm.toml")
 DEFAULT_VARIABLES: Mapping[str, list[str]] = _WORDS["defaults"]
 """Keys of `[slurm]` with the variables of sbatch that stand for one which the file leaves out."""
 DEFAULT_FLAGS: Mapping[str, list[str]] = _WORDS["default_flags"]
@@ -42,7 +42,7 @@ class CellMemory:
     has_bytes: float | None
 
     @property
-    def suffices(self) -> bool:
+    def is_sufficient(self) -> bool:
         """Whether there is enough, as far as it is known."""
         return self.has_bytes is None or self.needs_bytes <= self.has_bytes
 
@@ -183,8 +183,13 @@ def _describe_no_node(troubles: Mapping[str, str], unfit: Iterable[str]) -> str:
     return "; ".join([reason, *unfit])
 
 
+def runs_on_gpu(cell: Cell) -> bool:
+    """Whether a cell runs on the GPU that it asks for, and not on a CPU beside it."""
+    return bool(need_of(cell).request.gpu[0]) and cell.options.device != "cpu"
+
+
 def memories(cell: Cell) -> tuple[CellMemory, ...]:
-    """Return the memory that a cell needs of its type of GPU, if it asks for one, and of its node.
+    """Return the memory that a cell needs of its type of GPU, if it runs on one, and of its node.
 
     A node holds Python and the framework of each process, on a CPU its step and on a GPU what CUDA
     takes of the host. Files of data that are mapped are there once, packed ones in each process. On
@@ -194,7 +199,7 @@ def memories(cell: Cell) -> tuple[CellMemory, ...]:
     gpu_type = need.request.gpu[0]
     step_bytes = needed_bytes(cell, need.processes_per_node)
     node_memory = _node_memory(cell, need, step_bytes)
-    if not gpu_type:
+    if not runs_on_gpu(cell):
         return (node_memory,)
     return (_gpu_memory(cell, gpu_type, step_bytes), node_memory)
 
@@ -219,9 +224,6 @@ def _gpu_memory(cell: Cell, gpu_type: str, step_bytes: int) -> CellMemory:
     device = device_of(gpu_type)
     if device is None:
         return CellMemory(gpu_type, step_bytes, None)
-    # The step runs on the CPU, though a GPU is asked for: the GPU holds no context of it.
-    if cell.options.device == "cpu":
-        return CellMemory(gpu_type, step_bytes, device.datasheet.usable_bytes)
     stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
     process_memory = find_process_memory(device, stack, cell.workload.phase)
     needs_bytes = process_memory.needs(step_bytes, blocks_bytes=0).total_bytes
@@ -247,7 +249,7 @@ def local_data_bytes(folder: str) -> tuple[int, int, str]:
 
 def fits(cell: Cell) -> bool:
     """Whether a cell is predicted to fit, or nothing is known of the memory."""
-    return all(memory.suffices for memory in memories(cell))
+    return all(memory.is_sufficient for memory in memories(cell))
 
 
 def unseen_data(cells: Iterable[Cell]) -> list[str]:

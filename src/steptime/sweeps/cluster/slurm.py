@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
+from steptime.core.toml_files import read_packaged_toml
 from steptime.sweeps.cluster import commands, parsing
 from steptime.sweeps.cluster.jobs import (
     LOCAL_CLUSTER,
@@ -30,7 +30,9 @@ from steptime.sweeps.cluster.jobs import (
 from steptime.sweeps.resource_request import ResourceRequest
 
 MAX_NAMES = 500  # arrays that one squeue is asked for
-FACTS: dict[str, str] = packaged("slurm.toml")["facts"]  # what a record keeps of its placement
+FACTS: dict[str, str] = read_packaged_toml("slurm.toml")[
+    "facts"
+]  # what a record keeps of its placement
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Slurm:
             flags.append(f"--dependency=afterany:{array.after}")
         command = ["sbatch", "--parsable", *flags, str(array.script), str(array.first)]
         try:
-            answer = commands.ask(command)
+            answer = commands.read_output(command)
         except (InputError, SchedulerError):
             # sbatch may fail after Slurm took the job: then the queue has its name.
             if job := self.find_job(array.name):
@@ -88,7 +90,9 @@ class Slurm:
     def read_max_tasks(self) -> int:
         """Return the number of tasks that one array may have, on the strictest cluster."""
         return min(
-            parsing.parse_max_tasks(commands.ask(["scontrol", *_on(cluster), "show", "config"]))
+            parsing.parse_max_tasks(
+                commands.read_output(["scontrol", *_cluster_option(cluster), "show", "config"])
+            )
             for cluster in self.clusters
         )
 
@@ -115,7 +119,9 @@ class Slurm:
                     "--array",
                     f"--format={parsing.QUEUE_FORMAT}",
                 ]
-                queue_text = commands.ask(["squeue", *_on(cluster), *queue_options])
+                queue_text = commands.read_output(
+                    ["squeue", *_cluster_option(cluster), *queue_options]
+                )
                 for task, queued in parsing.parse_queue(queue_text, array_names, cluster):
                     tasks[task].append(queued)
         return dict(tasks)
@@ -132,7 +138,9 @@ class Slurm:
             flags.append("--all")  # the partition may be a hidden one
         form = f"--format={parsing.NODE_FORMAT}"
         texts = [
-            commands.ask(["sinfo", *_on(cluster), "--noheader", "--Node", *flags, form])
+            commands.read_output(
+                ["sinfo", *_cluster_option(cluster), "--noheader", "--Node", *flags, form]
+            )
             for cluster in self.clusters
         ]
         return parsing.parse_nodes("".join(texts), request)
@@ -155,7 +163,7 @@ class Slurm:
                 exits |= parsing.parse_accounting(text, cluster)
             remaining_tasks = [task for task in cluster_tasks if task not in exits]
             for job in sorted({task.job.number for task in remaining_tasks}):
-                command = ["scontrol", *_on(cluster), "show", "job", "--oneliner", job]
+                command = ["scontrol", *_cluster_option(cluster), "show", "job", "--oneliner", job]
                 text = commands.ask_if_possible(command)
                 controller_exits = parsing.parse_controller_jobs(text, cluster)
                 exits = controller_exits | exits  # where both have a task, accounting counts
@@ -165,7 +173,9 @@ class Slurm:
     def cancel(jobs: Iterable[ArrayJob]) -> None:
         """Cancel arrays by their jobs."""
         for cluster, group in groupby(sorted(jobs, key=_cluster_of), key=_cluster_of):
-            commands.ask(["scancel", *_on(cluster), *(job.number for job in group)])
+            commands.read_output(
+                ["scancel", *_cluster_option(cluster), *(job.number for job in group)]
+            )
 
 
 def read_placement() -> Placement:
@@ -197,14 +207,14 @@ def bind_to_job() -> None:
         os.sched_setaffinity(0, cpus)
 
 
-def _on(cluster: str) -> list[str]:
+def _cluster_option(cluster: str) -> list[str]:
     """Return the option that asks a cluster."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
 def _ask_accounting(cluster: str, *options: str) -> str:
     form = ["--noheader", "--allocations", "--parsable2"]
-    return commands.ask_if_possible(["sacct", *_on(cluster), *form, *options])
+    return commands.ask_if_possible(["sacct", *_cluster_option(cluster), *form, *options])
 
 
 def _cluster_of(job: ArrayJob) -> str:

@@ -51,7 +51,7 @@ class Snapshot:
     queued: QueuedTasks
 
     @property
-    def lost(self) -> list[CellState]:
+    def lost_trials(self) -> list[CellState]:
         """The trials whose job is over and that have no record."""
         return [cell for cell in self.states if cell.state == "failed" and cell.record is None]
 
@@ -130,9 +130,9 @@ def collect(out: Path, warn: Warn, snapshot: Snapshot | None = None) -> list[Rec
     """Write a record of every trial whose job is over without one, and return these records."""
     snapshot = snapshot or take_snapshot(out, warn)
     adopt_jobs(snapshot)
-    failures = explain_lost(snapshot.lost)
+    failures = explain_lost(snapshot.lost_trials)
     records = []
-    for cell in snapshot.lost:
+    for cell in snapshot.lost_trials:
         record = make_failure_record(cell.trial, cell.submission.means, failures[cell.trial.id])
         env = {**record.env, "submission": cell.submission.folder.name}
         records.append(replace(record, env=env))

@@ -35,7 +35,7 @@ from steptime.core.files import FULL, append_line, read_lines, write_atomically
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.records.record import current_time
-from steptime.records.row import grouped
+from steptime.records.row import group_by
 from steptime.sweeps.cells import Cell, Trial
 from steptime.sweeps.cluster.jobs import ArrayJob, JobArray, Need, TaskJob, TaskName
 from steptime.sweeps.cluster.resources import need_of
@@ -257,7 +257,7 @@ class Submission:
         paths = (self.folder / "progress").glob("*.*.jsonl")
         matches = filter(None, (_START_NAME.fullmatch(path.name) for path in paths))
         starts = sorted((int(match["task"]), int(match["restart"])) for match in matches)
-        by_task = grouped(starts, itemgetter(0))
+        by_task = group_by(starts, itemgetter(0))
         return {task: [restart for _, restart in pairs] for task, pairs in by_task.items()}
 
     def list_begun(self, task: int) -> list[str]:
@@ -277,7 +277,7 @@ def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
     Within a need cells of one worker stand together, so that it is started once a task.
     """
     tasks: list[Task] = []
-    trials_by_need = grouped(trials, lambda trial: need_of(trial.cell))
+    trials_by_need = group_by(trials, lambda trial: need_of(trial.cell))
     for job_number, (need, job_trials) in enumerate(trials_by_need.items()):
         workers = dict.fromkeys(trial.cell.process for trial in job_trials)
         worker_order = {worker: position for position, worker in enumerate(workers)}

@@ -25,7 +25,7 @@ from typing import Any
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
-from steptime.core.progress import note
+from steptime.core.progress import print_note
 from steptime.formats import find_network_file
 from steptime.measure.launch import Failure, StartError
 from steptime.records import store
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         is_owner = submission.claim_task(task.number, placement.facts.get("array", ""))
         if not is_owner:
-            note(f"task {number} is another job's, or its cells were sent again: it ends here")
+            print_note(
+                f"task {number} is another job's, or its cells were sent again: it ends here"
+            )
         elif workers.rank.is_rank_zero:
             _lead(start)
         else:
@@ -136,7 +138,7 @@ def _follow(start: Start) -> None:
     for trial_id in first_line["visits"]:
         record = _measure(start, by_id[trial_id], lambda: None)
         if record.status != "ok":
-            note(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}")
+            print_note(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}")
 
 
 def _measure(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:

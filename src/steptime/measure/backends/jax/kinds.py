@@ -26,7 +26,7 @@ Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis
 
 
-def _wide(x: Array) -> Array:
+def _widen(x: Array) -> Array:
     """Return `x` in float32, or as it is where that is wider: what sums are made in."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
@@ -51,14 +51,14 @@ def convolution(
         x,
         w,
         stride or (1,) * axes,
-        _pairs(padding, axes),
+        _pair_pads(padding, axes),
         rhs_dilation=dilation or None,
         feature_group_count=groups,
     )
     return y
 
 
-def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
+def transposed_convolution(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array:
     """Return the transpose of the convolution that leads from `output_size` to `x`."""
     output_channels = w.shape[1] * attrs.get("groups", 1)
     output_spec = jax.ShapeDtypeStruct((x.shape[0], output_channels, *output_size), x.dtype)
@@ -68,12 +68,12 @@ def transposed(x: Array, w: Array, *, output_size: Sizes, **attrs: Any) -> Array
     return y
 
 
-def _pairs(padding: Sides, axes: int) -> list[tuple[int, int]]:
+def _pair_pads(padding: Sides, axes: int) -> list[tuple[int, int]]:
     """Return the padding before and after each axis."""
     return list(zip(padding[::2], padding[1::2], strict=True)) or [(0, 0)] * axes
 
 
-def _pooled(
+def _reduce_windows(
     x: Array,
     start: float,
     reduce: Any,
@@ -87,7 +87,7 @@ def _pooled(
     (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
     output_sizes = spec.shape[2:]
     pads = [(0, 0), (0, 0)]  # none for the batch and the channels
-    for i, (before, after) in enumerate(_pairs(padding, axes)):
+    for i, (before, after) in enumerate(_pair_pads(padding, axes)):
         reach = (output_sizes[i] - 1) * stride[i] + kernel[i]  # what all windows cover together
         missing_after = reach - before - x.shape[2 + i]
         pads.append((before, max(after, missing_after)))
@@ -98,10 +98,10 @@ def _pooled(
 
 def avg_pool(x: Array, kernel: Sizes, stride: Sizes, padding: Sides = (), **ceil: bool) -> Array:
     """Return the means of windows, padding counted as zeros; what lies beyond it is not counted."""
-    sums = _pooled(x, 0.0, lax.add, kernel, stride, padding, **ceil)
-    sides = zip(x.shape[2:], _pairs(padding, len(kernel)), strict=True)
+    sums = _reduce_windows(x, 0.0, lax.add, kernel, stride, padding, **ceil)
+    sides = zip(x.shape[2:], _pair_pads(padding, len(kernel)), strict=True)
     unit_image = jnp.ones((1, 1, *(size + sum(pair) for size, pair in sides)), x.dtype)
-    counts = _pooled(unit_image, 0.0, lax.add, kernel, stride, (), **ceil)
+    counts = _reduce_windows(unit_image, 0.0, lax.add, kernel, stride, (), **ceil)
     return sums / counts[(..., *map(slice, sums.shape[2:]))]
 
 
@@ -109,11 +109,11 @@ def batch_norm(
     x: Array, w: Array, b: Array, mean: Array, variance: Array, training: bool = True
 ) -> Any:
     """Return `x` normalised by channel; in training the new running statistics after it."""
-    wide = _wide(x)
+    wide = _widen(x)
     axes = (0, *range(2, x.ndim))
     used_mean = wide.mean(axes) if training else mean
     used_variance = wide.var(axes) if training else variance
-    inverse = lax.rsqrt(_wide(used_variance) + NORM_EPSILON)
+    inverse = lax.rsqrt(_widen(used_variance) + NORM_EPSILON)
     normal = (wide - align_to_axis(used_mean, x)) * align_to_axis(inverse, x)
     y = (normal * align_to_axis(w, x) + align_to_axis(b, x)).astype(x.dtype)
     if not training:
@@ -130,9 +130,9 @@ def _update_running(running: Array, batch: Array) -> Array:
     return running + RUNNING_SHARE * (lax.stop_gradient(batch) - running)
 
 
-def _normal(x: Array, centre: bool = True) -> Array:
+def _normalise(x: Array, centre: bool = True) -> Array:
     """Return `x`, less its mean, over the root of its mean square, along the last axis, wide."""
-    wide = _wide(x)
+    wide = _widen(x)
     wide = wide - wide.mean(-1, keepdims=True) if centre else wide
     return wide * lax.rsqrt((wide * wide).mean(-1, keepdims=True) + NORM_EPSILON)
 
@@ -140,7 +140,7 @@ def _normal(x: Array, centre: bool = True) -> Array:
 def group_norm(x: Array, w: Array, b: Array, groups: int, instance: bool = False) -> Array:
     """Return `x` normalised over groups of channels; of an `instance` norm each is a group."""
     del instance  # the same arithmetic
-    normal = _normal(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
+    normal = _normalise(x.reshape(x.shape[0], groups, -1)).reshape(x.shape)
     y: Array = normal * align_to_axis(w, x) + align_to_axis(b, x)
     return y.astype(x.dtype)
 
@@ -172,7 +172,7 @@ def attention(
     keys = k.reshape(n, key_count, kv_heads, -1)
     values = v.reshape(n, key_count, kv_heads, -1)
     # n: batch, l: query, m: key, k: key head, g: query head of that key head, d: width of a head.
-    scores = _wide(jnp.einsum("nlkgd,nmkd->nkglm", queries, keys)) / sqrt(queries.shape[-1])
+    scores = _widen(jnp.einsum("nlkgd,nmkd->nkglm", queries, keys)) / sqrt(queries.shape[-1])
     distance = np.arange(query_count)[:, None] - np.arange(key_count)
     is_hidden = np.zeros(distance.shape, dtype=bool)
     if causal:
@@ -230,18 +230,18 @@ def delta_rule(
         return state, jnp.einsum("nhde,nhd->nhe", state, query)
 
     def by_value_head(x: Array) -> Array:
-        x = _wide(x).reshape(*x.shape[:2], key_heads, -1)
+        x = _widen(x).reshape(*x.shape[:2], key_heads, -1)
         norm = jnp.linalg.norm(x, axis=-1, keepdims=True) if is_delta else 1.0
         return jnp.repeat(x / norm, heads // key_heads, 2)
 
     queries = by_value_head(q)
     keys = by_value_head(k)
-    values = _wide(v).reshape(*v.shape[:2], heads, -1)
-    decay_by_head = _wide(decay).reshape(*v.shape[:2], heads, -1)
-    forget_rate = decay_by_head * _wide(rates[0]) if rates else decay_by_head
+    values = _widen(v).reshape(*v.shape[:2], heads, -1)
+    decay_by_head = _widen(decay).reshape(*v.shape[:2], heads, -1)
+    forget_rate = decay_by_head * _widen(rates[0]) if rates else decay_by_head
     retained = jnp.exp(-forget_rate)
     initial_state = jnp.zeros((len(v), heads, queries.shape[-1], values.shape[-1]), values.dtype)
-    tokens_first = tuple(x.swapaxes(0, 1) for x in (queries, keys, values, retained, _wide(share)))
+    tokens_first = tuple(x.swapaxes(0, 1) for x in (queries, keys, values, retained, _widen(share)))
     _, outputs = lax.scan(step, initial_state, tokens_first)
     return outputs.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
 
@@ -348,7 +348,7 @@ def topk(x: Array, k: int, axis: int, largest: bool = True) -> tuple[Array, Arra
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
     """Return the mean over labels that are not ignored."""
-    log_p = nn.log_softmax(_wide(logits), -1)
+    log_p = nn.log_softmax(_widen(logits), -1)
     counts = labels != IGNORED_LABEL
     indices = jnp.where(counts, labels, 0)[..., None]
     label_log_p = jnp.take_along_axis(log_p, indices, -1)[..., 0]
@@ -359,12 +359,12 @@ RUNS: dict[str, Callable[..., Any]] = {
     **kinds(jnp, nn, FUNCTIONS),
     "linear": lambda x, w: x @ w.T,
     "conv2d": convolution,
-    "conv_transpose2d": transposed,
-    "max_pool2d": lambda x, **window: _pooled(x, -np.inf, lax.max, **window),
+    "conv_transpose2d": transposed_convolution,
+    "max_pool2d": lambda x, **window: _reduce_windows(x, -np.inf, lax.max, **window),
     "avg_pool2d": avg_pool,
     "batch_norm": batch_norm,
-    "layer_norm": lambda x, w, b: (_normal(x) * w + b).astype(x.dtype),
-    "rms_norm": lambda x, w: (_normal(x, centre=False) * w).astype(x.dtype),
+    "layer_norm": lambda x, w, b: (_normalise(x) * w + b).astype(x.dtype),
+    "rms_norm": lambda x, w: (_normalise(x, centre=False) * w).astype(x.dtype),
     "group_norm": group_norm,
     "local_response_norm": local_response_norm,
     "relu": nn.relu,

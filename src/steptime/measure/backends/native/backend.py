@@ -19,7 +19,7 @@ from steptime.core.workload import Workload
 from steptime.formats import find_network_file, open_source
 from steptime.formats.code import LIBRARIES, NUMBER, read_export_facts
 from steptime.measure import contract
-from steptime.measure.backends.native.inputs import nest
+from steptime.measure.backends.native.inputs import nest_arguments
 from steptime.measure.backends.native.module import module_of
 from steptime.measure.backends.native.outputs import unique_tensors
 from steptime.measure.backends.torch import backend as torch_backend
@@ -52,8 +52,8 @@ class _Step(nn.Module):
             name: shape if dtype == NUMBER else next(tensors)
             for name, (shape, dtype) in self.inputs.items()
         }
-        by_place, by_name = nest(values)
-        outputs = _floating(self.module(*by_place, **by_name))
+        by_place, by_name = nest_arguments(values)
+        outputs = _list_float_tensors(self.module(*by_place, **by_name))
         labels = next(tensors, None)
         if not self.trains:
             return outputs[0]
@@ -108,7 +108,7 @@ def prepare(
     return torch_backend.prepare(graph, workload, options, feed, step)
 
 
-def _floating(output: Any) -> list[Tensor]:
+def _list_float_tensors(output: Any) -> list[Tensor]:
     """Return the floating tensors of what a module gives, whatever the object."""
     tensors = [tensor for tensor in unique_tensors(output) if tensor.is_floating_point()]
     if not tensors:

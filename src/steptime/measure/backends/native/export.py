@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 
 from steptime.core.errors import InputError
-from steptime.core.files import replacing
+from steptime.core.files import replace_on_success
 from steptime.core.json_types import JsonObject
 from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
@@ -31,14 +31,18 @@ from steptime.measure.backends.native.inputs import (
     describe_inputs,
     find_batch_axis,
     missing_arguments,
-    nest,
+    nest_arguments,
     propose_inputs,
     runs_with,
     shapes_of,
     specs_of,
     tensors_of,
 )
-from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
+from steptime.measure.backends.native.known_values import (
+    INPUTS_NOTE,
+    keep_small_values,
+    list_value_buffers,
+)
 from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
@@ -127,10 +131,13 @@ def _export_with_assumptions(
         if exported is None:
             raise
         return exported
-    if buffers and _has_value_sizes(plain[1]):
+    if _has_value_sizes(plain[1]):
         exported = _export_with_values(network, buffers, inputs, axis)
         if exported is not None:
-            return exported
+            program, assumptions = exported[1], exported[3]
+            has_fixed_sizes = not _has_value_sizes(program) and INPUTS_NOTE not in assumptions
+            if buffers or has_fixed_sizes:
+                return exported
     return (*plain, [])
 
 
@@ -169,7 +176,7 @@ def _export_with_open_batch(
     program = _export_with_types(network, inputs, {})
     # A loop over the batch is unrolled: then a larger batch has more nodes.
     try:
-        other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
+        other = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
         return fixed_batch_reason, program, True
     is_unrolled = len(other.graph.nodes) != len(program.graph.nodes)
@@ -182,7 +189,7 @@ def _export_with_types(
     """Export in float32, or in bfloat16 a module that switches types itself."""
 
     def export_with_axes(module: nn.Module, specs: Mapping[str, Spec]) -> Any:
-        return _exported(module, specs, axes)
+        return _export_network(module, specs, axes)
 
     program = export_with_axes(network, inputs)
     calls = list(CALLS)  # checkpoints of this export; the next export overwrites them
@@ -201,12 +208,12 @@ def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int)
     }
 
 
-def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]) -> Any:
+def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]) -> Any:
     """Return the exported program, with an open batch along the axes of inputs."""
     by_place, by_name = tensors_of(inputs)
     dim = torch.export.Dim("batch")
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
-    marks, keyword_marks = nest(open_axes)
+    marks, keyword_marks = nest_arguments(open_axes)
     dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
     CALLS.clear()  # the checkpoints that the module calls are appended
     with (
@@ -252,7 +259,7 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
         is_weight = isinstance(tensor, nn.Parameter)
         program.state_dict[name] = nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
     program._example_inputs = None  # noqa: SLF001  # they would be written, too
-    with replacing(path) as part:
+    with replace_on_success(path) as part:
         new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
         try:
             torch.export.save(program, new, extra_files=extra)

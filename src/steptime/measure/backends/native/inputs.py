@@ -30,7 +30,7 @@ Spec = tuple[Any, str]  # the shape and the type of a tensor, or a number and `N
 
 def tensors_of(inputs: Mapping[str, Spec]) -> tuple[list[Any], Mapping[str, Any]]:
     """Return arguments of `forward`, those without a name by their place."""
-    return nest({name: _value_of(*spec) for name, spec in inputs.items()})
+    return nest_arguments({name: _value_of(*spec) for name, spec in inputs.items()})
 
 
 def _value_of(shape: Any, dtype: str) -> Any:
@@ -41,7 +41,7 @@ class _Branch(JsonObject):
     """A place of a tree that has others below it."""
 
 
-def nest(values: Mapping[str, Any]) -> tuple[list[Any], Mapping[str, Any]]:
+def nest_arguments(values: Mapping[str, Any]) -> tuple[list[Any], Mapping[str, Any]]:
     """Return the arguments that values of flat names are, by place and by name."""
     tree = _Branch()
     for dotted_name, value in values.items():
@@ -69,10 +69,14 @@ def specs_of(inputs: Any) -> dict[str, Spec]:
     """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
     several = [inputs] if isinstance(inputs, Tensor) else inputs
     keywords = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
-    return {name: spec for key, value in keywords.items() for name, spec in _flat(str(key), value)}
+    return {
+        name: spec
+        for key, value in keywords.items()
+        for name, spec in _flatten_value(str(key), value)
+    }
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
+def _flatten_value(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
     if isinstance(value, Tensor):
         yield name, (tuple(value.shape), str(value.dtype).removeprefix("torch."))
     elif isinstance(value, int | float):
@@ -83,7 +87,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
     else:
         inner = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, item in inner:
-            yield from _flat(f"{name}.{key}", item)
+            yield from _flatten_value(f"{name}.{key}", item)
 
 
 def _is_spec(value: Any) -> bool:
@@ -141,7 +145,7 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
     longer_inputs = dict(inputs)
     for name in shapes:
         shape, dtype = inputs[name]
-        longer_inputs[name] = (_resized(shape, batch_or_length), dtype)
+        longer_inputs[name] = (_resize_batch_axis(shape, batch_or_length), dtype)
     layer_batch = _batch_of_layers(module, layers, inputs)
     longer_layer_batch = _batch_of_layers(module, layers, longer_inputs)
     if layer_batch is None or longer_layer_batch is None:  # the layers cannot be run
@@ -149,7 +153,7 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
     return 1 if layer_batch != longer_layer_batch else 0
 
 
-def _resized(shape: Sequence[int], size: int) -> tuple[int, ...]:
+def _resize_batch_axis(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """Return a shape with a longer axis 1 where that is the batch of all inputs."""
     return tuple(n + 1 if place == 1 and n == size else n for place, n in enumerate(shape))
 

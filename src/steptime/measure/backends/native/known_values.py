@@ -3,13 +3,15 @@
 Tracing gives every tensor a shape but no values, and stops where a value decides a size, such as
 the grids of images or the padding of a convolution. Here an op that reads tensors with values alone
 is computed, and only its result enters the graph, as a constant. A loop over the non-zero elements
-of a vector, as over the experts that tokens chose, runs over all of them.
+of a vector, as over the experts that tokens chose, runs over all of them. Tensors that the module
+makes of numbers alone, such as masks of ones, are traced, and have values beside (`StandIns`).
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
-MAX_ELEMENTS = 1 << 18  # of a tensor that is computed: far more than the patches of a few images
+from steptime.measure.backends.native.stand_ins import (
+    MAX_ELEMENTS,
+    ORDINARY_ID,
+    StandIns,
+    has_values,
+)
+
 MAX_BUFFER_ELEMENTS = 64  # of a buffer that decides sizes; larger ones are tables of positions
 MAX_LOOP = 1024  # elements of a vector whose non-zero ones a loop runs over, such as experts
+INPUTS_NOTE = (
+    f"integer inputs are taken to be {ORDINARY_ID} and masks to be 1 where a value of them decides"
+)
+_MODULES_WITH_VALUES: WeakSet[nn.Module] = WeakSet()  # those that compute with values now
 _FACTORIES = (torch.tensor, torch.as_tensor, torch.arange)
 _POSITIONS_OF_NONZERO = (torch.nonzero, Tensor.nonzero)
 _SIZE_METHODS = (  # methods of tensors whose further arguments are sizes
@@ -65,14 +77,17 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
     @functools.wraps(forward)
     def forward_with_values(*args: Any, **kwargs: Any) -> Any:
         with KnownValues() as mode, _skip_idle_casts():
+            mode.assume_inputs(args, kwargs)
             result = forward(*args, **kwargs)
         assumptions[:] = mode.assumptions
         return result
 
     module.forward = forward_with_values
+    _MODULES_WITH_VALUES.add(module)
     try:
         yield assumptions
     finally:
+        _MODULES_WITH_VALUES.discard(module)
         if overrides:
             module.forward = forward
         else:
@@ -80,6 +95,24 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
         for owner, name, buffer in hidden:
             del owner.__dict__[name]
             owner._buffers[name] = buffer  # noqa: SLF001  # as it was before
+
+
+@contextlib.contextmanager
+def keep_values_of_copy(module: nn.Module, copied: nn.Module) -> Iterator[None]:
+    """Let a copy of a module compute with values in the block, if the module does so now.
+
+    Raises:
+        ValueError: for a module whose `forward` is not that of its class, which a copy shares.
+    """
+    if module not in _MODULES_WITH_VALUES:
+        yield
+        return
+    forward_of_class = getattr(module.forward, "__wrapped__", None)
+    if getattr(forward_of_class, "__self__", None) is not module:
+        raise ValueError("a forward of its own would run the module, not its copy")
+    del copied.forward  # it would run the module
+    with keep_small_values(copied, ()):  # its buffers are plain attributes already
+        yield
 
 
 class KnownValues(TorchFunctionMode):
@@ -93,6 +126,7 @@ class KnownValues(TorchFunctionMode):
         """Start without an assumption."""
         super().__init__()
         self.assumptions: list[str] = []
+        self._stand_ins = StandIns()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -100,9 +134,9 @@ class KnownValues(TorchFunctionMode):
         """Call a function, with real values where all its tensors have them."""
         kwargs = kwargs or {}
         tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
-        has_real_tensor = any(map(_has_values, tensors))
+        has_real_tensor = any(map(has_values, tensors))
         if tensors:
-            is_computed = all(map(_has_values, tensors))
+            is_computed = all(map(has_values, tensors))
         else:
             is_computed = func in _FACTORIES and _are_small_numbers(args)
         if is_computed:
@@ -116,14 +150,33 @@ class KnownValues(TorchFunctionMode):
                 args = (args[0], _with_rows(args[1]))
             args = tuple(_with_sizes(value, takes_sizes) for value in args)
             kwargs = {name: _with_sizes(value, takes_sizes) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+        number = self._stand_ins.read(func, args, kwargs)
+        if number is not None:
+            if self._stand_ins.has_read_inputs:
+                self._note(INPUTS_NOTE)
+            return number
+        result = func(*args, **kwargs)
+        self._stand_ins.follow(func, args, kwargs, result)
+        return result
+
+    def assume_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Let integer inputs have ordinary values (`StandIns.assume_input`)."""
+        arguments = [*(("", value) for value in args), *kwargs.items()]
+        for name, argument in arguments:
+            for value in tree_iter(argument):
+                if isinstance(value, Tensor):
+                    with contextlib.suppress(ValueError):  # an input that is too large
+                        self._stand_ins.assume_input(name, value)
+
+    def _note(self, note: str) -> None:
+        if note not in self.assumptions:
+            self.assumptions.append(note)
 
     def _assume_nonzero(self, vector: Tensor, as_tuple: bool) -> Any:
         """Return the positions of the non-zero elements of a vector, which all are taken to be."""
         length = int(vector.shape[0])
         note = f"all {length} elements of a vector that a loop runs over are taken to be non-zero"
-        if note not in self.assumptions:
-            self.assumptions.append(note)
+        self._note(note)
         with _disable_current_modes():
             positions = torch.arange(length)
             return (positions,) if as_tuple else positions.unsqueeze(1)
@@ -152,11 +205,6 @@ def _is_short_vector(value: Any) -> bool:
     return is_vector and isinstance(value.shape[0], int) and value.shape[0] <= MAX_LOOP
 
 
-def _has_values(tensor: Tensor) -> bool:
-    """Whether a tensor is a plain small one on the CPU, not traced and not a weight."""
-    return type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.numel() <= MAX_ELEMENTS
-
-
 def _are_small_numbers(args: Any) -> bool:
     """Whether arguments are plain integers (no symbols), none of them large."""
     numbers = list(tree_iter(args))
@@ -176,7 +224,7 @@ def _with_sizes(value: Any, takes_sizes: bool = False) -> Any:
 
 def _with_rows(index: Any) -> Any:
     """Return an index of one known row as a slice: its share of values is that of the whole."""
-    is_row = isinstance(index, Tensor) and _has_values(index) and tuple(index.shape) == (1,)
+    is_row = isinstance(index, Tensor) and has_values(index) and tuple(index.shape) == (1,)
     if not is_row or index.is_floating_point():
         return index
     with _disable_current_modes():
@@ -193,5 +241,5 @@ def _as_number(value: Any) -> Any:
 
 
 def _is_size(value: Any) -> bool:
-    is_scalar = isinstance(value, Tensor) and _has_values(value) and value.dim() == 0
+    is_scalar = isinstance(value, Tensor) and has_values(value) and value.dim() == 0
     return is_scalar and not value.is_floating_point()

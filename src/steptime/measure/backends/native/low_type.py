@@ -4,7 +4,6 @@ In a float32 export such a cast changes nothing, and `.to(x.dtype)` looks like a
 export in bfloat16 tells the two apart: what is float32 there is so because the module asks for it.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +12,8 @@ from torch import nn
 from torch.utils._pytree import tree_iter
 
 from steptime.measure.backends.native.inputs import Spec
+from steptime.measure.backends.native.known_values import keep_values_of_copy
+from steptime.measure.backends.native.making import copy_without_values
 
 LOW = torch.bfloat16
 FLOAT32 = "float32"
@@ -40,7 +41,9 @@ def export_in_low_type(
         for name, (shape, dtype) in inputs.items()
     }
     try:
-        low_program = export(copy.deepcopy(network).to(LOW), low_inputs)
+        copied = copy_without_values(network, LOW)
+        with keep_values_of_copy(network, copied):
+            low_program = export(copied, low_inputs)
     except Exception:  # noqa: BLE001  # FFTs and some solvers have no low type
         return program
     # A module that branches on its type has other ops in bfloat16, which are not the asked network.

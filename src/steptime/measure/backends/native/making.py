@@ -52,19 +52,36 @@ def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 
 
 def without_values(module: nn.Module) -> nn.Module:
+    """Return a copy of a module on the CPU as `copy_without_values` makes it.
+
+    A module that cannot be copied is returned itself.
+    """
+    try:
+        return copy_without_values(module)
+    except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
+        return module
+
+
+def copy_without_values(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Return a copy of a module on the CPU whose large tensors have no values.
 
-    Memory that nobody writes is not taken from the system. Small buffers keep their values. A
-    module that cannot be copied is returned itself.
+    Memory that nobody writes is not taken from the system. Small buffers keep their values.
+
+    Args:
+        module: the module.
+        dtype: the type of all floating-point tensors of the copy, None for that of each.
+
+    Raises:
+        Exception: any, of a module that cannot be copied.
     """
     memo: dict[int, Any] = {}  # the copy of each tensor by its `id`, as `copy.deepcopy` reads it
     for tensor in (*module.parameters(), *module.buffers()):
+        copy_dtype = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         is_weight = isinstance(tensor, nn.Parameter)
         is_small = tensor.device.type != META and tensor.numel() <= MAX_COPIED
-        has_values = is_small and not is_weight
-        copied = tensor.detach().cpu() if has_values else make_empty(tensor.shape, tensor.dtype)
+        if is_small and not is_weight:
+            copied = tensor.detach().cpu().to(copy_dtype)
+        else:
+            copied = make_empty(tensor.shape, copy_dtype)
         memo[id(tensor)] = nn.Parameter(copied, tensor.requires_grad) if is_weight else copied
-    try:
-        return copy.deepcopy(module, memo)
-    except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
-        return module
+    return copy.deepcopy(module, memo)

@@ -1,11 +1,14 @@
 """The usual inputs of models of transformers, by the name of their main input."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Any
 
+from torch import nn
+
 from steptime.measure.backends.native.inputs import Spec
 
+TOKEN_INPUT = "input_ids"  # the main input of a model that names none
 TOKENS = 128  # of a sequence
 TARGET_TOKENS = 64  # that a decoder beside an encoder reads
 IMAGE_SIZES = (224, 256, 384, 512)  # tried where a configuration says none
@@ -16,6 +19,10 @@ VIDEO_FRAMES = 16
 MEL_BINS = 80
 DEFAULT_WIDTH = 768
 MAX_LACKING, MAX_GUESSES = 2, 8  # arguments, and shapes that are tried of them
+HIDDEN_INPUTS = ("latents", "audio_mel", "state", "hidden_states")  # as wide as the model
+PATCH = 16  # pixels along a side of a patch, where a configuration says none
+SOUND_INPUTS = ("input_features", "input_values")
+MAX_FIRST_LAYERS = 4  # whose widths are tried as that of the main input
 BOX = 4  # numbers that say a box
 PARTS = (
     "",
@@ -39,26 +46,39 @@ def find_setting(config: Any, *names: str) -> Any:
     return None
 
 
-def propose_model_inputs(main: str, config: Any, batch: int) -> Iterator[dict[str, Spec]]:
+def propose_model_inputs(
+    main: str, config: Any, batch: int, arguments: Collection[str] = ()
+) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first.
 
     Args:
         main: the name of the main input, `main_input_name` of the class.
         config: the configuration.
         batch: the size of the first axis.
+        arguments: the names of all that the model takes.
     """
     additions = [{}, *_additions(config, batch)]
     for spec in _main_specs(main, config, batch):
         for addition in additions:
             yield {main: spec, **addition}
     # Models of several inputs: token IDs with the main input, or the main input with an image.
-    if main != "input_ids":
+    if main != TOKEN_INPUT:
         words = _tokens(config, batch)
         for spec in _main_specs(main, config, batch):
-            yield {"input_ids": words, main: spec}
-            yield {"input_ids": words, main: spec, **_decoder_tokens(batch)}
-    for pixels in _main_specs("pixel_values", config, batch):
-        yield {main: next(_main_specs(main, config, batch)), "pixel_values": pixels}
+            yield {TOKEN_INPUT: words, main: spec}
+            yield {TOKEN_INPUT: words, main: spec, **_decoder_tokens(batch)}
+    # What it sees or hears beside its main input, where it has such an argument.
+    for name in ("pixel_values", *(name for name in SOUND_INPUTS if name in arguments)):
+        for spec in _main_specs(name, config, batch):
+            yield {main: next(_main_specs(main, config, batch)), name: spec}
+
+
+def propose_layer_inputs(main: str, model: nn.Module, batch: int) -> Iterator[dict[str, Spec]]:
+    """Yield features as wide as the first linear layers take, where a configuration misleads."""
+    layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    widths = dict.fromkeys(layer.in_features for layer in islice(layers, MAX_FIRST_LAYERS))
+    for width in widths:
+        yield {main: ((batch, TOKENS, width), "float32")}
 
 
 def complete_inputs(
@@ -121,7 +141,7 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
         for size in _image_sizes(config):
             frames = find_setting(config, "num_frames", "frames_per_clip") or VIDEO_FRAMES
             yield (batch, frames, CHANNELS, *size), "float32"
-    elif main == "input_features":
+    elif main in ("input_features", "spectrogram"):
         yield from _feature_specs(config, batch)
     elif main in ("input_values", "audio_values"):
         yield (batch, SAMPLES), "float32"
@@ -130,10 +150,16 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, TOKENS), "int64"
     elif main == "past_values":
         yield from _series_specs(config, batch)
-    elif main.endswith("embeds") or main in ("latents", "audio_mel", "state"):
+    elif main == "flattened_patches":  # each with its row and its column in front
+        yield (
+            (batch, TOKENS, 2 + CHANNELS * (find_setting(config, "patch_size") or PATCH) ** 2),
+            "float32",
+        )
+    elif main.endswith("embeds") or main in HIDDEN_INPUTS:
         width = find_setting(config, "hidden_size", "d_model", "latent_dim") or DEFAULT_WIDTH
         yield (batch, TOKENS, width), "float32"
         yield (batch, width), "float32"
+        yield (batch, width, TOKENS), "float32"  # a convolution takes channels first
     else:
         yield _tokens(config, batch)
         yield (batch, TARGET_TOKENS // 2), "int64"

@@ -1,5 +1,6 @@
 """Models of transformers: as code, by their class, with no weights and no download."""
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,12 +23,18 @@ from steptime.measure.backends.native.making import (
     make_module,
     without_values,
 )
-from steptime.measure.backends.native.model_inputs import complete_inputs, propose_model_inputs
+from steptime.measure.backends.native.model_inputs import (
+    TOKEN_INPUT,
+    complete_inputs,
+    propose_layer_inputs,
+    propose_model_inputs,
+)
 from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
 MAX_CPU_PARAMETERS = 500_000_000  # of a model that is made with values, since it reads some
 TYPE_FIELD = "model_type"
+PLACEHOLDER_FIELD = "_backends"  # of a class that stands for one whose libraries are missing
 MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
 BASE_MAPPINGS = (  # tables of classes by type, where a file names no class
     "MODEL_MAPPING_NAMES",
@@ -107,11 +114,18 @@ def find_class_name(library: Any, kind: str) -> str:
 
 
 def find_class(library: Any, name: str, place: str) -> Any:
-    """Return a class of models; raises `InputError` for another name."""
+    """Return a class of models.
+
+    Raises:
+        InputError: for another name, and a class that needs a library which is not installed.
+    """
     model_class: Any = getattr(library, name, None)
     is_module = isinstance(model_class, type) and issubclass(model_class, nn.Module)
     if is_module and model_class.config_class:
         return model_class
+    missing_libraries = getattr(model_class, PLACEHOLDER_FIELD, [])
+    if missing_libraries:
+        raise InputError(f"{place}: {name} needs {' and '.join(missing_libraries)}, not installed")
     class_names = [key for key in dir(library) if key.endswith(("Model", "LM", "Generation"))]
     raise unknown("class or model_type of transformers", name, class_names, place)
 
@@ -203,18 +217,23 @@ def describe_input_fault(model: nn.Module) -> str:
 
 
 def _main_input_of(model: nn.Module) -> str:
-    return str(getattr(model, MAIN_INPUT, "input_ids"))
+    name = getattr(model, MAIN_INPUT, TOKEN_INPUT)
+    return str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
 
 
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     """Yield inputs that a model may take, the likeliest first."""
     main = _main_input_of(model)
+    arguments = [*inspect.signature(model.forward).parameters]
+    proposals = list(propose_model_inputs(main, config, BATCH, arguments))
     # First those with all required arguments, then all (as some signatures require too much), and
     # last those with guesses for the arguments that lack.
-    for proposal in propose_model_inputs(main, config, BATCH):
+    for proposal in proposals:
         lacking = missing_arguments(model, proposal)
         if not lacking:
             yield proposal
-    yield from propose_model_inputs(main, config, BATCH)
-    for proposal in propose_model_inputs(main, config, BATCH):
+    yield from proposals
+    for proposal in proposals:
         yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+    if main != TOKEN_INPUT:
+        yield from propose_layer_inputs(main, model, BATCH)

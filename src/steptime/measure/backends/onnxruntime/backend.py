@@ -89,7 +89,7 @@ def prepare(
     )
     arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
     # Each array is freed once it is copied, so that weights do not lie in memory twice.
-    values = {name: _placed(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
+    values = {name: _place_array(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
     model = export_onnx(graph, external_values=True)  # the session gets the weights beside it
 
     settings = _session_options(options.threads)
@@ -151,7 +151,7 @@ def _element_type(dtype: str) -> Any:
     return np.dtype("float32" if dtype == "bfloat16" else dtype)
 
 
-def _placed(array: Any, spec: TensorSpec) -> Any:
+def _place_array(array: Any, spec: TensorSpec) -> Any:
     """Return an array as a value of the runtime."""
     array = np.ascontiguousarray(array)
     if spec.dtype != "bfloat16":

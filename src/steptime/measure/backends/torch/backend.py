@@ -81,9 +81,9 @@ def device_facts(device: str) -> contract.DeviceFacts:
 def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float) -> JsonObject:
     """Return the seconds of all-reduces among the processes of this worker, by bytes."""
     device = find(options.device)
-    _settings(options)
+    _apply_settings(options)
     group = torch_parallel.join(ranks.find_rank(), device)
-    sync = _sync(device)
+    sync = _make_sync(device)
     return {
         "processes": group.size,
         "hosts": group.gather(platform.node()),
@@ -132,9 +132,9 @@ def prepare(
     """
     device = find(options.device)
     _check(workload, options, precision(workload.dtype), device)
-    _settings(options)
+    _apply_settings(options)
     group = torch_parallel.join(ranks.find_rank(), device) if workload.plan.data > 1 else None
-    sync = _sync(device)
+    sync = _make_sync(device)
     watch = Stopwatch(sync)
     network = _make_network(graph, workload, options, group, watch, user_module)
     values, types, spread = network.values, network.types, network.spread
@@ -172,7 +172,7 @@ def prepare(
         memory=memory,
         reset_memory=reset_memory,
         parts=parts,
-        timer=_timer(device),
+        timer=_make_timer(device),
         waited=waited,
         input_clock=EVENTS if device.type == "cuda" else contract.HOST_CLOCK,
         loss=loss,
@@ -210,7 +210,7 @@ def _make_network(
     return _Network(module, run, spread, values, types)
 
 
-def _sync(device: torch.device) -> Callable[[], None]:
+def _make_sync(device: torch.device) -> Callable[[], None]:
     """Return a function that waits until the device has finished its work."""
     if device.type == "cuda":
         return partial(torch.cuda.synchronize, device)
@@ -219,7 +219,7 @@ def _sync(device: torch.device) -> Callable[[], None]:
     return lambda: None
 
 
-def _timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
+def _make_timer(device: torch.device) -> Callable[[Callable[[], None], int], float] | None:
     """Return a timer of n steps by the device's own clock, in seconds; None where it has none."""
     if device.type != "cuda":
         return None  # the host's clock is used
@@ -319,7 +319,7 @@ def _trace_of(step: Callable[[], None], sync: Callable[[], None], steps: int) ->
         return path.read_text(encoding="utf-8", errors="replace")
 
 
-def _settings(options: contract.Options) -> None:
+def _apply_settings(options: contract.Options) -> None:
     """Set what holds for the whole process; tf32 both ways, because defaults have changed."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)

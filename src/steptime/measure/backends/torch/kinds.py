@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from steptime.core.graph import TensorSpec
-from steptime.core.windows import reach
+from steptime.core.windows import covered_size
 from steptime.measure.kinds import activate, find_elementwise_functions, kinds
 from steptime.measure.synthetic import NORM_EPSILON, RUNNING_SHARE
 from steptime.network.ops.experts import GATED
@@ -24,7 +24,7 @@ Sides = tuple[int, ...]  # before and after each axis
 Pool = Callable[..., Tensor]
 
 
-def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
+def _make_extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
     """Return a function for the larger or smaller of two, one of which may be a number."""
 
     # With a number, the larger of two is a clamp by `min`, the smaller one by `max` (`bound`).
@@ -40,8 +40,8 @@ def _extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable
 FUNCTIONS = find_elementwise_functions(
     {
         "clamp": lambda x, low, high: x.clamp(low, high),
-        "maximum": _extreme(torch.maximum, "min"),
-        "minimum": _extreme(torch.minimum, "max"),
+        "maximum": _make_extreme(torch.maximum, "min"),
+        "minimum": _make_extreme(torch.minimum, "max"),
         "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"),  # has a gradient
     },
     *(torch, functional),
@@ -79,7 +79,7 @@ def convolution(
     return run(padded, w, b, stride or 1, padding=0, dilation=dilation or 1, groups=groups)
 
 
-def transposed(
+def transposed_convolution(
     x: Tensor,
     w: Tensor,
     b: Tensor | None = None,
@@ -100,7 +100,7 @@ def transposed(
     padding_after = padding[1::2]
     output_padding = []  # what an output of this size lacks at the end of each axis
     for i in range(axis_count):
-        unpadded_size = reach(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i])
+        unpadded_size = covered_size(x.shape[2 + i], w.shape[2 + i], stride[i], dilation[i])
         padded_size = output_size[i] + padding_before[i] + padding_after[i]
         output_padding.append(padded_size - unpadded_size)
     if padding_before == padding_after:
@@ -117,7 +117,7 @@ def _group_norm(x: Tensor, w: Tensor, b: Tensor, groups: int, instance: bool = F
     return functional.group_norm(x, groups, w, b, NORM_EPSILON)
 
 
-def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
+def _make_pooling(image: Pool, volume: Pool, padding_is: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
     def pool(
@@ -332,9 +332,9 @@ RUNS: dict[str, Callable[..., Any]] = {
     **kinds(torch, functional, FUNCTIONS, _prod),
     "linear": functional.linear,
     "conv2d": convolution,
-    "conv_transpose2d": transposed,
-    "max_pool2d": _pooled(functional.max_pool2d, functional.max_pool3d, -inf),
-    "avg_pool2d": _pooled(functional.avg_pool2d, functional.avg_pool3d, 0.0),
+    "conv_transpose2d": transposed_convolution,
+    "max_pool2d": _make_pooling(functional.max_pool2d, functional.max_pool3d, -inf),
+    "avg_pool2d": _make_pooling(functional.avg_pool2d, functional.avg_pool3d, 0.0),
     "batch_norm": lambda x, w, b, mean, variance, training=True: functional.batch_norm(
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),

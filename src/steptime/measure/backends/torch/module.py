@@ -20,7 +20,7 @@ from steptime.measure.backends.torch.kinds import RECURRENT, RECURRENT_WEIGHTS, 
 from steptime.measure.backends.torch.parallel import Spread
 from steptime.measure.contract import Arrays, Feed
 from steptime.measure.interpreter import TableCall, interpret, list_calls
-from steptime.measure.synthetic import Fill, angles, fills
+from steptime.measure.synthetic import Fill, angles, list_fills
 
 Part = Callable[[], None]  # of a step
 Network = Callable[..., Tensor]
@@ -79,11 +79,11 @@ def annotate(module: fx.GraphModule) -> None:
     """Let each call of a generated module say to the profiler whose it is; it is slower then."""
     for node in module.graph.nodes:
         if OP in node.meta:
-            node.target = _annotated(node.target, node.meta[OP])
+            node.target = _annotate(node.target, node.meta[OP])
     module.recompile()
 
 
-def _annotated(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _annotate(run: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(run)
     def annotated(*args: Any, **kwargs: Any) -> Any:
         with record_function(name):
@@ -106,7 +106,7 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
     generator = torch.Generator(device).manual_seed(seed)
     weights = set(graph.weights)
     values: dict[str, Tensor] = {}
-    for name, fill in fills(graph).items():
+    for name, fill in list_fills(graph).items():
         spec = graph.tensors[name]
         dtype: torch.dtype = getattr(torch, spec.dtype)
         tensor = torch.empty(spec.shape, dtype=dtype, device=device)
@@ -116,9 +116,9 @@ def initial_values(graph: Graph, device: torch.device, seed: int) -> dict[str, T
 
 
 _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
-    "normal": lambda tensor, fill, by: tensor.normal_(0.0, fill.amount, generator=by),
+    "normal": lambda tensor, fill, generator: tensor.normal_(0.0, fill.amount, generator=generator),
     "constant": lambda tensor, fill, _: tensor.fill_(fill.amount),
-    "ids": lambda tensor, fill, by: tensor.random_(0, int(fill.amount), generator=by),
+    "ids": lambda tensor, fill, generator: tensor.random_(0, int(fill.amount), generator=generator),
     "angles": lambda tensor, *_: tensor.copy_(torch.from_numpy(angles(tensor.shape))),
 }
 

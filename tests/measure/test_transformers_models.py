@@ -1,0 +1,63 @@
+"""Models of transformers without the library: its classes and main inputs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from steptime.core.errors import InputError  # noqa: E402
+from steptime.measure.backends.native.transformers_models import (  # noqa: E402
+    find_class,
+    find_inputs,
+)
+
+pytestmark = pytest.mark.framework
+
+
+def test_a_class_whose_library_is_missing_names_the_library():
+    placeholder = type("SoundModel", (), {"_backends": ["torchaudio"]})
+    library = SimpleNamespace(SoundModel=placeholder)
+    with pytest.raises(InputError, match=r"SoundModel needs torchaudio, not installed"):
+        find_class(library, "SoundModel", "transformers:sound")
+
+
+class SeesAndIsTold(nn.Module):
+    """A model that names two main inputs, an image first."""
+
+    main_input_name = ("pixel_values", "task_inputs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, 16, stride=16)
+
+    def forward(self, pixel_values, task_inputs):
+        return self.patches(pixel_values).mean((2, 3)) + task_inputs[:, :1]
+
+
+def test_the_first_of_several_main_inputs_is_proposed_first():
+    _, inputs = find_inputs(SeesAndIsTold(), SimpleNamespace(image_size=32))
+    assert inputs["pixel_values"] == ((2, 3, 32, 32), "float32")
+    assert [*inputs] == ["pixel_values", "task_inputs"]
+
+
+class StacksFrames(nn.Module):
+    """A model of sound whose frames are stacked by four before it."""
+
+    main_input_name = "input_features"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4 * 20, 8)
+
+    def forward(self, input_features):
+        return self.layer(input_features)
+
+
+def test_features_are_as_wide_as_the_first_layer_where_the_configuration_misleads():
+    _, inputs = find_inputs(StacksFrames(), SimpleNamespace(num_mel_bins=20))
+    assert inputs["input_features"][0][-1] == 4 * 20
