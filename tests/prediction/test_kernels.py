@@ -13,6 +13,7 @@ from steptime.prediction.kernel import Interval, Kernel, Settings
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.prediction.prices import Prices
+from steptime.prediction.schedule import sum_repeats
 from steptime.prediction.steps.step_model import StepModel
 
 ADD = Kernel("a", "add", "forward", "float32", "vector", 1e6, 8e6)
@@ -80,3 +81,28 @@ def test_a_device_that_was_used_pickles():
     again = pickle.loads(pickle.dumps(device))  # noqa: S301
     assert again == device
     assert StepModel("resnet18", again).timeline(8).step_s == step_s
+
+
+def test_two_kernels_that_are_equal_at_a_batch_have_one_error_there():
+    """Products of 1000 and 3000 rows at batch 1, of 5000 and 3000 at batch 5: equal at batch 3."""
+
+    def multiply(op: str, rows: int) -> Kernel:
+        sizes = {"flop": 2e6 * rows, "bytes": 4e3 * (1000 + 2 * rows)}
+        return PRODUCT._replace(op=op, products=((1, rows, 1000, 1000),), **sizes)
+
+    growing = [multiply("p", 1000 * batch) for batch in (1, 2, 3, 4, 5)]
+    constant = multiply("q", 3000)
+    columns = Kernels([growing[0], constant], [growing[-1], constant])
+    merging = columns.find_merging(length=4)
+    assert {offset: len(pairs) for offset, pairs in merging.items()} == {2: 1}
+    between = columns.interpolate(np.linspace(0, 1, 5))
+    counts, price_rows = np.array([[2.0, 3.0]]), METHOD.price_on(A100)
+    apart = between.price_sums(price_rows, counts).to_prices()
+    merged = between.price_sums(price_rows, counts, merging).to_prices()
+    for place, product in enumerate(growing):
+        alone = Kernels([product, product, constant, constant, constant])
+        single = sum_repeats(alone, METHOD.prices(alone, A100)).total()
+        assert merged.low[0, place] == pytest.approx(single.low, rel=1e-12)
+        assert merged.high[0, place] == pytest.approx(single.high, rel=1e-12)
+    assert merged.high[0, 2] > 1.001 * apart.high[0, 2]  # where each error is independent
+    assert columns.find_merging(length=5) == {}  # equal between two batches, at none

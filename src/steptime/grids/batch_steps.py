@@ -15,9 +15,9 @@ import numpy as np
 
 from steptime.core.graph import PASSES, Graph
 from steptime.prediction.lower import NUMBERS_IN_PIECE, stack_of
-from steptime.prediction.memory import describe_lack
+from steptime.prediction.memory import describe_lacks
 from steptime.prediction.remarks import RemarkKey, remark_key
-from steptime.prediction.steps.lines import Span, StepLines, find_step_lines, merging_batches, spans
+from steptime.prediction.steps.lines import Span, StepLines, find_step_lines, spans
 from steptime.prediction.steps.states import may_leave_device
 from steptime.prediction.steps.step_model import StepModel
 
@@ -79,8 +79,9 @@ class BatchSteps:
         model = self.model
         lines = self.lines
         if lines is not None:
-            # One graph stands for all: where kernels lie on lines, the remarks are equal.
-            self._add_remark_key(model.graph(lines.low_batch))
+            # One graph stands for all: where kernels lie on lines, the remarks are equal. That of
+            # the highest batch was built last, and is still at hand.
+            self._add_remark_key(model.graph(lines.high_batch))
             return lines.highest_values(lines.memory_lines, self.batches)
         if self.pieces:
             steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
@@ -168,25 +169,23 @@ class BatchSteps:
 
     def fit(self, model: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
-        usable_bytes = model.device.datasheet.usable_bytes
-        if usable_bytes is None:
-            return [True] * len(self.batches)
-        return [needed_bytes <= usable_bytes for needed_bytes in self.needed_bytes(model)]
+        return _fit_device(model, self.needed_bytes(model))
 
     def remarks(self, model: StepModel) -> list[tuple[str, ...]]:
         """Return the remarks of each batch on a model's device."""
         steps = self.for_model(model)
         remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
-        keys_and_memory = zip(
-            steps.keys_of_batches(), self.needed_bytes(model), self.fit(model), strict=True
-        )
-        remarks_of_batches = []
-        for key, needed_bytes, is_fitting in keys_and_memory:
-            remarks = remarks_by_key[key]
-            if not is_fitting:
-                remarks = (describe_lack(model.device, needed_bytes), *remarks)
-            remarks_of_batches.append(remarks)
-        return remarks_of_batches
+        remarks = [remarks_by_key[key] for key in steps.keys_of_batches()]
+        needed_bytes = self.needed_bytes(model)
+        lacking = [
+            batch_index
+            for batch_index, is_fitting in enumerate(_fit_device(model, needed_bytes))
+            if not is_fitting
+        ]
+        lacks = describe_lacks(model.device, [needed_bytes[index] for index in lacking])
+        for batch_index, lack in zip(lacking, lacks, strict=True):
+            remarks[batch_index] = (lack, *remarks[batch_index])
+        return remarks
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where steps lie on lines.
@@ -204,17 +203,15 @@ class BatchSteps:
             return [self._merge_spans(pieces) for pieces in zip(*spans_of_pieces, strict=True)]
         if self.lines is None or not can_interpolate:
             return [_price_batches(model, self.batches) for model in models]
-        # Some batches lie beside the lines: these alone are priced from their own graphs.
-        batches_off_lines = merging_batches(self.lines) & {*self.batches}
-        repriced_indices = [
-            index for index, batch in enumerate(self.batches) if batch in batches_off_lines
-        ]
-        repriced_batches = [self.batches[index] for index in repriced_indices]
-        interpolated_spans = spans(self.lines, models, self.batches)
-        return [
-            _replace_batches(span, repriced_indices, _price_batches(model, repriced_batches))
-            for span, model in zip(interpolated_spans, models, strict=True)
-        ]
+        return spans(self.lines, models, self.batches)
+
+
+def _fit_device(model: StepModel, needed_bytes: Sequence[int]) -> list[bool]:
+    """Return whether a model's device has as many bytes, of each of many needs."""
+    usable_bytes = model.device.datasheet.usable_bytes
+    if usable_bytes is None:
+        return [True] * len(needed_bytes)
+    return [needed <= usable_bytes for needed in needed_bytes]
 
 
 def _spans_by_steps(
@@ -270,31 +267,6 @@ def _lies_on_no_line(model: StepModel) -> bool:
     """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
     has_new_pages = model.device.is_cpu and bool(model.effective_device.constants)
     return has_new_pages or may_leave_device(model.workload.tuning)
-
-
-def _replace_batches(span: Span, batch_indices: Sequence[int], priced: Span) -> Span:
-    """Return times of batches, at some places those of single predictions."""
-    if not batch_indices:
-        return span
-
-    def replace_values(column: Any, new_values: Any) -> Any:
-        if column is None or new_values is None:  # a bound that is not known of all batches
-            return None
-        replaced = [*column]
-        for batch_index, value in zip(batch_indices, new_values, strict=True):
-            replaced[batch_index] = value
-        return replaced
-
-    times = [
-        replace_values(pass_times, new_pass_times)
-        for pass_times, new_pass_times in zip(span.times, priced.times, strict=True)
-    ]
-    return Span(
-        times,
-        replace_values(span.is_extrapolated, priced.is_extrapolated),
-        replace_values(span.low_s, priced.low_s),
-        replace_values(span.high_s, priced.high_s),
-    )
 
 
 def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import cycle, repeat
+from itertools import chain, cycle, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -159,6 +159,17 @@ def _link_bounds(
         yield (kernels_s + communication_s - link_end * error_s).tolist()
 
 
+def _rates(counts: Any, seconds: Any) -> list[float | None]:
+    """Return counts a second, of arrays; None where a method counts no time."""
+    has_time = seconds > 0
+    rates: list[float | None] = np.divide(
+        counts, seconds, out=np.zeros_like(seconds), where=has_time
+    ).tolist()
+    if has_time.all():
+        return rates
+    return [rate if timed else None for rate, timed in zip(rates, has_time.tolist(), strict=True)]
+
+
 def _priced_cells(
     model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
 ) -> Iterator[GridCell]:
@@ -166,24 +177,20 @@ def _priced_cells(
 
     # A cell for each batch and, within it, each number of replicas: columns of the batches are
     # repeated value by value, and those of the replicas are cycled.
-    def add_seconds(column: Any, added_s: Any = 0.0) -> Any:
-        if column is None:
-            return repeat(None)
-        return (np.repeat(column, len(replicas)) + added_s).tolist()
+    def repeat_seconds(column: Any) -> Any:
+        return repeat(None) if column is None else np.repeat(column, len(replicas)).tolist()
 
     def repeat_cells(column: Iterable[Any]) -> Iterable[Any]:
-        return column if len(replicas) == 1 else (value for value in column for _ in replicas)
+        if len(replicas) == 1:
+            return column
+        return chain.from_iterable(repeat(value, len(replicas)) for value in column)
 
     communication_s_of_replicas = [
         model.estimate_comm(count) if count > 1 else 0.0 for count in replicas
     ]
     communication_s = np.tile(communication_s_of_replicas, len(steps.batches))
-    step_s = add_seconds(np.sum(span.times, axis=0), communication_s)
-    batches = [*repeat_cells(steps.batches)]
-    examples_per_s = [
-        replica_count * batch / seconds if seconds else None
-        for replica_count, batch, seconds in zip(cycle(replicas), batches, step_s, strict=False)
-    ]
+    step_s = np.repeat(np.sum(span.times, axis=0), len(replicas)) + communication_s
+    examples_per_s = _rates(np.outer(steps.batches, replicas).reshape(-1), step_s)
     length = tokens_per_example(model.workload)
     tokens_per_s: Iterable[float | None] = repeat(None)
     if length is not None:
@@ -191,10 +198,10 @@ def _priced_cells(
     columns = (  # in the order of the fields of `GridCell`
         repeat(model.workload.label),
         repeat(model.device.name),
-        batches,
+        repeat_cells(steps.batches),
         cycle(replicas),
-        step_s,
-        *map(add_seconds, span.times),
+        step_s.tolist(),
+        *map(repeat_seconds, span.times),
         communication_s.tolist(),
         examples_per_s,
         repeat_cells(steps.peak_bytes),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from steptime.core.toml_files import read_packaged_toml
@@ -82,7 +83,7 @@ class Datasheet:
         """The maker's name of the link to others of a node: `NVLink3 x12`, "" where unknown."""
         return str(self.details.get("link", ""))
 
-    @property
+    @cached_property
     def usable_bytes(self) -> int | None:
         """Bytes that a program can have of its memory, None where that is unknown.
 

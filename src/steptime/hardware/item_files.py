@@ -29,10 +29,26 @@ def user_folder(kind: str) -> Path:
 
     It lies in $STEPTIME_HOME, else $XDG_DATA_HOME/steptime, else ~/.local/share/steptime.
     """
-    if home := os.environ.get("STEPTIME_HOME"):
-        return Path(home) / kind
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
+    environment = os.environ
+    return _find_user_folder(
+        kind,
+        environment.get("STEPTIME_HOME"),
+        environment.get("XDG_DATA_HOME"),
+        environment.get("HOME"),
+    )
+
+
+@lru_cache(maxsize=64)
+def _find_user_folder(
+    kind: str, steptime_home: str | None, data_home: str | None, home: str | None
+) -> Path:
+    """Return the folder of the user's own files for values of the environment's variables."""
+    if steptime_home:
+        return Path(steptime_home) / kind
+    if data_home:
+        return Path(data_home) / "steptime" / kind
+    home_folder = Path(home) if home else Path.home()
+    return home_folder / ".local" / "share" / "steptime" / kind
 
 
 @dataclass(frozen=True)

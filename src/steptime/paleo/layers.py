@@ -6,6 +6,7 @@ layer: Paleo has rules for convolutions, linear layers, pooling and dropout, and
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -48,6 +49,7 @@ def layers_in(graph: Graph) -> tuple[Layer, ...]:
     return tuple(layer for layer in graph.source if isinstance(layer, Layer))
 
 
+@lru_cache(maxsize=1)  # a step is lowered, and remarked on for each device, one after the other
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
     """Return the layers of the file that `graph` was read from, else one for each forward op.
 

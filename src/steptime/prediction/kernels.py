@@ -6,10 +6,11 @@ only arithmetic: kernels are priced by groups that share kind, pass and data typ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,9 @@ from steptime.prediction.prices import Floats, Ints, Prices, SumParts
 Numbers = tuple[float, ...]  # of a kernel, in the order of `kernel_numbers`
 SCALAR_NUMBERS = 6  # numbers of a kernel before those of its window: FLOP to fresh pages
 WINDOW_NUMBERS = 6  # height, width, two strides, height and width of the map
+MEETING_NUMBERS = 1 << 15  # differences of kernels that are looked at at once
 EQUAL_SHARES = 1e-9  # shares of the way between two batches that round to one batch
+EQUAL = 1e-12  # rounding of interpolated numbers; the next whole number is further away
 
 
 class Rows(NamedTuple):
@@ -96,6 +99,20 @@ class ErrorClasses(NamedTuple):
     class_count: int
 
 
+class MergingPair(NamedTuple):
+    """Two distinct kernels that are equal at some batch, and differ at others.
+
+    Attributes:
+        group_index: their group.
+        first: the place of one of them in the group.
+        second: the place of the other.
+    """
+
+    group_index: int
+    first: int
+    second: int
+
+
 class _Group(NamedTuple):
     """Distinct kernels that differ in numbers alone.
 
@@ -110,6 +127,11 @@ class _Group(NamedTuple):
     distinct_indices: Ints
     first_numbers: Floats
     last_numbers: Floats
+
+    def interpolate_numbers(self, share: float) -> Floats:
+        """Return their numbers at a share of the way from the first to the last batch."""
+        numbers: Floats = self.first_numbers + (self.last_numbers - self.first_numbers) * share
+        return numbers
 
 
 class _GroupMembers(NamedTuple):
@@ -209,19 +231,24 @@ class Kernels:
             kernels.groups.append((_make_rows(group.kernel, columns), group.distinct_indices))
         return kernels
 
-    def merging_shares(self) -> list[float]:
-        """Return shares of the way to the last batch at which two distinct kernels are equal.
+    def find_merging(self, length: int) -> dict[int, list[MergingPair]]:
+        """Return the pairs of distinct kernels that are equal at a batch, by that batch.
 
         Two products of 1 and 3 rows at the first batch, of 5 and 3 at the last are so halfway.
+
+        Args:
+            length: difference of both batches; batches are counted from the first one.
         """
-        shares: set[float] = set()
-        for group in self._groups:
-            for i in range(len(group.distinct_indices) - 1):
-                # Two kernels are equal where all their differences are 0.
-                initial = group.first_numbers[:, i + 1 :] - group.first_numbers[:, i : i + 1]
-                final = group.last_numbers[:, i + 1 :] - group.last_numbers[:, i : i + 1]
-                shares.update(_find_zeros(initial, final))
-        return sorted(shares)
+        pairs_by_batch: dict[int, list[MergingPair]] = {}
+        for group_index, group in enumerate(self._groups):
+            for first, second, share in _find_meetings(group):
+                batch = round(share * length)
+                numbers = group.interpolate_numbers(batch / length)
+                # Those that are equal between two batches are equal at none.
+                if np.allclose(numbers[:, first], numbers[:, second], EQUAL, 0.0):
+                    pair = MergingPair(group_index, first, second)
+                    pairs_by_batch.setdefault(batch, []).append(pair)
+        return pairs_by_batch
 
     @cached_property
     def counts(self) -> Floats:
@@ -242,23 +269,35 @@ class Kernels:
                 column[distinct_indices] = np.nan if value is None else value
         return Prices._make(columns)
 
-    def price_sums(self, price_rows: PriceRows, counts: Floats) -> SumParts:
+    def price_sums(
+        self,
+        price_rows: PriceRows,
+        counts: Floats,
+        merging: Mapping[int, Sequence[MergingPair]] = MappingProxyType({}),
+    ) -> SumParts:
         """Return the parts of sums of prices, at each batch.
 
         Args:
             price_rows: the price of a group.
             counts: a row for each sum with the number of times that each distinct kernel runs; all
                 runs of a kernel have one common error.
+            merging: pairs of distinct kernels that are equal at a batch, by the place of the batch.
         """
         sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.batch_count))
-        for rows, distinct_indices in self.groups:
+        for group_index, (rows, distinct_indices) in enumerate(self.groups):
             group_counts = counts[:, distinct_indices]
             is_used = group_counts.any(axis=1)  # of each sum: those of the group's pass
             group_counts = group_counts[is_used]
             interval = as_interval(price_rows(rows, distinct_indices))
             prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
-            # A kernel that runs n times adds n times its seconds, and n^2 times its squared error.
-            parts = prices.sum_parts(group_counts.__matmul__, (group_counts**2).__matmul__)
+            pairs = [
+                (place, pair)
+                for place, batch_pairs in merging.items()
+                for pair in batch_pairs
+                if pair.group_index == group_index
+            ]
+            add_squares = partial(_add_squares, group_counts, self.batch_count, pairs)
+            parts = prices.sum_parts(group_counts.__matmul__, add_squares)
             for total, part in zip(sums, parts, strict=True):
                 total[is_used] += part
         return SumParts._make(sums)
@@ -272,20 +311,63 @@ def _to_two_axes(interval: Interval, kernel_count: int) -> Iterator[Any]:
         yield number if np.ndim(number) else number * column
 
 
-def _find_zeros(initial: Floats, final: Floats) -> list[float]:
-    """Return the shares at which all rows of a column, lines between both ends, are 0."""
+def _add_squares(
+    counts: Floats,
+    batch_count: int,
+    pairs: Sequence[tuple[int, MergingPair]],
+    squares: Floats,
+) -> Floats:
+    """Return sums of squared errors of kernels: a kernel that runs n times adds n^2 times its own.
+
+    Two kernels that are equal at a batch are one there, which runs n + m times: `(n + m)^2` is
+    `n^2 + m^2 + 2 n m`.
+
+    Args:
+        counts: a row for each sum with the number of times that each kernel runs.
+        batch_count: number of batches.
+        pairs: kernels that are equal at a batch, each with the place of the batch.
+        squares: squared errors, kernels by batches (or by one, if all batches have the same).
+    """
+    sums: Floats = counts**2 @ squares
+    if not pairs:
+        return sums
+    sums = np.repeat(sums, batch_count // sums.shape[1], axis=1)
+    for place, pair in pairs:
+        square = squares[pair.first, place if squares.shape[1] > 1 else 0]
+        sums[:, place] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
+    return sums
+
+
+def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
+    """Yield two kernels of a group, and the share of the way to the last batch where they meet."""
+    number_count, kernel_count = group.first_numbers.shape
+    block = 1 + MEETING_NUMBERS // (number_count * kernel_count)
+    for start in range(0, kernel_count, block):
+        in_block = slice(start, start + block)
+        # Two kernels meet where all their differences are 0: [numbers, kernels of the block, all].
+        initial = group.first_numbers[:, None] - group.first_numbers[:, in_block, None]
+        final = group.last_numbers[:, None] - group.last_numbers[:, in_block, None]
+        shares = _find_zeros(initial, final)
+        for row, second in np.argwhere(~np.isnan(shares)).tolist():
+            first = start + row
+            if first < second:  # each pair once
+                yield first, second, float(shares[row, second])
+
+
+def _find_zeros(initial: Floats, final: Floats) -> Floats:
+    """Return the share at which all rows of a column, lines between both ends, are 0, else NaN."""
     # A row that moves is 0 at one share. A pair of kernels with a constant difference is never
     # equal, and one without any is equal everywhere: both are left out.
     moves = initial != final
-    zero_share = np.divide(initial, initial - final, out=np.full_like(initial, np.nan), where=moves)
     stays_nonzero = (~moves & (initial != 0)).any(axis=0)
     never_moves = ~moves.any(axis=0)
-    zero_share = zero_share[:, ~(stays_nonzero | never_moves)]
-    lowest = np.nanmin(zero_share, axis=0, initial=np.inf)
-    highest = np.nanmax(zero_share, axis=0, initial=-np.inf)
+    zero_share = initial / np.where(moves, initial - final, 1.0)
+    lowest = np.where(moves, zero_share, np.inf).min(axis=0)
+    highest = np.where(moves, zero_share, -np.inf).max(axis=0)
     is_common = highest - lowest <= EQUAL_SHARES  # all rows are 0 at the same share
     is_between_ends = (lowest >= 0) & (highest <= 1)
-    shares: list[float] = lowest[is_common & is_between_ends].tolist()
+    is_zero = is_common & is_between_ends & ~stays_nonzero & ~never_moves
+    shares: Floats = np.where(is_zero, lowest, np.nan)
     return shares
 
 

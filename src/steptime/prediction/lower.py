@@ -224,21 +224,22 @@ class _Lowering(NamedTuple):
         first_op = launch.ops[0]
         first_case = self.graph.cases[first_op.name][:3]  # kind, tensors, attributes
         output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # several in a mixed step
-        # `runs_as` names the kind of kernel where an op runs as several unlike ones.
-        is_part_of_op = bool(launch.runs_as)
+        dtype = output_dtype if output_dtype in FLOATS else self.compute_dtype
+        # `runs_as` names the kind of kernel where an op runs as several unlike ones. The first
+        # fields go by their order: with names a kernel takes twice as long to make.
         return Kernel(
-            op=first_op.forward_op or first_op.name,
-            kind=launch.runs_as if is_part_of_op else first_op.kind,
-            pass_=first_op.part,
-            dtype=output_dtype if output_dtype in FLOATS else self.compute_dtype,
-            unit="matrix" if launch.products else "vector",
-            flop=launch.flop,
-            bytes=launch.traffic_bytes,
-            products=launch.products,
-            serial=launch.serial,
-            launches=launch.kernels * launch.serial,
+            first_op.forward_op or first_op.name,
+            launch.runs_as or first_op.kind,
+            first_op.part,
+            dtype,
+            "matrix" if launch.products else "vector",
+            launch.flop,
+            launch.traffic_bytes,
+            launch.products,
+            launch.serial,
+            launch.kernels * launch.serial,
             window=window_of(*first_case),
-            row=launch.row if is_part_of_op else row_of(*first_case),
+            row=launch.row if launch.runs_as else row_of(*first_case),
             views=views,
             fresh=sum([self.fresh_bytes.get(op.name, 0.0) for op in launch.ops]),
         )

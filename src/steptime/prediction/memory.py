@@ -1,15 +1,14 @@
 """The memory of a step on a device: its tensors, and the share of driver, libraries, allocator."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
-from steptime.core.units import format_bytes
+from steptime.core.units import format_bytes, format_many_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import (
-    allocated_and_freed_bytes,
     live_bytes,
     permanent_tensors,
     scratch_bytes,
@@ -62,10 +61,19 @@ class Needs(NamedTuple):
 
 def describe_lack(device: Device, needed_bytes: int) -> str:
     """Describe by how much a device is too small: `out of memory by 1 GB: needs 17 GB, ...`."""
-    capacity_bytes = device.datasheet.usable_bytes or 0.0
-    excess = f"out of memory by {format_bytes(needed_bytes - capacity_bytes)}"
-    capacity = f"{device.name} has {format_bytes(capacity_bytes)}"
-    return f"{excess}: needs {format_bytes(needed_bytes)}, {capacity}"
+    (text,) = describe_lacks(device, [needed_bytes])
+    return text
+
+
+def describe_lacks(device: Device, needed_bytes: Sequence[int]) -> list[str]:
+    """Return the text of `describe_lack` for each of many needs."""
+    capacity_bytes = device.datasheet.usable_bytes or 0
+    has = f"{device.name} has {format_bytes(capacity_bytes)}"
+    excess_texts = format_many_bytes([needed - capacity_bytes for needed in needed_bytes])
+    return [
+        f"out of memory by {excess}: needs {needed}, {has}"
+        for excess, needed in zip(excess_texts, format_many_bytes(needed_bytes), strict=True)
+    ]
 
 
 LOGIT_CHUNKS = "training.logit_chunks"
@@ -137,9 +145,12 @@ def list_allocations(
     allocations = [Allocation(allocated=resident_bytes, scratch=[], freed=[])]
     # `sizes` may have an op's name, too: the bytes of its scratch.
     scratch_by_op = scratch_bytes(graph, stack) | stated_bytes
-    for op, (allocated, freed) in zip(
-        graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True
+    step_storages = storages(graph)
+    for op, allocated_names, freed_names in zip(
+        graph.ops, step_storages.allocated, step_storages.freed, strict=True
     ):
+        allocated = [tensor_bytes[name] for name in allocated_names]
+        freed = [tensor_bytes[name] for name in freed_names]
         op_scratch = [scratch_by_op.get(op.name, 0)]
         allocations.append(Allocation(allocated=allocated, scratch=op_scratch, freed=freed))
     return allocations

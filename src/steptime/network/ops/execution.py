@@ -81,7 +81,11 @@ def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
         if execution.scores:
             launches += _launch_unfused_attention(graph, first_op, execution)
             continue
-        launch = _launch_group(graph, ops, stack, read_counts)
+        first_run = _run_alone(*graph.cases[first_op.name], execution)
+        if len(ops) == 1:
+            launch = Launch((first_op,), *first_run)
+        else:
+            launch = _launch_group(graph, ops, first_run, stack, read_counts)
         runs_with_all_weights = execution.together and first_op.part == "update"
         if runs_with_all_weights:
             # the kernels of the first update change all weights
@@ -93,15 +97,15 @@ def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
 
 
 def _launch_group(
-    graph: Graph, ops: Sequence[Op], stack: Stack, read_counts: Mapping[str, int]
+    graph: Graph,
+    ops: Sequence[Op],
+    first_run: OpRun,
+    stack: Stack,
+    read_counts: Mapping[str, int],
 ) -> Launch:
-    """Return the launch of ops that run as one kernel."""
-    first_op, *fused_ops = ops
-    first_run = _run_alone(*graph.cases[first_op.name], execution_of(first_op, stack))
-    if not fused_ops:
-        return Launch(tuple(ops), *first_run)
+    """Return the launch of several ops that run as one kernel, the first of them as `first_run`."""
     flop, traffic_bytes, kernels, products, serial = first_run
-    for op in fused_ops:  # which launch no kernel of their own
+    for op in ops[1:]:  # which launch no kernel of their own
         run = _run_alone(*graph.cases[op.name], execution_of(op, stack))
         flop += run.flop
         traffic_bytes += run.traffic_bytes

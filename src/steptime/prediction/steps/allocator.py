@@ -43,15 +43,25 @@ def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
 
 def _sum_pools(sizes_of_moments: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     """Return the bytes of tensors in the pools of small, middle and large ones at each moment."""
-    moment_count = len(sizes_of_moments)
-    counts = [len(sizes) for sizes in sizes_of_moments]
-    moments = np.repeat(np.arange(moment_count), counts)
-    sizes = np.fromiter(chain.from_iterable(sizes_of_moments), np.int64, count=len(moments))
+    moments, sizes = flatten_sizes(sizes_of_moments)
     is_large = sizes > MAX_SHARED_BYTES
     multiples = np.where(is_large, LARGE_MULTIPLE, BLOCK_MULTIPLE)
     rounded_bytes = -(-sizes // multiples) * multiples
     pool_of_sizes = np.where(sizes <= MAX_SMALL_BYTES, SMALL_POOL, MIDDLE_POOL)
     pool_of_sizes[is_large] = LARGE_POOL
-    pools = np.zeros((LARGE_POOL + 1, moment_count), np.int64)
+    pools = np.zeros((LARGE_POOL + 1, len(sizes_of_moments)), np.int64)
     np.add.at(pools, (pool_of_sizes, moments), rounded_bytes)
     return pools
+
+
+def flatten_sizes(
+    sizes_of_moments: Sequence[Sequence[int]],
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return the sizes of all moments in one array, and before it the moment of each size.
+
+    Sizes of 5 and 6 bytes in the first moment and of 7 in the third are `([0, 0, 2], [5, 6, 7])`.
+    """
+    counts = [len(sizes) for sizes in sizes_of_moments]
+    moments = np.repeat(np.arange(len(counts)), counts)
+    sizes = np.fromiter(chain.from_iterable(sizes_of_moments), np.int64, count=len(moments))
+    return moments, sizes

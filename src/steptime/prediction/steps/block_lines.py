@@ -10,19 +10,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steptime.prediction.memory import Allocation
 from steptime.prediction.prices import Floats, Ints
 from steptime.prediction.steps.allocator import (
     BLOCK_MULTIPLE,
     LARGE_MULTIPLE,
+    LARGE_POOL,
     MAX_SHARED_BYTES,
     MAX_SMALL_BYTES,
     SEGMENT_BYTES,
+    flatten_sizes,
+    peak_segment_bytes,
 )
 
 CHUNK = 1 << 18  # numbers of a column at once
-POOL_COUNT = 3  # small, middle and large blocks; large ones are segments themselves
+MIN_CHUNK = 1 << 14  # below, calls of numpy take longer than its arithmetic
+MIN_CHUNK_SHARES = 64
+MAX_NARROW_CHUNKS = 256
+POOL_COUNT = LARGE_POOL + 1
 SIZE_STEP = 1 / 256  # of a byte: interpolated sizes are rounded to it, far above their error
 
 
@@ -40,56 +47,92 @@ class BlockLines:
     @classmethod
     def through_batches(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
-        # The moments below have indices of columns in place of bytes.
-        columns: dict[tuple[int, int], int] = {}  # a column for each pair of sizes at both ends
-
-        def find_columns(sizes: list[int], end_sizes: list[int]) -> list[int]:
-            ends = zip(sizes, end_sizes, strict=True)
-            return [columns.setdefault(pair, len(columns)) for pair in ends]
-
-        moments = []
-        for first_sizes, last_sizes in zip(first, last, strict=True):
-            allocated = find_columns(first_sizes.allocated, last_sizes.allocated)
-            scratch = find_columns(first_sizes.scratch, last_sizes.scratch)
-            freed = find_columns(first_sizes.freed, last_sizes.freed)
-            moments.append(Allocation(allocated, scratch, freed))
-        live = np.zeros(len(columns))
-        counts = np.zeros((len(moments), len(columns)))
-        for moment_counts, moment in zip(counts, moments, strict=True):
-            np.add.at(live, moment.allocated, 1.0)
-            # Scratch counts during its moment alone, freed tensors until its end.
-            moment_counts[:] = live
-            np.add.at(moment_counts, moment.scratch, 1.0)
-            np.add.at(live, moment.freed, -1.0)
-        first_bytes, last_bytes = np.array([*columns], dtype=float).reshape(-1, 2).T
-        return cls(first_bytes, last_bytes, _drop_dominated_rows(counts))
+        # Sizes of both batches by part (allocated, scratch, freed), in the same order.
+        first_parts = [flatten_sizes(part) for part in zip(*first, strict=True)]
+        last_parts = [flatten_sizes(part) for part in zip(*last, strict=True)]
+        end_sizes = np.stack(
+            [np.concatenate([sizes for _, sizes in parts]) for parts in (first_parts, last_parts)],
+            axis=1,
+        )
+        distinct_sizes, column_of_size = np.unique(end_sizes, axis=0, return_inverse=True)
+        part_ends = np.cumsum([len(sizes) for _, sizes in first_parts])
+        allocated, scratch, freed = (
+            (moments, columns)
+            for (moments, _), columns in zip(
+                first_parts, np.split(column_of_size.reshape(-1), part_ends[:-1]), strict=True
+            )
+        )
+        # Freed tensors live until the end of their moment, so that they lack from the next one on.
+        counts = np.zeros((len(first) + 1, len(distinct_sizes)), np.int32)
+        np.add.at(counts, allocated, 1)
+        freed_moments, freed_columns = freed
+        np.add.at(counts, (freed_moments + 1, freed_columns), -1)
+        np.cumsum(counts, axis=0, out=counts)
+        np.add.at(counts, scratch, 1)  # during its moment alone
+        first_bytes, last_bytes = distinct_sizes.astype(float).T
+        has_bytes = distinct_sizes.any(axis=1)  # ops without scratch allocate 0 bytes of it
+        counts_of_moments = _drop_dominated_rows(counts[:-1, has_bytes])
+        return cls(first_bytes[has_bytes], last_bytes[has_bytes], counts_of_moments.astype(float))
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
-        chunk_count = -(-len(shares) * len(self.counts) // CHUNK) or 1  # bounds memory
+        # In a chunk of near batches few moments may be the one in which most is reserved.
+        moment_count = len(self.counts)
+        narrow_length = max(
+            MIN_CHUNK_SHARES, MIN_CHUNK // moment_count, len(shares) // MAX_NARROW_CHUNKS
+        )
+        bounded_length = max(1, CHUNK // moment_count)  # bounds memory
+        chunk_count = -(-len(shares) // min(narrow_length, bounded_length)) or 1
         chunks = np.array_split(shares, chunk_count)
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
     def _reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves at the shares of one chunk."""
-        change = self.last_bytes - self.first_bytes
-        is_changing = change != 0  # sizes that depend on the batch
-        constant_sizes = self.first_bytes[~is_changing, None]
-        interpolated_sizes = (
-            self.first_bytes[is_changing, None] + change[is_changing, None] * shares
-        )
-        changing_sizes = np.rint(interpolated_sizes / SIZE_STEP) * SIZE_STEP
+        counts = self.counts[self._can_reserve_peak(shares)]
+        sizes = self._interpolate_sizes(shares)
+        pool_of_sizes = _pools_of(sizes)
+        blocks = _round_to_blocks(sizes)
         # By moment and share: each pool's blocks, rounded up to whole segments where it has them.
-        reserved: Floats = np.zeros((len(self.counts), len(shares)))
+        reserved: Floats = np.zeros((len(counts), len(shares)))
         for pool in range(POOL_COUNT):
-            pool_bytes = self.counts[:, is_changing] @ _in_pool(changing_sizes, pool)
-            pool_bytes += self.counts[:, ~is_changing] @ _in_pool(constant_sizes, pool)
+            is_in_pool = pool_of_sizes == pool
+            has_pool = is_in_pool.any(axis=1)  # of each size, at some share
+            pool_bytes = counts[:, has_pool] @ np.where(is_in_pool, blocks, 0.0)[has_pool]
             has_segments = pool < len(SEGMENT_BYTES)
             if has_segments:
                 pool_bytes = np.ceil(pool_bytes / SEGMENT_BYTES[pool]) * SEGMENT_BYTES[pool]
             reserved += pool_bytes
         peak_bytes: Ints = np.rint(reserved.max(axis=0)).astype(np.intp)
         return peak_bytes
+
+    def _can_reserve_peak(self, shares: Floats) -> NDArray[np.bool_]:
+        """Return, of each moment, whether most may be reserved in it at one of the shares.
+
+        A moment reserves at least its blocks, and less than a segment of each pool beyond them.
+        """
+        end_sizes = self._interpolate_sizes(np.array([shares.min(), shares.max()]))
+        lower_bytes = self.counts @ _round_to_blocks(end_sizes.min(axis=1))
+        upper_bytes = self.counts @ _round_to_blocks(end_sizes.max(axis=1))
+        can_be_peak: NDArray[np.bool_] = upper_bytes + sum(SEGMENT_BYTES) >= lower_bytes.max()
+        return can_be_peak
+
+    def _interpolate_sizes(self, shares: Floats) -> Floats:
+        """Return the bytes of each tensor at each share."""
+        change = self.last_bytes - self.first_bytes
+        sizes: Floats = self.first_bytes[:, None] + change[:, None] * shares
+        return np.rint(sizes / SIZE_STEP) * SIZE_STEP
+
+
+def _pools_of(sizes: Floats) -> NDArray[np.int8]:
+    """Return the pool of tensors by their size: small, middle or large."""
+    return (sizes > MAX_SMALL_BYTES).astype(np.int8) + (sizes > MAX_SHARED_BYTES)
+
+
+def _round_to_blocks(sizes: Floats) -> Floats:
+    """Return the bytes of the blocks of tensors."""
+    units = np.where(_pools_of(sizes) == LARGE_POOL, LARGE_MULTIPLE, BLOCK_MULTIPLE)
+    blocks: Floats = np.ceil(sizes / units) * units
+    return blocks
 
 
 def block_lines_through(
@@ -111,9 +154,7 @@ def block_lines_through(
     low, middle, high = batches
     middle_share = (middle - low) / (high - low)
     interpolated_bytes = lines.reserved_bytes(np.array([middle_share]))
-    # Lines between equal ends are constant: the exact bytes of the middle batch.
-    exact_bytes = BlockLines.through_batches(middle_sizes, middle_sizes).reserved_bytes(np.zeros(1))
-    return lines if interpolated_bytes == exact_bytes else None
+    return lines if interpolated_bytes == peak_segment_bytes(middle_sizes) else None
 
 
 def _have_equal_shape(first: Sequence[Allocation], second: Sequence[Allocation]) -> bool:
@@ -121,25 +162,25 @@ def _have_equal_shape(first: Sequence[Allocation], second: Sequence[Allocation])
     return [[*map(len, moment)] for moment in first] == [[*map(len, moment)] for moment in second]
 
 
-def _in_pool(sizes: Floats, pool: int) -> Floats:
-    """Return the rounded sizes of the tensors in a pool (small, middle, large), 0 for others."""
-    unit = LARGE_MULTIPLE if pool == len(SEGMENT_BYTES) else BLOCK_MULTIPLE
-    is_inside = ((sizes > MAX_SMALL_BYTES).astype(int) + (sizes > MAX_SHARED_BYTES)) == pool
-    rounded: Floats = np.where(is_inside, np.ceil(sizes / unit) * unit, 0.0)
-    return rounded
-
-
-def _drop_dominated_rows(counts: Floats) -> Floats:
+def _drop_dominated_rows(counts: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the rows of which no other row has at least as many of every size.
 
     At any batch the allocator reserves most in one of them.
     """
-    distinct = np.unique(counts, axis=0)
+    # Most moments have all that lives in the one before or after them, which is quickly seen.
+    has_all_of_next = (counts[:-1] >= counts[1:]).all(axis=1)
+    has_all_of_former = (counts[1:] >= counts[:-1]).all(axis=1)
+    is_candidate = np.ones(len(counts), dtype=bool)
+    is_candidate[:-1] &= ~has_all_of_former
+    is_candidate[1:] &= ~has_all_of_next | has_all_of_former  # of equal rows the last one is kept
+    distinct = np.unique(counts[is_candidate], axis=0)
     # A row can only be dominated by one with a larger sum: these come first.
     ordered = distinct[np.argsort(-distinct.sum(axis=1), kind="stable")]
-    largest: Floats = ordered[:0]
+    largest = np.empty_like(ordered)
+    row_count = 0
     for row in ordered:
-        is_dominated = (largest >= row).all(axis=1).any()
+        is_dominated = (largest[:row_count] >= row).all(axis=1).any()
         if not is_dominated:
-            largest = np.vstack([largest, row])
-    return largest
+            largest[row_count] = row
+            row_count += 1
+    return largest[:row_count]

@@ -7,16 +7,18 @@ kernels at any batch between are known without building the step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from steptime.core.graph import PASS_INDEX
 from steptime.core.progress import report_progress
+from steptime.network.count import sum_living_bytes
 from steptime.prediction.host import bound_step
-from steptime.prediction.kernels import Kernels, Numbers, kernel_numbers
+from steptime.prediction.kernels import Kernels, MergingPair, Numbers, kernel_numbers
 from steptime.prediction.lower import NO_CELL, Lowered
 from steptime.prediction.memory import Allocation
 from steptime.prediction.prices import Floats
@@ -64,6 +66,20 @@ class StepLines:
     memory_lines: Sequence[tuple[float, float]]
     block_lines: BlockLines
 
+    @cached_property
+    def kernels(self) -> Kernels:
+        """The kernels at both batches; equal ones are priced once."""
+        return Kernels(self.low_step.kernels, self.high_step.kernels)
+
+    @cached_property
+    def merging(self) -> Mapping[int, Sequence[MergingPair]]:
+        """Pairs of kernels that are equal at a batch and differ at others, by the batch.
+
+        Equal kernels have a common error, so that the interval lies on no line there.
+        """
+        pairs_by_offset = self.kernels.find_merging(self.high_batch - self.low_batch)
+        return {self.low_batch + offset: pairs for offset, pairs in pairs_by_offset.items()}
+
     def highest_values(
         self, lines: Sequence[tuple[float, float]], batches: Sequence[int]
     ) -> list[int]:
@@ -97,8 +113,8 @@ class _StepAtBatch(NamedTuple):
     @classmethod
     def read(cls, model: StepModel, batch: int) -> _StepAtBatch:
         """Return the step of a model at a batch, without new pages."""
-        living_bytes = tuple(map(float, model.living_bytes(batch)))
         allocations = model.allocations(batch)
+        living_bytes = tuple(map(float, sum_living_bytes(allocations)))
         lowered = model.lower_step(batch)
         # New pages of a CPU are no straight lines of the batch.
         kernels = tuple([kernel._replace(fresh=0.0) for kernel in lowered.kernels])
@@ -147,30 +163,25 @@ def find_step_lines(model: StepModel, batches: Sequence[int]) -> StepLines | Non
     )
 
 
-def merging_batches(lines: StepLines) -> set[int]:
-    """Return batches at which two kernels are equal that differ at others.
-
-    Equal kernels have a common error, so that the interval lies on no line there.
-    """
-    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
-    length = lines.high_batch - lines.low_batch
-    return {lines.low_batch + round(share * length) for share in kernels.merging_shares()}
-
-
 def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
     """Return the times of a network at each batch on the device of each model.
 
-    Equal kernels are priced once. All models are of one method and type.
+    All models are of one method and type.
     """
-    kernels = Kernels(lines.low_step.kernels, lines.high_step.kernels)
-    counts = _count_kernels(lines, kernels, models[0].settings.pipelined)
-    chunk_length = max(1, CHUNK // len(kernels.distinct))
+    counts = _count_kernels(lines, models[0].settings.pipelined)
+    chunk_length = max(1, CHUNK // len(lines.kernels.distinct))
     has_several_chunks = chunk_length < len(batches)
     chunks = []
     for start in range(0, len(batches), chunk_length):
         chunk_batches = batches[start : start + chunk_length]
-        chunk_kernels = kernels.interpolate(lines.share_between_ends(chunk_batches))
-        chunks.append([_price_batches(lines, chunk_kernels, counts, model) for model in models])
+        kernels = lines.kernels.interpolate(lines.share_between_ends(chunk_batches))
+        merging = {
+            place: lines.merging[batch]
+            for place, batch in enumerate(chunk_batches)
+            if batch in lines.merging
+        }
+        step_kernels = _StepKernels(kernels, counts, merging)
+        chunks.append([_price_batches(lines, step_kernels, model) for model in models])
         if has_several_chunks:  # the caller reports the progress of a single chunk
             report_progress("batches", start, len(batches))
     chunks_by_model = zip(*chunks, strict=True)
@@ -184,7 +195,15 @@ def _make_span(rows: Floats) -> Span:
     return Span([forward_s, backward_s, update_s], is_extrapolated, *ends)
 
 
-def _count_kernels(lines: StepLines, kernels: Kernels, pipelined: bool) -> Floats:
+class _StepKernels(NamedTuple):
+    """The kernels of a step at many batches, as `Kernels.price_sums` takes them."""
+
+    kernels: Kernels
+    counts: Floats
+    merging: Mapping[int, Sequence[MergingPair]]
+
+
+def _count_kernels(lines: StepLines, pipelined: bool) -> Floats:
     """Count the distinct kernels of each pass; of each pass of each row if `pipelined`.
 
     In the latter case, arithmetic and traffic overlap within a row.
@@ -198,19 +217,21 @@ def _count_kernels(lines: StepLines, kernels: Kernels, pipelined: bool) -> Float
         sum_of_kernel = np.where(row_cells == NO_CELL, extra_row_cells, row_cells)
     last_row = int(sum_of_kernel.max()) // 3
     # Always whole rows of three passes.
-    counts: Floats = np.zeros((3 * (last_row + 1), len(kernels.distinct)))
-    np.add.at(counts, (sum_of_kernel, kernels.distinct_of_kernel), 1.0)
+    counts: Floats = np.zeros((3 * (last_row + 1), len(lines.kernels.distinct)))
+    np.add.at(counts, (sum_of_kernel, lines.kernels.distinct_of_kernel), 1.0)
     return counts
 
 
-def _price_batches(lines: StepLines, kernels: Kernels, counts: Floats, model: StepModel) -> Floats:
+def _price_batches(lines: StepLines, step_kernels: _StepKernels, model: StepModel) -> Floats:
     """Return rows of numbers, a column a batch.
 
     The rows are the three passes, the number of extrapolated kernels, and the bounds of the step if
     they are known.
     """
     price_rows = model.method.price_on(model.effective_device)
-    parts = kernels.price_sums(price_rows, counts)  # of the sums `3 * row + pass`, at each batch
+    kernels, counts, merging = step_kernels
+    # Of the sums `3 * row + pass`, at each batch.
+    parts = kernels.price_sums(price_rows, counts, merging)
     if model.settings.pipelined:  # the longer of arithmetic and traffic: a lower bound as such
         value = overlap_traffic(parts)
         parts = parts._replace(value=value, low=value)
