@@ -42,7 +42,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         summary: numbers of all rows together; empty if there are none.
         rows: the rows of the table.
-        path: the picture that was drawn; None without one.
+        path: the picture that was drawn; None if none was.
         headline: the answer in sentences.
         notes: remarks on records that failed.
     """
@@ -105,7 +105,7 @@ class PictureAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         plot: the kind of the picture.
-        path: its file.
+        path: the file of the picture.
         records: number of records of which it is drawn.
         headline: the kind and the file.
     """

@@ -58,9 +58,11 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             stack does.
         tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
     """
 
     stack: str | None = None
@@ -181,9 +183,11 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             stack does.
         tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
     """
 
     dtype: str | None = None

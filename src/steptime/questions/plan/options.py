@@ -134,8 +134,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             (default), ring (overlapped with attention) or all-to-all (each gets all tokens of some
             heads).
         expert: Expert parallelism: devices that divide the experts. Default: 1.
-        expert_tensor: 1: each tensor-parallel device has whole experts. Default: experts are split,
-            too.
+        expert_tensor: Of a mixture of experts with `--tensor`: 1 gives each tensor-parallel device
+            whole experts. Default: the matrix products of each expert are split over these devices.
         imbalance: Tokens of the busiest expert-parallel device over the mean. Default: 1.
         expert_overlap: Send tokens to experts while another microbatch computes.
         recompute: What the backward pass computes again: none, selective (attention) or full.
@@ -171,16 +171,18 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
         gradients: Bits of a gradient: 16 or 32. Default: the stack's.
         tokens: Tokens of a whole training: shows its hours and cost.
         prices: A file of prices. Default: the shipped prices, each with its date.
-        stack: The software: a name, a family (fsdp, megatron) for its newest release, or a year
-            (2023). Default: the usual one for such a plan; a second interval then covers the other
-            candidates.
+        stack: The software: a name (`steptime list stacks`), a family (`fsdp`, `megatron`) for its
+            newest release, or a year (`2023`) for what was usual then. Default: the usual one for
+            such a plan; the printed interval then covers the other candidates, too.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
         tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it

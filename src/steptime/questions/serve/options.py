@@ -121,9 +121,9 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             q8_0, q4_0.
         prices: A file of prices. Default: the shipped prices, each with its date.
         prefix: Share of each prompt that is in the cache already, such as 0.3.
-        stack: The software: a name, a family (vllm, sglang, trt-llm) for its newest release, or
-            llama.cpp, ollama, mlx, exllama. Default: vllm, with an interval that also covers the
-            other families; llama.cpp for GGUF weights and on Apple's chips.
+        stack: The software: a name, a family (`vllm`, `sglang`, `trt-llm`) for its newest release,
+            or `llama.cpp`, `ollama`, `mlx`, `exllama`. Default: vllm, with intervals that cover all
+            three families; llama.cpp for GGUF weights and Apple's chips.
         calibration: A file fitted to your servers (by steptime calibrate --serving).
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
@@ -147,8 +147,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         max_model_len: Tokens of the longest sequence that the server accepts.
         max_num_batched_tokens: Most tokens of a step. Default: the software's.
         chunked_prefill: Whether steps read parts of prompts while they write answers of others.
-        max_context: Begin with the longest context that fits, at --running-sequences.
-        max_users: Begin with the number of users that fit, each with --input and --output tokens.
+        max_context: Print first the longest context that fits, at `--running-sequences`.
+        max_users: Print first how many users fit, each with `--input` and `--output` tokens.
         prefill_replicas: Further replicas that only read prompts; --replicas then only decode.
         prefill_tensor: Tensor parallelism of the replicas that read prompts. Default: --tensor.
         prefill_data: Data ranks of the replicas that read prompts. Default: --data.
@@ -157,7 +157,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         speculate: Tokens drafted for each step. Default: 3, with mtp 1.
         accept: Chance that a drafted token is right, such as 0.7. Default: published, by --draft.
         search: Find the servers with which 90 % of requests meet --ttft and --tpot.
-        max_device_count: With --search: most devices of a server. Default: 64.
+        max_device_count: With `--search`: most devices of all replicas. Default: 64.
         out: With --search: draw tokens/s of a device over those of a user: .png, .svg, .pdf or
             .html.
         context: Tokens that the cache has room for. Default: --input plus --output.
