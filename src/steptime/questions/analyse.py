@@ -192,7 +192,9 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         _make_keyword_parameter(
             "out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."
         ),
-        _make_keyword_parameter("model", kinds.Name, "", "Only models that begin with this."),
+        _make_keyword_parameter(
+            "model", kinds.Name, "", "Only networks whose name begins with NAME."
+        ),
         _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
     ]
     return _set_signature_and_docstring(ask, f"{about}.", parameters)
@@ -234,9 +236,7 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
         yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
-        yield _make_keyword_parameter(
-            "fail_on", annotation, None, f"What makes it exit with 3: {', '.join(analysis.fails)}."
-        )
+        yield _make_keyword_parameter("fail_on", annotation, None, analysis.describe_failures())
     yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 
 

@@ -173,7 +173,7 @@ def calibrate(
         points: Most points to measure or fit. Default: 60; of rows in Python all.
         mapping: With --from: what the columns of a table mean.
         dry_run: With --from or --serving: write no file.
-        backend: torch, jax, onnxruntime, or one that a package adds.
+        backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         threads: CPU threads. Default: all cores.
         minutes: Time of the whole calibration, such as 90s. Default: 3 (minutes); with --only a
@@ -183,7 +183,7 @@ def calibrate(
         processes: With --only link: number of processes. Default: 2.
         serving: Fit to results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
             GuideLLM, or to a table of requests; may be repeated.
-        server: With --serving: a setting of the server that the results lack, as tensor=2; may be
+        server: With --serving: a setting of the server that the results lack, as `tensor=2`; may be
             repeated.
         out: With --serving: the file to write. Default: serving.toml.
 

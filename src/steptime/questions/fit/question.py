@@ -53,10 +53,10 @@ def fit(
         prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
         from_: A training command or recipe of another tool. It replaces MODEL; if its file does not
             say the network, give both.
-        emit: Print the step as a command or recipe of a tool: axolotl, trl, deepspeed, accelerate,
-            megatron.
-        max_context: Begin with the longest context that fits (for GGUF --weights, or --stack vllm
-            or sglang).
+        emit: Print the step as a command or recipe of a tool: `axolotl`, `trl`, `deepspeed`,
+            `accelerate`, `megatron`.
+        max_context: Print first the longest context that fits; with GGUF --weights, or --stack
+            `vllm`, `sglang` or `trt-llm`.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:

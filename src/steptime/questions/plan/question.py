@@ -103,8 +103,8 @@ def plan(
             --global-batch and --dtype take lists.
         from_: A training command or recipe of another tool. It replaces MODEL; if its file does not
             say the network, give both.
-        emit: Print the plan, or the best of a search, as a command or recipe of a tool: axolotl,
-            trl, deepspeed, accelerate, megatron.
+        emit: Print the plan, or the best of a search, as a command or recipe of a tool: `axolotl`,
+            `trl`, `deepspeed`, `accelerate`, `megatron`.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
 
     Raises:

@@ -49,8 +49,8 @@ def serve(
         output: Tokens of an answer. Default: 128.
         from_: The launch command of another server software. It replaces MODEL; if its file does
             not say the network, give both.
-        emit: Print the server, or the best of a search, as a command of vllm, sglang or
-            llama-server.
+        emit: Print the server, or the best of a search, as a command of `vllm`, `sglang` or
+            `llama-server`.
         **options: How it is split and run, and its requests: `ServeOptions`.
 
     Raises:
