@@ -174,8 +174,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             `'*norm*,block32/*'`.
         recompute: `none`, or `full`: layers save their input only; the backward pass computes their
             activations again.
-        offload: none, or optimizer: its state stays in the host's memory, and the host updates the
-            weights.
+        offload: `none`, or `optimizer`: its state stays in the host's memory, and the host updates
+            the weights.
         host_link: The link from a device to its host. Default: the device's PCIe, else pcie-4-x16.
         update_early: Apply and free each gradient as soon as it is computed.
         packed: Mean tokens of a document, if several documents are packed into a sequence.

@@ -82,7 +82,7 @@ def run(
         stack: The software that runs the steps, with its mode: torch, torch-compile, ... (steptime
             list stacks).
         backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
-        device: Where to run: cpu, cuda[:n], mps, tpu[:n].
+        device: Where to run: `cpu`, `cuda[:n]`, `mps`, `tpu[:n]`.
         phase: `train` or `infer`.
         dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
             with weights in `float32`. Default: `float32` on a CPU; elsewhere `bfloat16-mixed` for
@@ -98,7 +98,7 @@ def run(
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
         tf32: Allow TF32 on a GPU.
-        input_: device (synthetic, resident), host (synthetic, copied each step), dataset, or
+        input_: `device` (synthetic, resident), `host` (synthetic, copied each step), `dataset`, or
             FILE.py:make_loader, which returns any iterable of batches.
         data: Folder of the data set.
         staging: `shared` (files where they are, the default) or `local` (copied here).
