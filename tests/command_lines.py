@@ -58,7 +58,7 @@ def _options(name: str) -> tuple[Option, ...]:
             argument.field_info.name,
             tuple(argument.names),
             "" if argument.is_flag() else argument.parameter.metavar or "",
-            argument.parameter.help or "",
+            parameters[argument.field_info.name].help,
             argument.required,
             parameters[argument.field_info.name].default,
             argument.is_flag(),

@@ -93,6 +93,13 @@ class Analysis:
     min_folders: int = 1
     fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    def describe_failures(self) -> str:
+        """Describe `--fail-on`: `Exit with 3 if something is: slow (slow), vanished (...).`."""
+        words = (
+            f"`{word}` ({' or '.join(keys).replace('_', ' ')})" for word, keys in self.fails.items()
+        )
+        return f"Exit with 3 if something is: {', '.join(words)}."
+
     def answer(self, data: Data, **settings: Any) -> Table:
         """Return the table of `data`; settings have defaults.
 

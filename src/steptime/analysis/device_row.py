@@ -9,10 +9,11 @@ class DeviceTableRow(AnswerRow, frozen=True, kw_only=True):
     """A measured or published record of a whole step; None is unknown.
 
     Attributes:
-        mean_speed: examples per second as logged, of the batch that the program counted.
-        mean_time_s: mean seconds of a step; the key is `Mean_Time_Per_Step`.
+        mean_speed: examples per second: as a published log states; of a measurement here the batch
+            of all replicas over the mean time.
+        mean_time_s: mean seconds of a step.
         speed_uncertainty: standard error of the speed.
-        speed_jitter: jitter of the speed; the key is `Speed_Jitter`.
+        speed_jitter: 1.4826 times the median absolute deviation of the speeds.
         gpu_type: the GPU, or else the platform.
         num_gpu: devices that the job had.
         staged_from: the disk that the data set was read from.
@@ -23,8 +24,8 @@ class DeviceTableRow(AnswerRow, frozen=True, kw_only=True):
         optimizer: the optimizer.
         input: the place that examples come from.
         loaders: processes that load examples.
-        status: ok, or why there is no number.
-        mean_speed_corrected: examples per second of all replicas.
+        status: ok; oom, timeout, unsupported or failed if there is no number.
+        mean_speed_corrected: `global_batch` over `Mean_Time_Per_Step`.
         global_batch: examples of all replicas in a step.
         replicas: devices that worked.
         accuracy: test accuracy.

@@ -19,7 +19,7 @@ class FamilyErrors(AnswerRow, frozen=True, kw_only=True):
     """The errors of one method on one platform, for one family of networks.
 
     Attributes:
-        predicted_by: the method of the predictions.
+        predicted_by: the cost model of the predictions.
         platform: the platform.
         family: the family of networks.
         pairs: number of predictions with a measurement.

@@ -26,7 +26,7 @@ class BestResult(AnswerRow, frozen=True, kw_only=True):
         model: name of the model.
         batch: batch of one replica.
         peak_fraction: share of the peak.
-        flop_per_s: its speed.
+        flop_per_s: its speed: predicted FLOP over measured seconds.
         peak_flop_per_s: the peak.
     """
 
@@ -61,8 +61,8 @@ class PredictionErrors(AnswerRow, frozen=True, kw_only=True):
         pairs: number of predictions with a measurement.
         median_error: median of |predicted / measured - 1|; None without pairs.
         geometric_mean_ratio: geometric mean of measured / predicted.
-        within_factor_2: share of the pairs that lie within a factor of 2.
-        worst: the farthest predictions.
+        within_factor_2: share of the pairs with a ratio from 0.5 to 2.
+        worst: the three predictions with the ratios farthest from 1.
     """
 
     pairs: int
@@ -73,7 +73,7 @@ class PredictionErrors(AnswerRow, frozen=True, kw_only=True):
 
 
 class LargeErrors(AnswerRow, frozen=True, kw_only=True):
-    """Predictions that are off by more than `LARGE_ERROR`.
+    """Predictions that are off by more than 20 %.
 
     Attributes:
         number: number of such predictions.
@@ -88,26 +88,27 @@ class LargeErrors(AnswerRow, frozen=True, kw_only=True):
 class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
     """Numbers of all results, in SI; None is unknown.
 
-    Published results without a prediction are counted by themselves.
+    A published result is one that others measured. Keys with `published` count those without a
+    prediction here; all other keys leave these out.
 
     Attributes:
-        published: number of published results without a prediction.
+        published: number of published results without a prediction here.
         published_platforms: number of platforms of these results.
         published_fastest_s: the shortest step of these results.
         published_slowest_s: the longest step of these results.
         best: the result nearest to the peak of its device.
         networks: number of networks with a measurement or a prediction.
         measured: number of measured networks.
-        measured_published: number of networks whose measurement is published.
+        measured_published: number of these measured networks whose measurement is published.
         platforms: number of platforms.
         measured_platforms: number of platforms with a measurement.
         fastest_s: the shortest measured step.
         slowest_s: the longest measured step.
-        above_peak: number of results above the peak of their device.
-        published_above_peak: number of published results above the peak of their device.
-        median_peak_fraction: median share of the peak.
-        median_roof_fraction: median share of the roofline's bound (the lower of peak and intensity
-            times bandwidth).
+        above_peak: number of results whose speed is above the peak of their device, published ones
+            with a prediction included.
+        published_above_peak: number of published results among those of `above_peak`.
+        median_peak_fraction: median of `peak_fraction` of the rows.
+        median_roof_fraction: median of `roof_fraction` of the rows.
         unsuccessful: number of results by status, the most frequent status first.
         prediction: the errors of predictions.
         far: the predictions that are far off.

@@ -163,9 +163,15 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.heatmap:chart",
     folders=16,
     settings=(
-        Setting("x", "Column of the horizontal axis. Default: the one that varies most."),
-        Setting("y", "Column of the vertical axis. Default: the one that varies most."),
-        Setting("value", "The drawn quantity: speed, memory, any column.", default="speed"),
+        Setting(
+            "x", "Column of the horizontal axis. Default: the hyperparameter that varies most."
+        ),
+        Setting("y", "Column of the vertical axis. Default: the next one that varies most."),
+        Setting(
+            "value",
+            "The quantity: `speed`, `utilisation`, `memory`, `error`, or any column of `query`.",
+            default="speed",
+        ),
         Setting("over", "Draw a panel for each value of this column."),
         Setting(
             "only",

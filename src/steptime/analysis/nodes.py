@@ -388,7 +388,7 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.nodes:chart",
     settings=(
         Setting("margin", "Name only nodes that are off by more.", f"{MARGIN:.0%}", str, "SHARE"),
-        Setting("threshold", "Name only nodes of larger robust z.", f"{THRESHOLD:g}", metavar="Z"),
+        Setting("threshold", "Smallest z-score of a named node.", f"{THRESHOLD:g}", metavar="Z"),
     ),
     folders=1000,
     fails={

@@ -9,15 +9,15 @@ from steptime.core.json_types import Scalar
 
 
 class ResultRow(AnswerRow, frozen=True, kw_only=True):
-    """A step of a network on a platform, measured by one method and predicted by one method.
+    """A step of a network on a platform, by one software that ran it and one cost model.
 
     Numbers are in SI; None is unknown.
 
     Attributes:
-        name: name of the network, with the settings that tell it from the others.
+        name: name of the network, with the settings in which rows differ.
         hyperparameters: the hyperparameters of the network, by name.
         model: the network as text.
-        family: its family.
+        family: the family of the network.
         batch: examples of one replica in a step.
         replicas: data-parallel copies.
         strategy: the strategy that reduces gradients across replicas; None for one replica.
@@ -27,9 +27,10 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
         optimizer: the optimizer.
         platform: the device or machine.
         workload_key: key of the workload: equal for equal steps.
-        method: the software that ran the step.
-        status: ok, or why there is no measured time; None if nothing was run.
-        cause: the kind of failure.
+        method: the software that ran the step, such as `torch-eager`.
+        status: ok; oom, timeout, unsupported or failed if there is no measured time; None if
+            nothing was run.
+        cause: the kind of failure: a word of the table of causes in docs/sweeps.md.
         note: the failure in words.
         gpu: the GPU that was asked for.
         input: the place that examples come from.
@@ -37,15 +38,17 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
         loaders: processes that load examples.
         prefetch: batches that a loader prepares in advance.
         threads: threads of the step.
-        origin: measured, published or predicted.
+        origin: `measured` here, `published` by others, or `predicted` where no measurement is
+            known.
         host: the host that ran the step.
-        predicted_by: the method of the prediction.
-        stack: the software stack of the prediction.
+        predicted_by: the cost model of the prediction, such as `calibrated`.
+        stack: the software that the prediction assumes.
         measured_s: median time of a step.
-        measured_low_s: low end of its 95 % interval.
-        measured_high_s: high end of its 95 % interval.
+        measured_low_s: low end of the 95 % interval of `measured_s`.
+        measured_high_s: high end of the 95 % interval of `measured_s`.
         measured_min_s: the shortest time of a step.
-        interval: the repeats that the interval is over: runs, or steps within one run.
+        interval: what the interval of `measured_s` is over: `between-runs`, or `within-run` with a
+            single run.
         examples_per_s: examples of all replicas in a second.
         steady: whether the samples reached a steady state.
         runs: number of runs; 0 if nothing was run.
@@ -53,22 +56,24 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
         disturbed_share: share of the samples that other work disturbed.
         measured_memory_bytes: measured peak of the memory.
         predicted_s: predicted time of a step.
-        predicted_low_s: low end of its interval.
-        predicted_high_s: high end of its interval.
+        predicted_low_s: low end of the 80 % interval of `predicted_s`.
+        predicted_high_s: high end of the 80 % interval of `predicted_s`.
         flop: predicted FLOP of a replica's step.
         traffic_bytes: predicted memory traffic of a replica's step.
         predicted_memory_bytes: predicted peak of the memory.
         peak_flop_per_s: peak of the device in this data type.
-        memory_bytes_per_s: bandwidth of its memory.
+        memory_bytes_per_s: bandwidth of the device's memory.
         ratio: measured / predicted time.
-        ratio_low: low end of the ratio's interval.
-        ratio_high: high end of the ratio's interval.
+        ratio_low: low end of the 95 % interval of `ratio`: that of `measured_s`, over
+            `predicted_s`.
+        ratio_high: high end of the 95 % interval of `ratio`.
         intensity: FLOP per byte of traffic.
         flop_per_s: predicted FLOP over measured time.
         predicted_flop_per_s: predicted FLOP over predicted time.
-        roof_flop_per_s: the lower of peak and intensity times bandwidth.
-        peak_fraction: share of the peak that is reached.
-        roof_fraction: share of the roofline's bound that is reached.
+        roof_flop_per_s: the roofline's bound: the lower of `peak_flop_per_s` and `intensity` x
+            `memory_bytes_per_s`.
+        peak_fraction: `flop_per_s` over `peak_flop_per_s`.
+        roof_fraction: `flop_per_s` over `roof_flop_per_s`.
     """
 
     name: str

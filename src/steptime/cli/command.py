@@ -209,7 +209,7 @@ def _make_cyclopts_parameter(
     label = metavar or parameter.name.upper()
     cyclopts_parameter = Parameter(
         name=(label,) if kind.is_argument else parameter.option_names,
-        help=parameter.help if has_help else None,  # help and completion show them
+        help=parameter.help.replace("`", "") if has_help else None,  # without code marks
         metavar=metavar,
         group=ARGUMENTS if kind.is_argument else PANEL_GROUPS[panel],
         completer=None if parameter.is_flag else make_completer(parameter),

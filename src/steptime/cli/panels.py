@@ -97,11 +97,12 @@ PARAMETERS_BY_PANEL = {
         "zero",
     ),
     "Memory": ("host_link", "kv", "offload", "recompute", "recompute_layers", "update_early"),
-    "Fine-tuning": ("lora", "train", "weights"),
+    "Fine-tuning": ("adapter", "lora", "modules_to_save", "train", "weights"),
     "Load": (
         "concurrency",
         "count",
         "input",
+        "lengths",
         "output",
         "prefix",
         "rate",
@@ -113,10 +114,10 @@ PARAMETERS_BY_PANEL = {
         "budget_per_hour",
         "days",
         "max_device_count",
-        "order",
         "search",
         "tpot",
         "ttft",
+        "watts",
     ),
     "Output": (
         "by_op",
@@ -135,13 +136,14 @@ PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS_BY_PANEL.items(
 """The heading of a parameter by its name, where its kind says none."""
 PANEL_OF_OPTION = {
     ("plan", "device_count"): "Search",
-    ("plan", "order"): "Search",
+    ("plan", "order"): "Parallelism",
     ("run", "data"): "Load",
     ("run", "input_"): "Load",
     ("run", "loaders"): "Load",
     ("run", "prefetch"): "Load",
     ("run", "staging"): "Load",
     ("run", "stage_to"): "Load",
+    ("serve", "memory"): "Memory",
     ("serve", "weights"): "Memory",
     ("sweep", "shard"): "Options",
 }

@@ -52,14 +52,14 @@ class AcceptanceAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         path: the page that was written.
-        verdict: fail where a step fails or an expected one is not measured, pass where all judged
-            steps pass, not judged where nothing can be judged.
+        verdict: `fail` where a step fails or an expected step is not measured, `pass` where all
+            judged steps pass, `not judged` where nothing can be judged.
         rows: the steps; the failing ones first.
         nodes: the nodes; the failing ones first.
         passed_count: steps that pass.
         failed_count: steps that fail, or were expected and not measured.
         unjudged_count: measured steps without a reference and without a prediction.
-        assumed: the limits, where no option says one.
+        assumed: the limits, where neither `--limit` nor a line of the table states one.
         headline: the steps that fail, and the number of those that pass.
         notes: remarks on steps within noise, on nodes that lack a step, and on predictions.
     """

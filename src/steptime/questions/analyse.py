@@ -42,7 +42,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         summary: numbers of all rows together; empty if there are none.
         rows: the rows of the table.
-        path: the picture that was drawn; None without one.
+        path: the picture that was drawn; None if none was.
         headline: the answer in sentences.
         notes: remarks on records that failed.
     """
@@ -105,7 +105,7 @@ class PictureAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         plot: the kind of the picture.
-        path: its file.
+        path: the file of the picture.
         records: number of records of which it is drawn.
         headline: the kind and the file.
     """
@@ -192,7 +192,9 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         _make_keyword_parameter(
             "out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."
         ),
-        _make_keyword_parameter("model", kinds.Name, "", "Only models that begin with this."),
+        _make_keyword_parameter(
+            "model", kinds.Name, "", "Only networks whose name begins with NAME."
+        ),
         _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
     ]
     return _set_signature_and_docstring(ask, f"{about}.", parameters)
@@ -234,9 +236,7 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
         yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
-        yield _make_keyword_parameter(
-            "fail_on", annotation, None, f"What makes it exit with 3: {', '.join(analysis.fails)}."
-        )
+        yield _make_keyword_parameter("fail_on", annotation, None, analysis.describe_failures())
     yield _make_keyword_parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 
 

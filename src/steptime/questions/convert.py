@@ -87,9 +87,9 @@ def convert(
         out: The file to write: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (for code).
             Default: next to the code.
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
-        phase: train or infer. Default: infer for .onnx and .csv, else train.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32.
+        phase: `train` or `infer`. Default: `infer` for .onnx and .csv, else `train`.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
             and count as no work.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it

@@ -155,13 +155,15 @@ def count(
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME).
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
-        phase: train or infer.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32; float8 or float4 (also -mixed) for the operands of linear layers and experts
-            only. Default: bfloat16-mixed for sequence models, float32 for others.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
-            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
-            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        phase: `train` or `infer`.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`; `float8` or `float4` (also `-mixed`) for the operands of
+            linear layers and experts only. Default: `bfloat16-mixed` for sequence models, `float32`
+            for others.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or
+            `muon`. `adam`, `adamw` and `lion` also with a state in 8 bits (`adam8bit`), or moved to
+            the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
+            sequence models, `sgd` for others.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
             and count as no work.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
@@ -272,7 +274,7 @@ def count_step(
         model: a model text of the command line.
         batch: the batch; None is the model's own.
         dtype: data type of weights and activations.
-        phase: train or infer.
+        phase: `train` or `infer`.
         optimizer: the optimizer.
     """
     # Trusted: the caller's text may name the caller's own code.

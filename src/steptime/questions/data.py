@@ -56,7 +56,7 @@ def data(
     Args:
         name: The data set: mnist.
         out: Folder to write the files into.
-        from_: Folder of the source data, if its package is not installed.
+        from_: Folder of the CSV files of the data set. Default: those of the installed package.
 
     Raises:
         InputError: for an unknown data set, and where `out` is not a folder.

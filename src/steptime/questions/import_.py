@@ -118,12 +118,12 @@ def import_(
         mapping: What the columns mean: a mapping file, or the name of a shipped mapping, such as
             hyperfine.
         steps: Number of steps in a trace that does not mark them.
-        model: The network, where the file does not say it; {name} stands for the cell of that
-            column.
+        model: The network, where the file does not say it; in a text, `{name}` stands for the cell
+            of the column `name`.
         batch: Examples of one replica in a step, where the file does not say them.
         device: The device, where the file does not say it.
         dtype: Data type, where the file does not say it.
-        phase: train or infer, where the file does not say it.
+        phase: `train` or `infer`, where the file does not say it.
         optimizer: The optimizer, where the file does not say it.
         replicas: Data-parallel copies, where the file does not say them.
 

@@ -37,7 +37,7 @@ class BestNetwork(AnswerRow, frozen=True, kw_only=True):
         model: the network.
         batch: examples of one replica in a step.
         peak_fraction: its speed over the device's peak.
-        flop_per_s: its speed, predicted FLOP over measured seconds.
+        flop_per_s: its speed: predicted FLOP over measured seconds.
         peak_flop_per_s: the device's peak.
     """
 
@@ -53,7 +53,7 @@ class RecordCount(AnswerRow, frozen=True, kw_only=True):
     """The number of steps with one status.
 
     Attributes:
-        status: oom, timeout, failed or another one.
+        status: oom, timeout, unsupported or failed.
         count: number of steps.
     """
 
@@ -86,14 +86,15 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
         slowest_s: seconds of the slowest measured step.
         best: the network nearest to its device's peak; None if no share is known.
         median_peak_fraction: median of the speeds over the devices' peaks.
-        median_roof_fraction: median of the speeds over the roofline's bounds.
-        above_peak: number of networks above the peak of their device's file.
-        published: number of results that others published.
+        median_roof_fraction: median of the speeds over the roofline's bounds (the lower of the peak
+            and what the memory's bandwidth allows).
+        above_peak: number of networks that are faster than the peak in their device's file.
+        published: number of published results (measured by others) without a prediction here.
         published_platforms: number of platforms of published results.
         published_fastest_s: seconds of the fastest published step.
         published_slowest_s: seconds of the slowest published step.
         unsuccessful: steps that did not succeed, by status.
-        prediction: errors of the predictions.
+        prediction: errors of the predictions that have a measurement.
         far: predictions that are more than 20 % off.
         headline: the number of networks and the file.
     """
@@ -165,9 +166,9 @@ def report(
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
         mapping: A file that says what columns mean; a table may then replace the folder.
-        expected: Check against references: a table of networks and quantities, records of a
-            reference machine, or predicted. A step without a reference is compared with its
-            prediction.
+        expected: Check each step against what it should reach: a table of references (networks and
+            quantities), records of a reference machine, or the word `predicted`. A step without a
+            reference is compared with its prediction.
         limit: With --expected: the share of the expected speed that passes. Default: 95% of a
             reference, the slow end of the 80 % interval of a prediction.
 

@@ -146,9 +146,9 @@ def split(
         server: The device that runs the second part.
         link: The link between the two (steptime list links).
         batch: Examples of the inference.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on devices
-            without bfloat16), float32 for others and on a CPU.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`. Default: `bfloat16-mixed` for sequence models
+            (`float16-mixed` on devices without `bfloat16`), `float32` for others and on a CPU.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on

@@ -52,15 +52,17 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
     """How a step is executed, by the keys of an answer's `assumed`.
 
     Args:
-        stack: The software that runs the step (steptime list stacks); predict compares several,
-            with commas.
+        stack: The software that runs the step (steptime list stacks). `predict` also takes several,
+            with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
     """
 
     stack: str | None = None
@@ -140,14 +142,15 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     """Which step of a network it is, and how it is predicted.
 
     Args:
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32; float8 or float4 (also -mixed) for the operands of linear layers and experts
-            only. Default: bfloat16-mixed for sequence models (float16-mixed on a device without
-            bfloat16), float32 for others and on a CPU.
-        phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
-            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
-            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`; `float8` or `float4` (also `-mixed`) for the operands of
+            linear layers and experts only. Default: `bfloat16-mixed` for sequence models
+            (`float16-mixed` on a device without `bfloat16`), `float32` for others and on a CPU.
+        phase: `train` or `infer`.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or
+            `muon`. `adam`, `adamw` and `lion` also with a state in 8 bits (`adam8bit`), or moved to
+            the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
+            sequence models, `sgd` for others.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
@@ -158,32 +161,36 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         length: Tokens of a sequence. Default: the model's.
         lora: Fine-tune by LoRA of rank N and freeze all other weights. WHERE: attention (default),
             linear (all linear layers but the output layer), all, or named layers (q+v).
-        adapter: An adapter with its keys, such as dora,r=16,on=linear: lora or dora (keys of
-            --lora), ia3 (on=WHERE, by default k+v+down) or prefix (tokens=N, by default 20).
+        adapter: An adapter with its keys, such as `dora,r=16,on=linear`: `lora` or `dora` (keys of
+            --lora), `ia3` (`on=WHERE`, by default `k+v+down`) or `prefix` (`tokens=N`, by default
+            20).
         modules_to_save: Modules of which a full copy is trained beside the adapter, such as
-            embed_tokens,lm_head.
-        weights: Format of frozen weights, in inference of all weights: nf4, nf4-dq (scales in 8
-            bits), int4, awq, gptq, float4, mxfp4 (experts only), int8, float8, or none for that of
-            --dtype; in fit and choose also a GGUF type, or all. Default: as the network's file
-            states.
-        train: Train only the weights whose names match these patterns, such as '*norm*,block32/*'.
-        recompute: none, or full: layers save their input only; the backward pass computes their
+            `embed_tokens,lm_head`.
+        weights: Format of frozen weights, in inference of all weights: `nf4`, `nf4-dq` (scales in 8
+            bits), `int4`, `awq`, `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`, or
+            `none` for that of --dtype. `fit` and `choose` also take a GGUF type, or `all`. Default:
+            as the network's file states.
+        train: Train only the weights whose names match these patterns, such as
+            `'*norm*,block32/*'`.
+        recompute: `none`, or `full`: layers save their input only; the backward pass computes their
             activations again.
-        offload: none, or optimizer: its state stays in the host's memory, and the host updates the
-            weights.
+        offload: `none`, or `optimizer`: its state stays in the host's memory, and the host updates
+            the weights.
         host_link: The link from a device to its host. Default: the device's PCIe, else pcie-4-x16.
         update_early: Apply and free each gradient as soon as it is computed.
         packed: Mean tokens of a document, if several documents are packed into a sequence.
         padded: Mean tokens of text in a sequence, if the others are padding.
-        stack: The software that runs the step (steptime list stacks); predict compares several,
-            with commas.
+        stack: The software that runs the step (steptime list stacks). `predict` also takes several,
+            with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
     """
 
     dtype: str | None = None

@@ -104,16 +104,17 @@ def systolic(
     Args:
         model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
             (resnet50), a file, or code (model.py:NAME).
-        array: The array whose clock, buffer and bandwidth count: tpu-v1, tpu-v2, tpu-v3, or
+        array: The array whose clock, buffer and bandwidth count: `tpu-v1`, `tpu-v2`, `tpu-v3`, or
             FILE.toml.
-        rows: Rows of the array: numbers or a range (16..256x2 doubles).
+        rows: Rows of the array: numbers or a range (`16..256x2` doubles). Default: those of
+            --array.
         columns_: Columns of the array, as --rows.
-        dataflow: What stays in the cells of the array: weight, input or output.
+        dataflow: What stays in the cells of the array: `weight`, `input` or `output`.
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
             counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
-        value: What is drawn: utilisation or time.
+        value: What is drawn: `utilisation` or `time`.
         out: Draw the map of rows and columns: .png, .svg, .pdf or .html.
 
     Raises:

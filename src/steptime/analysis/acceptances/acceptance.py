@@ -44,21 +44,23 @@ class AcceptedStep(AnswerRow, frozen=True, kw_only=True):
         dtype: data type of the step.
         platform: the device or machine.
         quantity: the quantity that is judged.
-        verdict: pass, fail, not measured (expected, and no record has it) or not judged (measured,
-            and neither a reference nor a prediction is known).
+        verdict: `pass`, `fail`, `not measured` (expected, and no record has it) or `not judged`
+            (measured, and neither a reference nor a prediction is known).
         measured: the measured quantity, a median for a time; None where the step failed.
-        measured_low: low end of its 95 % interval.
+        measured_low: low end of the 95 % interval of `measured`.
         measured_high: high end of the 95 % interval of `measured`.
         expected: the reference, or the prediction.
-        expected_from: reference or predicted.
-        expected_low: low end of the interval of `expected`.
-        expected_high: high end of the interval of `expected`.
-        limit: the worst number that passes.
-        limit_share: this limit as a share of the expected speed.
-        speed_share: measured over expected speed, 0.9 for a step that takes 1 / 0.9 of the time.
+        expected_from: `reference` or `predicted`.
+        expected_low: low end of the 95 % interval of a measured reference, of the 80 % interval of
+            a prediction.
+        expected_high: high end of this interval of `expected`.
+        limit: the worst value of `quantity` that passes.
+        limit_share: `limit` as a share of the expected speed.
+        speed_share: measured over expected speed: 0.9 for a step that takes 1 / 0.9 of the expected
+            time.
         is_clear: whether the whole interval of the measurement is on one side of the limit;
             None without an interval.
-        cause: why there is no number.
+        cause: why there is no measured number, as in docs/sweeps.md.
     """
 
     name: str
@@ -88,7 +90,8 @@ class AcceptedNode(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         host: the node; None where unknown.
-        verdict: fail where a step fails, pass where all judged steps pass, else not judged.
+        verdict: `fail` where a step fails or an expected step is not measured; `pass` where all
+            judged steps pass; `not judged` where no step can be judged.
         passed_count: steps that pass.
         failed_count: steps that fail, or were expected and not measured.
         unjudged_count: measured steps without a reference and without a prediction.

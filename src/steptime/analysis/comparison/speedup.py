@@ -371,7 +371,7 @@ ANALYSIS = Analysis(
         ),
         Setting(
             "against",
-            "The level with which the others are compared; by default the slowest.",
+            "The level with which all others are compared. Default: the slowest (or worst).",
             metavar="VALUE",
         ),
         Setting(
@@ -387,7 +387,7 @@ ANALYSIS = Analysis(
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
         Setting(
             "any_dtype",
-            "Also pair steps of different data types, even if both levels share some.",
+            "Also pair different data types. Default: only if the levels have none in common.",
             default=False,
             kind=bool,
         ),

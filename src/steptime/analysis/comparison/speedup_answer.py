@@ -15,10 +15,13 @@ class SpeedupRow(AnswerRow, frozen=True, kw_only=True):
         name: the network, with the features that tell it from the others.
         level: the level.
         against: the level that it is compared with.
-        speedup: how many times better `level` is.
-        verdict: faster, slower, same or unsure; None without samples.
-        outcome: won, lost, same or unsure; a difference within the margin is the same, if there are
-            no samples.
+        speedup: how many times better `level` is: above 1 faster, or smaller, or a higher rate, by
+            `quantity`.
+        verdict: whether `level` is faster, same, slower or unsure against `against`: `same` if the
+            interval lies within 2 %, `unsure` if noise or chance may explain the difference; null
+            for numbers without samples.
+        outcome: the verdict as the summary counts it: won, lost, same or unsure; without samples a
+            difference of at most 2 % is the same.
         quantity: the quantity that is compared.
         value: its value at `level`.
         low: low end of the 95 % interval of `value`.
@@ -28,7 +31,8 @@ class SpeedupRow(AnswerRow, frozen=True, kw_only=True):
         against_low: low end of the 95 % interval of `against_value`.
         against_high: high end of the 95 % interval of `against_value`.
         against_host: host of the measurement at `against`.
-        differ: the options in which the two differ, in words.
+        differ: the settings in which the two runs differ, as `threads 1 | 2`: at `against`, then at
+            `level`.
         features: hyperparameters, settings and options of the run at `level`, by name.
         against_options: options of the run at `against`, by name.
     """
@@ -80,7 +84,7 @@ class Distribution(AnswerRow, frozen=True, kw_only=True):
         max: the highest.
         geometric_mean: their geometric mean.
         low: low end of its 95 % interval; None for a single pair.
-        high: high end of the 95 % interval of `weight`.
+        high: high end of the 95 % interval of `geometric_mean`.
         wins_share: share of pairs in which the level is better.
         ties_share: share of pairs without a difference beyond noise.
         unsure_share: share of pairs that noise leaves open.

@@ -21,7 +21,8 @@ class RooflinePoint(AnswerRow, frozen=True, kw_only=True):
         batch: batch of one replica.
         origin: measured, published or predicted.
         method: how it was measured, or predicted.
-        settings: hyperparameters and columns that were asked for; in a table columns of their own.
+        settings: the columns of `--color` and `--line`, by name; columns of their own in a printed
+            table.
         intensity: FLOP per byte of traffic.
         flop_per_s: measured speed.
         predicted_flop_per_s: predicted speed.

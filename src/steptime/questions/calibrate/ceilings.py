@@ -170,7 +170,7 @@ def measure_link(
     Of the processes that a launcher started, rank 0 alone writes and prints the link.
 
     Args:
-        backend: the library that runs the all-reduces; only torch can.
+        backend: the library that runs the all-reduces; only `torch` can.
         options: the device and the threads of each process.
         processes: their number; None takes those of the launcher, or 2 without one.
         budget_s: the time for all sizes.

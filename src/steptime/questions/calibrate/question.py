@@ -173,17 +173,17 @@ def calibrate(
         points: Most points to measure or fit. Default: 60; of rows in Python all.
         mapping: With --from: what the columns of a table mean.
         dry_run: With --from or --serving: write no file.
-        backend: torch, jax, onnxruntime, or one that a package adds.
-        device: Where to run: cpu, cuda[:n], mps, tpu[:n].
+        backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
+        device: Where to run: `cpu`, `cuda[:n]`, `mps`, `tpu[:n]`.
         threads: CPU threads. Default: all cores.
         minutes: Time of the whole calibration, such as 90s. Default: 3 (minutes); with --only a
             third of a minute.
-        only: Measure a part only: ceilings (the highest rates of this machine) or link (all-reduces
-            among processes).
+        only: Measure a part only: `ceilings` (the highest rates of this machine) or `link`
+            (all-reduces among processes).
         processes: With --only link: number of processes. Default: 2.
         serving: Fit to results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
             GuideLLM, or to a table of requests; may be repeated.
-        server: With --serving: a setting of the server that the results lack, as tensor=2; may be
+        server: With --serving: a setting of the server that the results lack, as `tensor=2`; may be
             repeated.
         out: With --serving: the file to write. Default: serving.toml.
 

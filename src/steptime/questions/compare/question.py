@@ -110,7 +110,7 @@ def compare(
             records, .jsonl files of records, or files that import reads.
         platforms: Compare platform B with platform A, in one folder.
         by: Compare each value (level) of this column with the first: host, threads, ...
-        against: With --by: the value with which the others are compared.
+        against: With --by: the value with which all others are compared. Default: the first.
         any_dtype: With --platforms or --by: also pair steps of different data types.
         any_content: For two folders: compare a network of a file or of code with its other
             versions.

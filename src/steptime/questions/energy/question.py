@@ -101,12 +101,13 @@ def energy(
     Args:
         network: A configuration of FODLAM (.json with net or netfile), or a network as for count.
             Default: a configuration from standard input.
-        accelerator: The chips, each for its kind of layer: eyeriss for convolutions, eie for fully
-            connected layers.
-        method: accelerator (corrected), or fodlam (the model FODLAM as published).
-        process: Manufacturing process to which the chips are scaled: 65nm (default), 45nm-lp,
-            65nm@1.1V.
-        scaling: Rule of this scaling: dennard (default), constant-voltage, stillmaker-baas or none.
+        accelerator: The chips, each for its kind of layer: `eyeriss` for convolutions, `eie` for
+            fully connected layers.
+        method: `accelerator` (corrected), or `fodlam` (the model FODLAM as published).
+        process: Manufacturing process to which the chips are scaled: `65nm` (default), `45nm-lp`,
+            `65nm@1.1V`.
+        scaling: Rule of this scaling: `dennard` (default), `constant-voltage`, `stillmaker-baas` or
+            `none`.
         nets: Folder in which a netfile is searched first.
         dram: Also show the energy of the external memory (DRAM).
         diagnose: Show the cost of a multiply-add in each measured layer, and how well each network

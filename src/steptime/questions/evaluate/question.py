@@ -46,9 +46,9 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
     """How far predictions are from measured cases.
 
     Attributes:
-        path: the folder or file of the cases, "" of rows.
+        path: the folder or file of the cases; "" for rows in Python.
         method: the method.
-        by: the columns by which cases are grouped.
+        by: the columns of `--by`.
         rows: errors of the method, of other methods and of published predictions.
         groups: errors of the method in each group.
         worst: the cases that the method misses by most.
@@ -89,9 +89,9 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
     """How far predictions are from measured steps of trainings.
 
     Attributes:
-        path: the table, "" of several.
+        path: the table; "" for several.
         method: the method.
-        by: the columns by which cases are grouped.
+        by: the columns of `--by`; `block` without.
         rows: errors of each quantity of each set.
         groups: errors of each quantity in groups of a set.
         calibrated: with `--calibrate-with`: errors of the rows that were not used to calibrate.
@@ -175,13 +175,18 @@ def evaluate(
             steps of trainings.
         method: A method (steptime list methods), or FILE.py:NAME, a function (kernel, device) ->
             seconds.
-        calibrate_with: Calibrate each device with N of its cases, and score the others.
-        by: Columns of the groups: kind, device, family, condition, regime; for trainings model,
-            device, block, stack, dtype, devices.
+        calibrate_with: Calibrate each device with N of its cases, drawn at random, and score its
+            other cases.
+        by: Group the errors by these columns, with commas. Of kernels and steps: `kind` (of op, or
+            step), `device`, `family` (of networks), `condition` (what was timed: `isolated`, one
+            op; `repeated`, a kernel in a loop; `step`, a whole step) or `regime` (`below 0.1 ms`,
+            `0.1 to 10 ms`, `above 10 ms`). Of trainings: `model`, `device`, `block` (what is new to
+            the constants of the stack: `unseen model`, `unseen device`, `larger scale`; `seen` if
+            nothing is), `stack`, `dtype` or `device_count`.
         mapping: What the columns of a table mean.
         draws: With --calibrate-with: how often N cases are drawn.
         max_rows: With --map: score only N rows of each kind of op on each device.
-        worst: Show the K cases with the largest errors. Default in JSON: 5.
+        worst: Show the K cases with the largest errors. Default: 0; in JSON 5.
         strict: Stop at the first row for which no prediction is possible.
         out: A picture: .png, .svg, .pdf or .html.
 

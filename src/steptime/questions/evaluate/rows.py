@@ -12,8 +12,9 @@ class MethodErrors(ErrorFigures, frozen=True, kw_only=True):
     Attributes:
         method: the method, and the cases on which it is scored.
         spread: the smallest and the largest `mape` of the draws, None without draws.
-        constants: number of constants that the method has, or that a calibration moved.
-        points: cases of each device that calibrated it.
+        constants: number of constants of the method, or with `--calibrate-with` of those that
+            calibration moved.
+        points: cases of each device that calibrated it; 0 without `--calibrate-with`.
     """
 
     method: str
@@ -29,8 +30,9 @@ class GroupErrors(MethodErrors, frozen=True, kw_only=True):
         kind: the kind of op, or `step`.
         device: the device.
         family: the family of network.
-        condition: `isolated`, `repeated` or `step`.
-        regime: how long the cases took, in words.
+        condition: what was timed: `isolated`, one op; `repeated`, a kernel in a loop; `step`, a
+            whole step.
+        regime: range of the measured time: `below 0.1 ms`, `0.1 to 10 ms` or `above 10 ms`.
     """
 
     kind: str | None = None
@@ -46,7 +48,7 @@ class MissedOp(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         kind: the kind of op.
         pass_: forward or backward.
-        sizes: sizes of its matrix products, or its bytes.
+        sizes: sizes of its matrix products, or the bytes that it moves.
         count: how often the op runs in the case.
         step_s: seconds of the op in the whole case.
         compute_s: seconds of its arithmetic.
@@ -70,14 +72,15 @@ class CaseErrors(AnswerRow, frozen=True, kw_only=True):
         kind: the kind of op, or `step`.
         device: the device.
         family: the family of network.
-        condition: `isolated`, `repeated` or `step`.
-        regime: how long it took, in words.
+        condition: what was timed: `isolated`, one op; `repeated`, a kernel in a loop; `step`, a
+            whole step.
+        regime: range of the measured time: `below 0.1 ms`, `0.1 to 10 ms` or `above 10 ms`.
         measured_s: measured seconds.
         predicted_s: predicted seconds.
-        low_s: lower end of the interval of the prediction, None without one.
-        high_s: upper end of the interval of the prediction, None without one.
+        low_s: lower end of the 80 % interval of `predicted_s`, None without one.
+        high_s: upper end of the 80 % interval of `predicted_s`, None without one.
         ratio: predicted / measured.
-        ops: its slowest ops.
+        ops: its slowest ops by predicted time.
     """
 
     place: str
@@ -114,8 +117,8 @@ class TrainingErrors(ErrorFigures, frozen=True, kw_only=True):
     Attributes:
         set: the set of rows.
         quantity: the quantity.
-        fits: share of rows for which the prediction says rightly whether they fit, None if no row
-            says it.
+        fits: share of rows for which the prediction is right on whether the plan fits into memory;
+            None if no row states it.
     """
 
     set: str
@@ -139,8 +142,9 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         device: the device.
-        block: what is new to the constants of their stack: unseen model, unseen device, larger
-            scale; or seen.
+        block: what is new to the constants of the stack: `unseen model`, `unseen device`, `larger
+            scale`; `seen` if nothing is; `not said` if the stack does not tell what it was fitted
+            to.
         stack: the software that ran the steps.
         dtype: data type.
         device_count: number of devices.
@@ -183,15 +187,17 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         dtype: data type.
         stack: the software that ran the step, None if the row does not say.
         device_count: number of devices.
-        block: what is new to the constants of its stack: unseen model, unseen device, larger scale;
-            or seen.
+        block: what is new to the constants of the stack: `unseen model`, `unseen device`, `larger
+            scale`; `seen` if nothing is; `not said` if the stack does not tell what it was fitted
+            to.
         quantity: the quantity.
         measured: measured value.
         predicted: predicted value.
-        low: lower end of the interval of the prediction, None without one.
-        high: upper end of the interval of the prediction, None without one.
+        low: lower end of the 80 % interval of `predicted`, None without one.
+        high: upper end of the 80 % interval of `predicted`, None without one.
         ratio: predicted / measured.
-        fits: whether the prediction says rightly that the plan fits, None if the row does not say.
+        fits: whether the prediction is right on whether the plan fits into memory; None if the row
+            does not state it.
         parts: predicted seconds of the parts of a step.
     """
 

@@ -30,8 +30,6 @@ from steptime.questions.fit.desktop import (
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.fit.server import answer_engine_fit, is_engine_fit
 from steptime.questions.launched.question import answer_launched, read_launched
-from steptime.questions.serve.desktop_answer import DesktopAnswer
-from steptime.questions.serve.search_answer import SearchAnswer
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import TrainingTime, predict_training, tokens_per_s
@@ -47,7 +45,7 @@ def fit(
     emit: kinds.EmittedTool | None = None,
     max_context: Annotated[bool, Kind(panel="Memory")] = False,
     **step_options: Unpack[StepKeywords],
-) -> FitAnswer | DesktopFitAnswer | ServerAnswer | SearchAnswer | DesktopAnswer:
+) -> FitAnswer | DesktopFitAnswer | ServerAnswer:
     """Say whether a network fits a device, and with which batch.
 
     With --weights of GGUF (q4_k_m, or all): which fit, the longest context, and the speed.
@@ -60,11 +58,12 @@ def fit(
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         tokens: Tokens of a whole training of a language model: shows its time and cost.
         prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
-        from_: A training command or recipe of another tool that names no model; MODEL names it.
-        emit: Print the step as a command or recipe of a tool: axolotl, trl, deepspeed, accelerate,
-            megatron.
-        max_context: Begin with the longest context that fits (for GGUF --weights, or --stack vllm
-            or sglang).
+        from_: A training command or recipe of another tool. It replaces MODEL; if its file does not
+            say the network, give both.
+        emit: Print the step as a command or recipe of a tool: `axolotl`, `trl`, `deepspeed`,
+            `accelerate`, `megatron`.
+        max_context: Print first the longest context that fits; with GGUF --weights, or --stack
+            `vllm`, `sglang` or `trt-llm`.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:

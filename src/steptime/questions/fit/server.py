@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from steptime.core.errors import InputError
 from steptime.core.signatures.signature import option_name
-from steptime.questions.serve.desktop_answer import DesktopAnswer
-from steptime.questions.serve.search_answer import SearchAnswer
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.step_options import StepOptions
 
@@ -20,9 +18,7 @@ def is_engine_fit(step: StepOptions) -> bool:
     return str(step.stack or "").startswith(ENGINES)
 
 
-def answer_engine_fit(
-    model: Any, device: Any, batch: Any, step: StepOptions
-) -> ServerAnswer | SearchAnswer | DesktopAnswer:
+def answer_engine_fit(model: Any, device: Any, batch: Any, step: StepOptions) -> ServerAnswer:
     """Answer the longest context of a server on one device, with so many sequences at once.
 
     Args:
@@ -50,4 +46,7 @@ def answer_engine_fit(
         # A server always infers: `serve` has no --phase.
         if name != "phase" and getattr(step, name) != getattr(defaults, name)
     }
-    return serve(model, device, 1 if batch is None else batch, max_context=True, **options)
+    sequences = 1 if batch is None else batch
+    answer = serve(model, device, sequences, max_context=True, **options)
+    # It is neither a search nor one's own machine: the stack is an inference engine.
+    return cast(ServerAnswer, answer)

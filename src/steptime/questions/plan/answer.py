@@ -86,7 +86,7 @@ class PlanParts(AnswerRow, frozen=True, kw_only=True):
         host_s: seconds in which the device waits for the host that launches kernels.
         bubble_s: seconds in which the device waits for other stages of the pipeline.
         update_s: seconds of the optimizer.
-        outside_layers_s: seconds outside of the layers.
+        outside_layers_s: work of the software once a step, and waiting for the slowest device.
     """
 
     compute_s: float
@@ -176,8 +176,8 @@ class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         collective: the collective, such as all_reduce.
-        group: the group of ranks: tensor, context, expert, data, copies, pipeline, embedding or
-            host.
+        group: ranks that take part: `tensor`, `context`, `expert`, `data`, `pipeline`; `copies` of
+            a shard; `embedding` (first and last stage share it); `host` (a device and its host).
         link: the link that it crosses, numbered where several levels have it.
         size_bytes: bytes that a device sends in a step.
         communication_s: seconds of the collective in a step.
@@ -235,8 +235,8 @@ class TrainingRun(AnswerRow, frozen=True, kw_only=True):
         train_h: hours of the training.
         low_h: lower end of the 80 % interval of `train_h` under the stack.
         high_h: upper end of the 80 % interval of `train_h` under the stack.
-        any_stack_low_h: lower end of the interval that covers all candidate stacks.
-        any_stack_high_h: upper end of the interval that covers all candidate stacks.
+        any_stack_low_h: as `low_h`, of `stack` and `other_stacks`.
+        any_stack_high_h: as `high_h`, of `stack` and `other_stacks`.
         device_hours: hours of the training times the number of devices.
         energy_kwh: energy of the devices; null where unknown.
     """
@@ -291,14 +291,17 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         stack: the software.
         assumed: settings that were not given and decide the answer, by the option that changes
             them.
-        other_stacks: the step under each other candidate stack, where none was named.
+        other_stacks: the step under each other candidate: software that may run such a plan; empty
+            where a stack was named.
         nearest_stack: the newest of `other_stacks`; null where a stack was named.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s` under the stack.
         high_s: upper end of the 80 % interval of `step_s` under the stack.
-        any_stack_low_s: lower end of the 80 % interval that covers all candidate stacks.
-        any_stack_high_s: upper end of the 80 % interval that covers all candidate stacks.
-        bubble_share: share of the time in which devices of the pipeline wait for each other.
+        any_stack_low_s: lower end of the printed 80 % interval of `step_s`: `stack` and
+            `other_stacks`.
+        any_stack_high_s: upper end of the printed 80 % interval of `step_s`.
+        bubble_share: share of the step before `outside_layers_s` in which a device of the pipeline
+            waits for other stages, in the mean of its devices.
         examples_per_s: throughput of all devices.
         examples_per_s_per_device: throughput of a device.
         tokens_per_s: throughput of all devices in tokens; null for a network that reads no tokens.
@@ -313,7 +316,7 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         cost_per_step: cost of a step; null, like all costs, where no price is known.
         cost_per_hour: cost of an hour of all devices.
         cost_per_million_tokens: cost of a million tokens, or of what else `unit` says.
-        cost_total: cost of the whole training; null without `tokens`, too.
+        cost_total: cost of the whole training; null without a price, and without `tokens`.
         currency: the currency of the costs.
         price_offer: the offer of the price.
         price_date: the date of the price.

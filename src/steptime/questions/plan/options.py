@@ -130,57 +130,62 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
         virtual: Virtual pipeline stages of a device (interleaved schedule). Default: 1.
         data: Data parallelism: number of replicas. Default: 1.
         context: Context parallelism: devices that split each sequence. Default: 1.
-        context_method: How context-parallel devices get the keys and values of all: gather
-            (default), ring (overlapped with attention) or all-to-all (each gets all tokens of some
-            heads).
+        context_method: How context-parallel devices get the keys and values of all: `gather`
+            (default), `ring` (overlapped with attention) or `all-to-all` (each gets all tokens of
+            some heads).
         expert: Expert parallelism: devices that divide the experts. Default: 1.
-        expert_tensor: 1: each tensor-parallel device has whole experts. Default: experts are split,
-            too.
+        expert_tensor: Of a mixture of experts with `--tensor`: 1 gives each tensor-parallel device
+            whole experts. Default: the matrix products of each expert are split over these devices.
         imbalance: Tokens of the busiest expert-parallel device over the mean. Default: 1.
         expert_overlap: Send tokens to experts while another microbatch computes.
-        recompute: What the backward pass computes again: none, selective (attention) or full.
-            Default: none.
+        recompute: What the backward pass computes again: `none`, `selective` (attention) or `full`.
+            Default: `none`.
         recompute_layers: Recompute only in the first N layers of each stage. Default: all.
         zero: ZeRO level, what replicas divide: 1 optimizer state, 2 also gradients, 3 also weights.
             Default: 0.
         shard: Replicas that divide what --zero names; further ones are copies (HSDP). Default: all.
         sequence_parallel: Tensor-parallel devices also split the ops between matrix products.
-        schedule: Pipeline schedule: 1f1b (default), gpipe, interleaved, zero-bubble or dualpipe.
+        schedule: Pipeline schedule: `1f1b` (default), `gpipe`, `interleaved`, `zero-bubble` or
+            `dualpipe`.
         stages: Layers of each stage, in order. Default: divided evenly.
         offload: What is kept in the host's memory: none (default), optimizer, activations or both.
         microbatch: Sequences that pass through the network at once. Default: 1.
-        dtype: bfloat16-mixed, float16-mixed (weights and optimizer state in float32); float8 or
-            float4 for the layers' matrix products; bfloat16, float16, float32 for all. Default:
-            bfloat16-mixed, or float16-mixed on a device without bfloat16; float32 for networks that
-            read no tokens, and on a CPU.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: adam; sgd for networks
-            that read no tokens.
+        dtype: `bfloat16-mixed`, `float16-mixed` (weights and optimizer state in `float32`);
+            `float8` or `float4` for the layers' matrix products; `bfloat16`, `float16`, `float32`
+            for all. Default: `bfloat16-mixed`, or `float16-mixed` on a device without `bfloat16`;
+            `float32` for networks that read no tokens, and on a CPU.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `adam8bit`. Default: `adam`; `sgd`
+            for networks that read no tokens.
         lora: Fine-tune by LoRA of rank N and freeze all other weights. WHERE: attention (default),
             linear (all linear layers but the output layer), all, or named layers (q+v).
-        adapter: An adapter with its keys, such as dora,r=16,on=linear: lora or dora (keys of
-            --lora), ia3 (on=WHERE, by default k+v+down) or prefix (tokens=N, by default 20).
+        adapter: An adapter with its keys, such as `dora,r=16,on=linear`: `lora` or `dora` (keys of
+            --lora), `ia3` (`on=WHERE`, by default `k+v+down`) or `prefix` (`tokens=N`, by default
+            20).
         modules_to_save: Modules of which a full copy is trained beside the adapter, such as
-            embed_tokens,lm_head.
-        weights: Format of frozen weights: nf4, nf4-dq (scales in 8 bits), int4, awq, gptq, float4,
-            mxfp4 (experts only), int8, float8, or none for that of --dtype. Default: as the
-            network's file states.
-        train: Train only the weights whose names match these patterns, such as '*norm*,block32/*'.
+            `embed_tokens,lm_head`.
+        weights: Format of frozen weights: `nf4`, `nf4-dq` (scales in 8 bits), `int4`, `awq`,
+            `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`, or none for that of --dtype.
+            Default: as the network's file states.
+        train: Train only the weights whose names match these patterns, such as
+            `'*norm*,block32/*'`.
         packed: Mean tokens of a document, if several documents are packed into a sequence.
         padded: Mean tokens of text in a sequence, if the others are padding.
         update_early: Apply and free each gradient as soon as it is computed.
         gradients: Bits of a gradient: 16 or 32. Default: the stack's.
         tokens: Tokens of a whole training: shows its hours and cost.
         prices: A file of prices. Default: the shipped prices, each with its date.
-        stack: The software: a name, a family (fsdp, megatron) for its newest release, or a year
-            (2023). Default: the usual one for such a plan; a second interval then covers the other
-            candidates.
+        stack: The software: a name (`steptime list stacks`), a family (`fsdp`, `megatron`) for its
+            newest release, or a year (`2023`) for what was usual then. Default: the usual one for
+            such a plan; the printed interval then covers the other candidates, too.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it

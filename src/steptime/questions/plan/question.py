@@ -51,7 +51,7 @@ Models = Annotated[
     str | PathLike[str] | Sequence[str],
     Kind("MODEL", is_argument=True, completes="steptime.network.families:list_names"),
 ]
-Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK")]
+Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK[:N]")]
 Lengths = Annotated[int | str | Sequence[int], Kind("S", names=("--length", "--seq-len"))]
 
 
@@ -84,23 +84,27 @@ def plan(
             code (model.py:NAME); a training command or recipe of another tool.
         device: A name of steptime list devices, FILE.toml, or local (this machine, calibrated).
         global_batch: Sequences of a step, of all replicas. Default: a microbatch for each replica.
-        device_count: Search the best split over N devices, where options leave it open; for a
-            training command or recipe: the number of its devices.
-        level: A level between --inside and --link: SIZE nodes joined by LINK; a third part is the
-            number of links of a node. May be repeated, innermost first.
-        max_device_count: Search over 1, 2, 4, ... N devices.
+        device_count: Search the best split over N devices; what you give of the split stays fixed.
+            For a training command or recipe: the number of its devices, without a search.
+        level: A level of links between `--inside` and `--link`, as SIZE:LINK or SIZE:LINK:N: SIZE
+            nodes are joined by LINK, with N links of each node (default: one per device).
+            `4:infiniband-ndr` are 4 nodes. May be repeated, innermost first.
+        max_device_count: Search the best split over 1, 2, 4, ... up to N devices.
         length: Tokens of a sequence. Default: the model's.
-        order: Nesting of parallel groups, innermost first. Default: tensor-context-data-pipeline.
-        budget_per_hour: Search: only plans whose devices together cost at most this an hour.
-        days: Search: only plans that train --tokens within these days.
-        watts: Search: only plans whose devices together draw at most these watts.
+        order: Nesting of the parallel groups of one plan, innermost first. Default:
+            `tensor-context-data-pipeline`.
+        budget_per_hour: Only plans whose devices together cost at most this an hour, in the
+            currency of `--prices` (the shipped prices: USD).
+        days: Only plans that train `--tokens` within these days.
+        watts: Only plans whose devices together draw at most these watts.
         trace: Write the pipeline's timeline as JSON for ui.perfetto.dev.
         out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
         page: Write an .html page to choose plans in: MODEL, --device, --device-count, --length,
             --global-batch and --dtype take lists.
-        from_: A training command or recipe of another tool that names no model; MODEL names it.
-        emit: Print the plan, or the best of a search, as a command or recipe of a tool: axolotl,
-            trl, deepspeed, accelerate, megatron.
+        from_: A training command or recipe of another tool. It replaces MODEL; if its file does not
+            say the network, give both.
+        emit: Print the plan, or the best of a search, as a command or recipe of a tool: `axolotl`,
+            `trl`, `deepspeed`, `accelerate`, `megatron`.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
 
     Raises:

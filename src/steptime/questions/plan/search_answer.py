@@ -37,13 +37,15 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
         device_count: the number of devices.
         low_s: lower end of the 80 % interval of `step_s` under the stack.
         high_s: upper end of the 80 % interval of `step_s` under the stack.
-        any_stack_low_s: lower end of the 80 % interval that covers all candidate stacks.
-        any_stack_high_s: upper end of the 80 % interval that covers all candidate stacks.
+        any_stack_low_s: lower end of the 80 % interval of `step_s` that covers `stack` and all
+            other candidates.
+        any_stack_high_s: upper end of the 80 % interval of `step_s` that covers `stack` and all
+            other candidates.
         examples_per_s_per_device: throughput of a device.
         tokens_per_s_per_device: throughput of a device in tokens; null for a network that reads no
             tokens.
         bound_by: what takes most of the step.
-        cost_total: cost of the whole training; null without `tokens`.
+        cost_total: cost of the whole training; null without a price, and without `tokens`.
         training_days: days of the whole training; null without `tokens`.
         is_as_fast: whether it is as fast as the fastest within the error of the prediction.
         efficiency: throughput of a device, relative to the same device in its smallest number; null

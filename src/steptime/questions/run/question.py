@@ -81,15 +81,16 @@ def run(
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
         stack: The software that runs the steps, with its mode: torch, torch-compile, ... (steptime
             list stacks).
-        backend: torch, jax, onnxruntime, or one that a package adds.
-        device: Where to run: cpu, cuda[:n], mps, tpu[:n].
-        phase: train or infer.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32. Default: float32 on a CPU; elsewhere bfloat16-mixed for sequence models,
-            float32 for others.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
-            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
-            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
+        device: Where to run: `cpu`, `cuda[:n]`, `mps`, `tpu[:n]`.
+        phase: `train` or `infer`.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`. Default: `float32` on a CPU; elsewhere `bfloat16-mixed` for
+            sequence models, `float32` for others.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or
+            `muon`. `adam`, `adamw` and `lion` also with a state in 8 bits (`adam8bit`), or moved to
+            the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
+            sequence models, `sgd` for others.
         length: Tokens of a sequence. Default: the model's.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
             counts by its bytes alone.
@@ -97,10 +98,10 @@ def run(
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
         tf32: Allow TF32 on a GPU.
-        input_: device (synthetic, resident), host (synthetic, copied each step), dataset, or
+        input_: `device` (synthetic, resident), `host` (synthetic, copied each step), `dataset`, or
             FILE.py:make_loader, which returns any iterable of batches.
         data: Folder of the data set.
-        staging: shared (files where they are, the default) or local (copied here).
+        staging: `shared` (files where they are, the default) or `local` (copied here).
         stage_to: Folder for the copies of --staging local. Default: $LOCAL, $TMPDIR, or the
             system's.
         loaders: Processes that read ahead. Default: 0, none.
@@ -108,8 +109,8 @@ def run(
         train_steps: Train N steps, then compute the test accuracy.
         replicas: Train data-parallel in N processes, one per device; each has a batch of --batch.
             Default: what torchrun or srun started, else 1.
-        strategy: How replicas reduce gradients: allreduce (default), independent (not at all),
-            sharded (FSDP) or parameter-server.
+        strategy: How replicas reduce gradients: `allreduce` (default), `independent` (not at all),
+            `sharded` (FSDP) or `parameter-server`.
         no_overlap: Communicate after the backward pass, not during it.
         budget: Time for the steps of a run: 3 (seconds, the default), 500ms.
         limit: Time after which a run is ended: 600 (seconds), 10min.

@@ -113,7 +113,8 @@ def scale(
         global_batch: Examples of all replicas, in strong scaling. Default: that of --batch.
         replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
             with --parallel model or hybrid the splits of the file.
-        scaling: weak: each replica keeps its batch. strong: the replicas divide the global batch.
+        scaling: `weak`: each replica keeps its batch. `strong`: the replicas divide the global
+            batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model
             parallel, the others data parallel).
         collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing, ring,
@@ -126,13 +127,15 @@ def scale(
         epochs: Epochs of a training. Default: 1.
         tokens: Tokens of a training of a language model, in place of examples and epochs.
         price: Price of a device for an hour.
-        billing: Smallest time that is paid: second, or hour (every started one). Default: second.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on a device
-            without bfloat16), float32 for others and on a CPU.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
-            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
-            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        billing: Smallest time that is paid: `second`, or `hour` (every started one). Default:
+            `second`.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`. Default: `bfloat16-mixed` for sequence models
+            (`float16-mixed` on a device without `bfloat16`), `float32` for others and on a CPU.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or
+            `muon`. `adam`, `adamw` and `lion` also with a state in 8 bits (`adam8bit`), or moved to
+            the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
+            sequence models, `sgd` for others.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on

@@ -36,15 +36,17 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
         links_per_node: Links from a node to others, which its devices share. Default: one per
             device of the maker's node, else 1.
         servers: Number of parameter servers. Default: 1.
-        stack: The software that runs the step (steptime list stacks); predict compares several,
-            with commas.
+        stack: The software that runs the step (steptime list stacks). `predict` also takes several,
+            with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: on, off or auto. Default: auto, as frameworks do:
+        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: server, desktop, fast, slow, any-server or any-desktop
-            (unknown, so the interval is wider), calibrated (as the device's file says), or a device
-            calibrated on it.
+        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
+            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
+            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
+            which the device was calibrated (the default of a calibrated device); or the name of
+            another calibrated device, for its CPU.
     """
 
     per_node: int | float | str | None = None

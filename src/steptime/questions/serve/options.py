@@ -114,16 +114,17 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         data: Data parallelism: ranks that divide the sequences (and experts).
         expert: Expert parallelism: data ranks that divide the experts.
         replicas: Independent copies of the server, each with its running sequences.
-        dtype: bfloat16 (default) or float16; float8 or float4 for the layers' matrix products.
-        weights: Format of the layers' weights: float8, int8, int4, float4, mxfp4; or a type of GGUF
-            (q4_k_m, iq3_xxs, q8_0, f16), MLX (mlx_4bit) or exllama (exl_4bpw).
-        kv: Format of cached keys and values: float8, int8, int4, float4, mxfp4; in llama.cpp f16,
-            q8_0, q4_0.
+        dtype: `bfloat16` (default) or `float16`; `float8` or `float4` for the layers' matrix
+            products.
+        weights: Format of the layers' weights: `float8`, `int8`, `int4`, `float4`, `mxfp4`; or of
+            GGUF (`q4_k_m`, `iq3_xxs`, `q8_0`, `f16`), MLX (`mlx_4bit`), exllama (`exl_4bpw`).
+        kv: Format of cached keys and values: `float8`, `int8`, `int4`, `float4`, `mxfp4`; in
+            llama.cpp `f16`, `q8_0`, `q4_0`.
         prices: A file of prices. Default: the shipped prices, each with its date.
         prefix: Share of each prompt that is in the cache already, such as 0.3.
-        stack: The software: a name, a family (vllm, sglang, trt-llm) for its newest release, or
-            llama.cpp, ollama, mlx, exllama. Default: vllm, with an interval that also covers the
-            other families; llama.cpp for GGUF weights and on Apple's chips.
+        stack: The software: a name, a family (`vllm`, `sglang`, `trt-llm`) for its newest release,
+            or `llama.cpp`, `ollama`, `mlx`, `exllama`. Default: vllm, with intervals that cover all
+            three families; llama.cpp for GGUF weights and Apple's chips.
         calibration: A file fitted to your servers (by steptime calibrate --serving).
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
@@ -133,11 +134,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         links_per_node: Links from a node to other nodes. Default: one per device.
         concurrency: Under load: N users, who each ask again when the answer is complete.
         rate: Under load: mean requests a second, at random times (Poisson).
-        requests: Under load: a trace with arrival_s, input_tokens and output_tokens (.csv, .jsonl).
+        requests: Under load: a trace, .csv or .jsonl: arrival_s, input_tokens, output_tokens.
         count: Requests to simulate. Default: 10 a user, 1000 with --rate, or all of a trace.
         seed: Seed of the random times of requests. Default: 0.
-        lengths: Under load: lengths of prompts and answers: constant (default), sharegpt (varied as
-            in chats), or a table with input_tokens and output_tokens.
+        lengths: Under load: lengths of prompts and answers: `constant` (default), `sharegpt` (as in
+            chats), or a table with `input_tokens` and `output_tokens`.
         ttft: TTFT target: 0.5 (seconds) or 500ms.
         tpot: TPOT target: 0.02 (seconds) or 20ms.
         max_running_sequences: Most sequences of a replica at once. Default: its users, else the
@@ -147,25 +148,24 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         max_model_len: Tokens of the longest sequence that the server accepts.
         max_num_batched_tokens: Most tokens of a step. Default: the software's.
         chunked_prefill: Whether steps read parts of prompts while they write answers of others.
-        max_context: Begin with the longest context that fits, at --running-sequences.
-        max_users: Begin with the number of users that fit, each with --input and --output tokens.
+        max_context: Print first the longest context that fits, at `--running-sequences`.
+        max_users: Print first how many users fit, each with `--input` and `--output` tokens.
         prefill_replicas: Further replicas that only read prompts; --replicas then only decode.
         prefill_tensor: Tensor parallelism of the replicas that read prompts. Default: --tensor.
         prefill_data: Data ranks of the replicas that read prompts. Default: --data.
         prefill_expert: Expert ranks of the replicas that read prompts. Default: --expert.
-        draft: Speculative decoding: what drafts tokens: a network, mtp, eagle, eagle3, ngram.
+        draft: What drafts tokens (speculative decoding): a network, mtp, eagle, eagle3, ngram.
         speculate: Tokens drafted for each step. Default: 3, with mtp 1.
-        accept: Chance that a drafted token is right, such as 0.7. Default: published, by --draft.
+        accept: Chance that a drafted token is right (`0.7`). Default: published, by --draft.
         search: Find the servers with which 90 % of requests meet --ttft and --tpot.
-        max_device_count: With --search: most devices of a server. Default: 64.
+        max_device_count: With `--search`: most devices of all replicas. Default: 64.
         out: With --search: draw tokens/s of a device over those of a user: .png, .svg, .pdf or
             .html.
         context: Tokens that the cache has room for. Default: --input plus --output.
         gpu_layers: Layers on devices, the output layer counted as one; the others stay on the host.
             Default: all.
         cpu_moe: Layers whose experts stay on the host. Default: 0.
-        memory: Memory of the device, such as 48GB. Default: as in its file; of a Mac the largest
-            sold.
+        memory: Memory of the device (`48GB`). Default: as in its file; of a Mac the largest sold.
         ubatch: Tokens of a prompt that pass at once. Default: the stack's (llama.cpp: 512).
         no_flash_attention: Compute attention in several kernels, with its scores in memory.
         host: The CPU that runs the layers on the host. Default: ryzen-9-7950x.

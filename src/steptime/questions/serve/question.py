@@ -47,9 +47,10 @@ def serve(
         running_sequences: Sequences that start and run together. Default: 1.
         input: Tokens of a prompt. Default: 1024.
         output: Tokens of an answer. Default: 128.
-        from_: The launch command of another server software that names no model; MODEL names it.
-        emit: Print the server, or the best of a search, as a command of vllm, sglang or
-            llama-server.
+        from_: The launch command of another server software. It replaces MODEL; if its file does
+            not say the network, give both.
+        emit: Print the server, or the best of a search, as a command of `vllm`, `sglang` or
+            `llama-server`.
         **options: How it is split and run, and its requests: `ServeOptions`.
 
     Raises:

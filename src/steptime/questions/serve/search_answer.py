@@ -53,9 +53,9 @@ class FrontPoint(AnswerRow, frozen=True, kw_only=True):
         expert: data ranks that divide the experts (expert parallelism).
         replicas: independent copies of the server.
         concurrency: users, each of whom asks again when the answer is complete.
-        tokens_per_s_per_user: output tokens of one user a second.
+        tokens_per_s_per_user: output tokens that one user gets a second: 1 / TPOT.
         tokens_per_s_per_device: throughput of a device in tokens.
-        ttft_s: seconds to the first token, mean.
+        ttft_s: mean seconds to the first token.
     """
 
     device: str
@@ -99,21 +99,31 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         ttft_p90_high_s: upper end of the 80 % interval of `ttft_p90_s`; null where there is none.
         tpot_p90_low_s: lower end of the 80 % interval of `tpot_p90_s`; null where there is none.
         tpot_p90_high_s: upper end of the 80 % interval of `tpot_p90_s`; null where there is none.
-        any_stack_ttft_low_s: as `ttft_low_s`, of all candidate stacks.
-        any_stack_ttft_high_s: as `ttft_high_s`, of all candidate stacks.
-        any_stack_tpot_low_s: as `tpot_low_s`, of all candidate stacks.
-        any_stack_tpot_high_s: as `tpot_high_s`, of all candidate stacks.
-        any_stack_request_low_s: as `request_low_s`, of all candidate stacks.
-        any_stack_request_high_s: as `request_high_s`, of all candidate stacks.
-        any_stack_ttft_p90_low_s: as `ttft_p90_low_s`, of all candidate stacks.
-        any_stack_ttft_p90_high_s: as `ttft_p90_high_s`, of all candidate stacks.
-        any_stack_tpot_p90_low_s: as `tpot_p90_low_s`, of all candidate stacks.
-        any_stack_tpot_p90_high_s: as `tpot_p90_high_s`, of all candidate stacks.
+        any_stack_ttft_low_s: lower end of the 80 % interval of `ttft_mean_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_ttft_high_s: upper end of the 80 % interval of `ttft_mean_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_tpot_low_s: lower end of the 80 % interval of `tpot_mean_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_tpot_high_s: upper end of the 80 % interval of `tpot_mean_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_request_low_s: lower end of the 80 % interval of `request_mean_s` that covers
+            `stack` and `other_stacks`.
+        any_stack_request_high_s: upper end of the 80 % interval of `request_mean_s` that covers
+            `stack` and `other_stacks`.
+        any_stack_ttft_p90_low_s: lower end of the 80 % interval of `ttft_p90_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_ttft_p90_high_s: upper end of the 80 % interval of `ttft_p90_s` that covers
+            `stack` and `other_stacks`.
+        any_stack_tpot_p90_low_s: lower end of the 80 % interval of `tpot_p90_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_tpot_p90_high_s: upper end of the 80 % interval of `tpot_p90_s` that covers
+            `stack` and `other_stacks`.
         running_sequences: mean number of sequences in a step.
         busy_shares: share of the time in which the servers work, for each pool of replicas.
         output_tokens_per_s: throughput of all replicas in tokens.
         tokens_per_s_per_device: throughput of a device in tokens.
-        tokens_per_s_per_user: output tokens of one user a second.
+        tokens_per_s_per_user: output tokens that one user gets a second: 1 / TPOT.
         bounded_by: the target that one replica less would miss; "" for a single replica.
         cost_per_hour: price of all devices for an hour; null without a price.
         cost_per_million_tokens: price of all devices for a million output tokens; null without a
@@ -181,18 +191,17 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
 
 
 class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
-    """A limit of a search, and its change with which a server meets the others.
+    """The smallest change of one option with which a server meets the targets.
 
     Attributes:
-        option: the option to change.
-        value: the value with which a server meets the targets, in seconds, requests a second, or
-            devices.
-        factor: the value over the one that was given.
+        option: the option to relax: `--ttft`, `--tpot`, `--rate` or `--max-device-count`.
+        value: its new value: seconds, requests a second, or devices.
+        factor: the new value over the given one.
         device: the device of that server.
         device_count: devices of all its replicas.
         servers: the replicas of that server and their split.
-        is_joint: whether all limits of the answer must change together; else each by itself is
-            enough.
+        is_joint: whether all rows of `relaxed_limits` must change together; if false, each row by
+            itself is enough.
     """
 
     option: str
@@ -224,8 +233,9 @@ class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         rows: for each split, the fewest replicas that meet the targets; the cheapest first.
         front: the Pareto front of each device: servers that no other beats in tokens/s of a user
             and of a device.
-        relaxed_limits: where no server meets the targets: for each limit the smallest change with
-            which one does; two together if no single change is enough.
+        relaxed_limits: where no server meets the targets: for each option (target, rate, number of
+            devices) the smallest change with which one does; all rows together where no single
+            change is enough.
         missing: for each device on which no server meets the targets, the reason.
         headline: the cheapest server, the smallest, and prompts and decoding together or apart.
         notes: remarks that change how the answer is read.

@@ -47,32 +47,37 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         method: the cost model.
         stack: the software.
         nearest_stack: the newest of `other_stacks`; null without any.
-        other_stacks: times under the other candidate stacks, which the `any_stack` intervals cover;
-            empty where a stack is named.
+        other_stacks: times under the other candidate stacks; empty where a stack is named.
         assumed: settings that were not given and decide the answer, by the option that changes
             them.
-        ttft_s: seconds to the first token; under load the mean.
+        ttft_s: seconds to the first token; under load the mean of all requests.
         ttft_low_s: lower end of the 80 % interval of `ttft_s`; null where the method has none.
         ttft_high_s: upper end of the 80 % interval of `ttft_s`; null where the method has none.
-        tpot_s: seconds per further token; under load the mean.
+        tpot_s: seconds per further token; under load the mean of all requests.
         tpot_low_s: lower end of the 80 % interval of `tpot_s`; null where the method has none.
         tpot_high_s: upper end of the 80 % interval of `tpot_s`; null where the method has none.
         request_s: seconds of a whole request; under load the mean.
         request_low_s: lower end of the 80 % interval of `request_s`; null where there is none.
         request_high_s: upper end of the 80 % interval of `request_s`; null where there is none.
-        any_stack_ttft_low_s: as `ttft_low_s`, of all candidate stacks.
-        any_stack_ttft_high_s: as `ttft_high_s`, of all candidate stacks.
-        any_stack_tpot_low_s: as `tpot_low_s`, of all candidate stacks.
-        any_stack_tpot_high_s: as `tpot_high_s`, of all candidate stacks.
-        any_stack_request_low_s: as `request_low_s`, of all candidate stacks.
-        any_stack_request_high_s: as `request_high_s`, of all candidate stacks.
+        any_stack_ttft_low_s: lower end of the 80 % interval of `ttft_s` that covers `stack` and
+            `other_stacks`; it is the printed one.
+        any_stack_ttft_high_s: upper end of the 80 % interval of `ttft_s` that covers `stack` and
+            `other_stacks`; it is the printed one.
+        any_stack_tpot_low_s: lower end of the 80 % interval of `tpot_s` that covers `stack` and
+            `other_stacks`; it is the printed one.
+        any_stack_tpot_high_s: upper end of the 80 % interval of `tpot_s` that covers `stack` and
+            `other_stacks`; it is the printed one.
+        any_stack_request_low_s: lower end of the 80 % interval of `request_s` that covers `stack`
+            and `other_stacks`.
+        any_stack_request_high_s: upper end of the 80 % interval of `request_s` that covers `stack`
+            and `other_stacks`.
         ttft_target_s: target of the time to the first token; null without one.
         tpot_target_s: target of the time per output token; null without one.
         holds_targets: whether the server meets the targets, under load for 90 % of its requests;
             null without targets.
         output_tokens_per_s: throughput of all replicas in tokens.
         tokens_per_s_per_device: throughput of a device in tokens.
-        tokens_per_s_per_user: output tokens of one user a second.
+        tokens_per_s_per_user: output tokens that one user gets a second: 1 / `tpot_s`.
         prefill: seconds of the step that reads the prompts.
         decode: seconds of a step that makes a token of each sequence.
         predict_difference: seconds by which the prefill differs from the step of `predict`; null

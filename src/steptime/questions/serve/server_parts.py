@@ -12,8 +12,8 @@ class PhaseTimes(AnswerRow, frozen=True, kw_only=True):
         other_s: seconds of norms and other ops that move bytes.
         communication_s: seconds of collectives.
         host_s: seconds in which the device waits for the host.
-        prompt_s: seconds that the server adds to a request before its first token; null for a
-            decode step.
+        prompt_s: seconds of the server's CPU (tokenising, scheduling) before the first token of a
+            request; null for a decode step.
     """
 
     products_s: float
@@ -40,7 +40,7 @@ class PredictDifference(AnswerRow, frozen=True, kw_only=True):
         last_token_s: due to the output layer, which runs for the last token only.
         rows_s: due to sorting rows by expert, casts, and gaps between kernels.
         host_s: due to waiting for the host.
-        server_s: due to the server's own work.
+        server_s: due to the server's own CPU work, which `predict` leaves out.
     """
 
     weights_s: float
@@ -105,11 +105,13 @@ class ServerLoad(RequestSpreads, frozen=True, kw_only=True):
 
     Attributes:
         request_count: requests that were simulated.
-        counted_requests: requests that count for the times and rates.
+        counted_requests: requests that count for times and rates; with `--rate` those between
+            filling and draining of the server.
         duration_s: seconds until the last request ends.
         requests_per_s: throughput in requests.
         output_tokens_per_s: throughput in tokens.
-        in_time_share: share of requests that meet the targets; 1 without targets.
+        in_time_share: share of the simulated requests whose predicted times, without their
+            intervals, meet the targets; 1 without targets.
         goodput_per_s: requests a second that meet the targets.
         highest_rate_per_s: the highest rate at which 90 % of requests meet the targets; null if
             there is none, and without targets.
@@ -120,7 +122,9 @@ class ServerLoad(RequestSpreads, frozen=True, kw_only=True):
         cache_share: the largest share of the cache in use.
         preemptions: how often a request was preempted and computed again.
         queue_grows: whether more requests arrive than are served.
-        varied: times if answers have varied lengths; null where `load` has them.
+        varied: the same times if answers are up to a tenth longer or shorter, so that requests that
+            begin together do not end together; the intervals cover them. Null for a single user, if
+            lengths vary anyway, and where prompts and answers share steps.
     """
 
     request_count: int

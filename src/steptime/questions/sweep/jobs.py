@@ -133,7 +133,7 @@ class CollectAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         out: the folder of the sweep.
         records: number of records that were written.
-        cells_by_cause: number of these cells for each cause.
+        cells_by_cause: number of cells that got a record, for each cause.
         headline: the main numbers in words.
     """
 
@@ -148,7 +148,7 @@ class CancelAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         out: the folder of the sweep.
-        cancelled: Slurm's names of the jobs.
+        cancelled: Slurm's names of the jobs that were cancelled.
         headline: the main numbers in words.
     """
 

@@ -57,7 +57,7 @@ def sweep(
         retry: Also try cells of these statuses again, with commas.
         force: Measure all cells again.
         try_all: Also measure cells that are predicted not to fit in memory.
-        launcher: local or slurm.
+        launcher: `local` or `slurm`.
         dry_run: Show the jobs that Slurm would get, with their predicted time; submit nothing.
         shard: Measure only the I-th of N parts of the cells, to divide them among N hosts.
 

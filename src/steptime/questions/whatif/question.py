@@ -82,15 +82,16 @@ def whatif(
             x1, x2, x4); may be repeated. peak means all peaks.
         model: Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.
         batch: Examples in a step, or largest: as many as fit.
-        dtype: float32, float64, bfloat16 or float16; bfloat16-mixed or float16-mixed with weights
-            in float32. Default: bfloat16-mixed for sequence models (float16-mixed on a device
-            without bfloat16), float32 for others and on a CPU.
+        dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
+            with weights in `float32`. Default: `bfloat16-mixed` for sequence models
+            (`float16-mixed` on a device without `bfloat16`), `float32` for others and on a CPU.
         upgrade: Try each of these changes alone, and sort them by their gain; may be repeated.
         folder: Take the networks of a folder of records.
-        phase: train or infer.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, lion, lamb, adafactor or muon. adam, adamw
-            and lion also with a state in 8 bits (adam8bit), or moved to the host if the device is
-            full (paged_adam, paged_adam8bit). Default: adam for sequence models, sgd for others.
+        phase: `train` or `infer`.
+        optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or
+            `muon`. `adam`, `adamw` and `lion` also with a state in 8 bits (`adam8bit`), or moved to
+            the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
+            sequence models, `sgd` for others.
         length: Tokens of a sequence. Default: the model's.
         strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
             counts by its bytes alone.

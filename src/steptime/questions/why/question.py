@@ -52,8 +52,8 @@ def why(
         link: The link between replicas.
         input_per_s: Examples a second that the input pipeline delivers, read ahead.
         folder: Explain the steps in a folder of records.
-        from_: With the value paleo: show, correction by correction, the way from Paleo's time to
-            ours.
+        from_: Only `paleo`: show, correction by correction, the way from the time of Paleo, a
+            published model, to the calibrated time.
         out: Draw the corrections of --from as .png, .svg, .pdf or .html.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
