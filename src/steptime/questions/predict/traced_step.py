@@ -15,7 +15,7 @@ KIND_COLUMNS = (
     Column("calls"),
     Column("measured_s", "measured"),
     Column("measured_over_predicted", "ratio"),
-    Column("step_s", "here"),
+    Column("step_s", "target"),
 )
 
 
@@ -118,7 +118,7 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             *assumed_row(self.assumed),
             ("step", seconds(self.step_s)),
             *((f"  {name}", seconds(getattr(self, f"{name}_s"))) for name in PASSES),
-            ("  no shapes", seconds(self.unshaped_s) if self.unshaped_share else None),
+            ("  ops without shapes", seconds(self.unshaped_s) if self.unshaped_share else None),
             ("  between ops", seconds(self.host_s)),
             ("speed", speed),
             (f"measured on {self.from_device}", seconds(self.measured_s)),

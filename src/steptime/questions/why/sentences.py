@@ -100,7 +100,7 @@ def describe_ops(ops: Sequence[ExpensiveOp]) -> str:
     """Describe ops: `The most expensive ops of the device's time: conv1 (conv2d) 2 ms, ...`."""
     texts = []
     for op in ops:
-        count = f", {op.equal_count} more alike" if op.equal_count else ""
+        count = f", {1 + op.equal_count} equal ops" if op.equal_count else ""
         duration = f"{seconds(op.step_s)} each" if op.equal_count else seconds(op.step_s)
         ceiling = percent(op.ceiling_share or 0.0)
         texts.append(
