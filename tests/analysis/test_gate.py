@@ -195,7 +195,7 @@ def test_two_rounds_find_one_network_of_24(tmp_path, capsys):
     assert regression["ratio"] == pytest.approx(1.5, rel=0.05)
     assert all(0 < row["smallest_slowdown"] < 0.5 for row in document["rows"])
     assert run(["compare", main, alike, "--fail-on", "slower"]) == 0
-    assert "found with 90 % power: a step that is" in capsys.readouterr().out
+    assert "% would be found in 90 of 100 such comparisons" in capsys.readouterr().out
 
 
 def test_single_runs_exit_with_2_and_say_what_judges(tmp_path, capsys):

@@ -130,7 +130,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
         " % slower between night-09 and night-10: framework torch 2.9 -> torch 2.10"
     )
     assert slower.startswith("slower now than before: ")
-    assert power.startswith("found with 90 % power: a step that is ")
+    assert power.startswith("a slowdown of ")
     assert last == "24 networks over 20 folders by date: night-00 to night-19"
     assert len(table.rows) == 24 * 20
     assert [row["name"] for row in table.rows[::20]] == sorted({r["name"] for r in table.rows})

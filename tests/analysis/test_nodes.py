@@ -191,7 +191,7 @@ def test_one_visit_that_went_wrong_does_not_name_its_node():
     table, said = _table(visits)
     assert table.summary["slow"] == ["n04"]
     assert (table.summary["cells"], {row["cells"] for row in table.rows}) == (2, {2})
-    assert "32 nodes measured 2 cells alike" in said[-1]
+    assert "32 nodes measured the same 2 cells" in said[-1]
 
 
 def test_the_command_prints_the_verdict(tmp_path, capsys):

@@ -141,6 +141,19 @@ def test_choose(capsys, mine):
     assert "step, at least" in capsys.readouterr().out
 
 
+def test_choose_names_the_next_command_where_no_device_holds_the_step(capsys, mine):
+    words = ("choose", "llama_7b", "--device", mine, "--method", "analytic", "--lora", "r=8")
+    found = answer(capsys, *words)
+    assert [row["status"] for row in found["rows"]] == ["oom"]
+    command = found["notes"][-1].partition("for changed steps that fit: ")[2]
+    program, *words_of_fit = shlex.split(command)
+    assert program == "steptime"
+    assert words_of_fit[:4] == ["fit", "llama_7b", "--device", "mine"]
+    assert words_of_fit[words_of_fit.index("--lora") + 1] == "r=8"
+    assert run(["choose", "bert_base", "--device", mine, "--method", "analytic"]) == 0
+    assert "1 device too small for the step: mine" in capsys.readouterr().err
+
+
 def test_choose_shows_cost_and_best_batch_in_80_columns():
     """The first columns are the device, its cost and its best batch; devices are typed rows."""
     compared = steptime.choose(

@@ -63,7 +63,7 @@ def test_a_step_lies_between_what_all_take_that_could_be_meant():
     assert by_name["any_stack_low_s"] == by_name["low_s"]
     assumed = told["headline"][1]
     near = next(one for one in told["other_stacks"] if one["stack"] == "fsdp-compile-2025")
-    assert "assumed fsdp-2025, with --stack fsdp-compile-2025" in assumed
+    assert "assumed: fsdp-2025 (with --stack fsdp-compile-2025:" in assumed
     assert f"{1e3 * near['step_s']:.1f} ms" in assumed
 
 

@@ -171,7 +171,7 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
         > 0.025
         > phases.price_decode(8, 1100).seconds
     )
-    assert "with a replica less TPOT is late" in "; ".join(ways["told"].headline)
+    assert "one replica fewer would miss the TPOT target" in "; ".join(ways["told"].headline)
 
 
 @pytest.mark.rare

@@ -94,7 +94,7 @@ def make_error_table(data: Data) -> Table:
             Column("geometric_mean_ratio", "measured / predicted"),
             Column("within_factor_2_share", "within a factor of 2"),
             Column("farthest", is_spare=True),
-            Column("farthest_ratio", "its ratio", is_spare=True),
+            Column("farthest_ratio", "farthest ratio", is_spare=True),
         ),
         [group.to_dict() for group in groups],
         structs=groups,

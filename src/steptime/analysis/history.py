@@ -96,7 +96,7 @@ def history_table(data: Data, margin: str) -> Table:
         Column("folder"),
         Column("taken_at", "date", is_spare=True),
         Column("step_s", "step"),
-        Column("first_ratio", "of the first"),
+        Column("first_ratio", "ratio to first"),
         Column("changed_fraction", "changed"),
     )
     return Table(
@@ -364,7 +364,7 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
             f"10 %; rounds = 5, or {MIN_VALUES} folders"
         )
     slowdown = format_percent(smallest)
-    line = f"found with 90 % power: a step that is {slowdown} slower in the newest folders"
+    line = f"a slowdown of {slowdown} in the newest folders would be found 90 times in 100"
     if count < MIN_VALUES:
         line += f"; {MIN_VALUES} folders would show how much folders differ"
     return line

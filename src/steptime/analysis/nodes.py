@@ -333,7 +333,7 @@ def _list_columns(kinds: Sequence[str]) -> Sequence[Column]:
         Column("low_fraction", "from"),
         Column("high_fraction", "to"),
         Column("verdict"),
-        *([Column("slow_in", "in")] if kinds else []),
+        *([Column("slow_in", "slow in")] if kinds else []),
         *(Column(f"{kind}_fraction", kind, is_spare=True) for kind in kinds),
         Column("cause", is_spare=True),
     )
@@ -354,8 +354,8 @@ def describe_nodes(table: Table) -> list[str]:
     noise = format_percent(summary["noise_fraction"])
     margin = format_percent(summary["margin_fraction"])
     lines.append(
-        f"{nodes} measured {format_count(summary['cells'], 'cell')} alike; noise moves a node by "
-        f"{noise} (one sigma), and less than {margin} is not named"
+        f"{nodes} measured the same {format_count(summary['cells'], 'cell')}; noise moves a node "
+        f"by {noise} (one sigma), and less than {margin} is not named"
     )
     failures = [f"{host} ({rows[host]['cause']})" for host in summary["not_measured"]]
     if failures:

@@ -58,7 +58,7 @@ CASE_COLUMNS = (
     Column("device"),
     Column("measured_s", "measured"),
     Column("predicted_s", "predicted"),
-    Column("ratio", "p / m", form=".2f"),
+    Column("ratio", "predicted/measured", form=".2f"),
     Column("ops", "slowest ops"),
 )
 SHARE_COLUMNS = ("mape", "median", "p90", "max", "balanced", "coverage", "width")

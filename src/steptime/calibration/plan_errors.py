@@ -36,7 +36,7 @@ CASE_COLUMNS = (
     Column("device_count"),
     Column("stack"),
     Column("quantity"),
-    Column("ratio", "p / m", form=".2f"),
+    Column("ratio", "predicted/measured", form=".2f"),
 )
 CALIBRATED_COLUMNS = (
     *SET_COLUMNS,

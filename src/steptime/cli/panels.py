@@ -19,6 +19,7 @@ PANELS = (
     "Fine-tuning",
     "Load",
     "Search",
+    "Cost",
     "Output",
 )
 """The headings in the order of a help; `Options` heads what no other heading does."""
@@ -34,6 +35,7 @@ PARAMETERS_BY_PANEL = {
         "batch_axis",
         "dtype",
         "epochs",
+        "global_batch",
         "length",
         "optimizer",
         "packed",
@@ -96,7 +98,15 @@ PARAMETERS_BY_PANEL = {
         "virtual",
         "zero",
     ),
-    "Memory": ("host_link", "kv", "offload", "recompute", "recompute_layers", "update_early"),
+    "Memory": (
+        "host_link",
+        "kv",
+        "memory",
+        "offload",
+        "recompute",
+        "recompute_layers",
+        "update_early",
+    ),
     "Fine-tuning": ("adapter", "lora", "modules_to_save", "train", "weights"),
     "Load": (
         "concurrency",
@@ -119,8 +129,10 @@ PARAMETERS_BY_PANEL = {
         "ttft",
         "watts",
     ),
+    "Cost": ("billing", "kwh_co2", "kwh_price", "max_price", "price", "prices"),
     "Output": (
         "by_op",
+        "details",
         "form",
         "json",
         "out",

@@ -14,7 +14,7 @@ from steptime.prediction.schedule import Timeline
 from steptime.prediction.steps.step_model import StepModel
 
 EXTRAS = {  # settings that Paleo has no rule for, and their meaning
-    "tf32": "the TF32 peak for float32",
+    "tf32": "products of float32 run at the TF32 peak",
     "fuse": "elementwise ops run in the kernel before them",
 }
 
@@ -22,7 +22,7 @@ EXTRAS = {  # settings that Paleo has no rule for, and their meaning
 class CorrectedStep(NamedTuple):
     """The step after a correction, on top of the corrections before it.
 
-    The first is `paleo`, the step as published; `meaning` says what is right.
+    The first is `paleo`, the step as published; `meaning` is the correct rule.
     """
 
     correction: str

@@ -21,17 +21,17 @@ from steptime.prediction.fabric import Fabric
 from steptime.prediction.kernel import Settings
 from steptime.prediction.method import EFFICIENCIES, Method, Option, choice_option
 
-FAULTS = {  # fault of Paleo: what is right. In the order of `explain`
+FAULTS = {  # fault of Paleo: the correction. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",
-    "cycle": "a kernel may take less than one clock cycle for each of its terms",
+    "cycle": "compute and memory time of a kernel may be shorter than a clock cycle",
     "padding": "a convolution does not read its padding",
-    "backward": "a gradient of a convolution is as much work as the convolution, without holes",
-    "first": "data gradients are made where a weight asks for them, for every kind of layer",
-    "update": "the optimizer of the workload, with its states, on the weights that there are",
-    "dtype": "elements of the size, and arithmetic at the peak, of the workload's dtype",
+    "backward": "a gradient costs as much as its convolution; inserted zeros do not count",
+    "first": "an op has an input gradient only if a weight before it is trained",
+    "update": "the chosen optimizer reads and writes the weights and its own states",
+    "dtype": "size of an element and peak FLOP/s are those of the chosen data type",
     "ops": "every op has FLOP and bytes: bias, activation, norm, concatenation, loss, pooling, ...",
-    "overlap": "a kernel computes while it moves its bytes",
-    "dispatch": "a step takes at least the time the host needs to issue it, where that is known",
+    "overlap": "a kernel computes while it moves its bytes: the longer time counts",
+    "dispatch": "a step takes at least as long as the host needs to launch it, if known",
 }
 EXACT, PALEO = "exact", "paleo"
 

@@ -118,8 +118,8 @@ def make_node_table(nodes: Sequence[AcceptedNode]) -> Table:
         Column("passed_count", "pass"),
         Column("failed_count", "fail"),
         Column("unjudged_count", "not judged"),
-        Column("lowest_share", "lowest"),
-        Column("lowest_name", "of"),
+        Column("lowest_share", "lowest speed"),
+        Column("lowest_name", "in network"),
         Column("verdict", is_answer=True),
     )
     rows = [node.to_dict() for node in nodes]

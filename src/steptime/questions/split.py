@@ -27,7 +27,7 @@ BEST_CUTS = 5  # shown beside the two ends
 ON_SERVER, ON_DEVICE = "the input (all on the server)", "{} (all on the device)"
 COLUMNS = (
     Column("cut", "cut after"),
-    Column("flop", "FLOP so far", is_spare=True),
+    Column("flop", "FLOP on the device", is_spare=True),
     Column("crossing_bytes", "sent"),
     Column("first_s", "device"),
     Column("transfer_s", "link"),

@@ -94,4 +94,4 @@ def test_plan_draws_one_plan_or_a_search(words, tmp_path):
     out = tmp_path / "plan.svg"
     where = "--device h100-sxm5 --inside nvlink-4 --length 512"
     assert run(["plan", SMALL, *where.split(), *words.split(), "-o", str(out)]) == 0
-    assert "What each device holds" in out.read_text()
+    assert "Memory of each device" in out.read_text()

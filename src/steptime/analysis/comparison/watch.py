@@ -224,10 +224,10 @@ def describe_changes(
 
 
 def _describe_power(power: Power, quantity: str) -> str:
-    """Return "found with 90 % power: a step that is 8.1 % slower; 3 steps are not judged"."""
+    """Describe what would be found: `a slowdown of 8.1 % would be found in 90 of 100 such ...`."""
     smallest = format_percent(power.smallest_slowdown or 0.0)
-    worse = f"{smallest} slower" if quantity.endswith("_s") else f"{smallest} worse"
-    line = f"found with {format_percent(POWER)} power: a step that is {worse}"
+    change = "slowdown" if quantity.endswith("_s") else "worsening"
+    line = f"a {change} of {smallest} would be found in {100 * POWER:.0f} of 100 such comparisons"
     if power.unjudged_count:
         line += f"; {format_count(power.unjudged_count, 'pair')} cannot be judged"
     return line

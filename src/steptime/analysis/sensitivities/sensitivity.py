@@ -131,7 +131,7 @@ def sensitivity_table(
             Column("high", "to", form="+.3f"),
             Column("importance", form=".3f"),
             Column("effect_ratio", "effect", form=".3f"),
-            Column("effect_of", "of"),
+            Column("effect_of", "effect of"),
             Column("effect_pairs", "pairs", is_spare=True),
             *([Column("win_log_odds", "log-odds to win", form="+.3f")] if against else []),
             *([Column("note")] if has_notes else []),

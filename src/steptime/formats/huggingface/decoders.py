@@ -15,7 +15,7 @@ GPT2_HEADS = (
     "ForQuestionAnswering",
     "ForCausalLM",
 )
-ROTARY_REMARK = "all blocks are counted as turned by place, as those without a window are not"
+ROTARY_REMARK = "rotary positions are counted in all blocks; those without a window have none"
 
 
 def width_of_heads(config: Config) -> int:

@@ -136,7 +136,7 @@ def smollm3(config: Config) -> Settings:
     config.check_ignored_type("no_rope_layer_interval", 4)
     config.check_ignored_type("no_rope_layers", [])
     config.require("use_sliding_window", only=False)
-    config.remark("all blocks are counted as turned by place, as not all of them are")
+    config.remark("rotary positions are counted in all blocks, though some blocks have none")
     return llama(config)
 
 

@@ -92,7 +92,7 @@ def longcat_flash(config: Config) -> Settings:
     zero_experts = config.get("zero_expert_num", 256)
     settings = deepseek_v3(config)
     if zero_experts:
-        config.remark("of a token's experts as many are identities as there are among all")
+        config.remark("identity experts are assumed to be chosen as often as computing experts")
     computing_experts = settings["experts"]
     all_experts = computing_experts + zero_experts
     return settings | {

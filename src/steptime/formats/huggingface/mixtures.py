@@ -371,7 +371,7 @@ def llama4_text(config: Config) -> Settings:
         head_dim=128,
     )
     config.require("no_rope_layer_interval", only=4)
-    config.remark("blocks that see all places are counted as turned by place, as they are not")
+    config.remark("rotary positions are counted in all blocks; those without a window have none")
     window = config.get("attention_chunk_size", 8192)
     if window:
         config.remark(

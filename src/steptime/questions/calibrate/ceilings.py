@@ -24,7 +24,7 @@ MAX_BUDGETS = 4  # times the budget after which a worker counts as stuck
 LINK_COLUMNS = (
     Column("bytes"),
     Column("all_reduce_s", "median"),
-    Column("off", "ring formula is off"),
+    Column("off", "error of ring formula"),
 )
 
 

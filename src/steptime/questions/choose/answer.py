@@ -15,8 +15,8 @@ from steptime.questions.training import describe_training
 MAX_TABLE_ROWS = 40  # devices that people see
 MAX_NAMES = 5  # devices or prices that a note names
 REASON_BY_UNFIT_STATUS = {
-    "oom": " that it does not fit",
-    "unsupported": " without a known peak of this type",
+    "oom": " too small for the step",
+    "unsupported": " without a known peak of this data type",
 }
 COLUMNS = (
     Column("device"),
@@ -32,7 +32,7 @@ COLUMNS = (
     Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("best_examples_per_s", "speed at best batch", is_spare=True),
     Column("needed_bytes", "memory", is_spare=True),
-    Column("paid_by", "price of", is_spare=True),
+    Column("paid_by", "offer", is_spare=True),
 )
 CSV_COLUMNS = (
     Column("device"),

@@ -31,6 +31,7 @@ from steptime.questions import kinds, options
 from steptime.questions.choose.answer import (
     ChoicesPage,
     ChooseAnswer,
+    ChooseRow,
     describe_prices_and_unfit_devices,
 )
 from steptime.questions.choose.desktop import DesktopChooseAnswer, answer_desktop_choose
@@ -40,6 +41,7 @@ from steptime.questions.choose.device_choices import (
     sort_rows,
 )
 from steptime.questions.choose.weights_page import WeightsPage, is_weights_page, write_weights_page
+from steptime.questions.fit.commands import format_fit_command
 from steptime.questions.fit.desktop import is_desktop_fit
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import training_fields, training_of_tokens
@@ -184,8 +186,21 @@ def choose(
         currency=currency,
         sort=sort,
         rows=best_rows,
-        notes=(*describe_prices_and_unfit_devices(best_rows), *price_notes),
+        notes=(*_list_notes(workload.label, step, best_rows), *price_notes),
     )
+
+
+def _list_notes(model: str, step: StepOptions, rows: Sequence[ChooseRow]) -> list[str]:
+    """Return the notes of a comparison.
+
+    Where the step fits no device, the last one is the command that lists changed steps that fit.
+    """
+    notes = list(describe_prices_and_unfit_devices(rows))
+    if all(row.status == "oom" for row in rows):
+        largest = max(rows, key=lambda row: row.usable_bytes or 0.0)
+        command = format_fit_command(model, largest.device, step, largest.batch)
+        notes.append(f"for changed steps that fit: {command}")
+    return notes
 
 
 def _choose_for_weights(

@@ -172,8 +172,8 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         facts = [
             *assumed_row(self.assumed),
             ("fits", _describe_verdict(self)),
-            ("  most", self.worst_moment),
-            ("  that is", parts),
+            ("  peak", self.worst_moment),
+            ("  made of", parts),
             *savings_rows,
             *command_rows,
             *training_rows(self.training),

@@ -74,12 +74,12 @@ def list_fitting_commands(
     for changed_step, changed_batch in candidates:
         model_of_candidate = changed_step.build_model(name, changed_batch, device)
         if model_of_candidate.needs().fit(device):
-            commands.append(_format_command(name, device.name, changed_step, changed_batch))
+            commands.append(format_fit_command(name, device.name, changed_step, changed_batch))
     if can_recompute:
         commands += _list_sharded_commands(name, base_model, step)
     card = _find_cheapest_card(base_model)
     if card is not None:
-        commands.append(_format_command(name, card.name, step, batch))
+        commands.append(format_fit_command(name, card.name, step, batch))
     return commands
 
 
@@ -211,7 +211,8 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
     return []
 
 
-def _format_command(model: str, device: str, step: StepOptions, batch: int) -> str:
+def format_fit_command(model: str, device: str, step: StepOptions, batch: int) -> str:
+    """Format a command: `steptime fit resnet50 --device t4 --batch 64 --dtype float16`."""
     changed = changed_settings(step, StepOptions())
     changed["option"] = setting_texts(changed.pop("options", None))
     words = options.words_of({"device": device, "batch": batch, **changed, **step.words()})

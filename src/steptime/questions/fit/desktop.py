@@ -301,4 +301,4 @@ def _describe_best_weights(
         ]
     if len(rows) == 1:
         return [f"{best_row.weights} fits, {speed}"]
-    return [f"the most bits that fit are {best_row.weights}, {speed}"]
+    return [f"the largest type that fits is {best_row.weights}: {speed}"]

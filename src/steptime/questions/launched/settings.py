@@ -209,7 +209,7 @@ def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> Ques
     # llama.cpp and Ollama have options of their own; the engines below share theirs.
     if job.tool in DESKTOP_STACKS:
         settings.options.update(make_desktop_options(job.tool, facts, user_options))
-        slots_reason = "so many requests at once are priced; --running-sequences 1 prices one"
+        slots_reason = "all slots are priced as running requests; --running-sequences 1 prices one"
         reason_by_fact = {
             "speculative": "guessed tokens are not priced",
             "max_num_seqs": slots_reason,

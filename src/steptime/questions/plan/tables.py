@@ -34,8 +34,8 @@ PLAN_COLUMNS = (
 COMMUNICATION_COLUMNS = (
     Column("group", "communication"),
     Column("collective", ""),
-    Column("link", "over"),
-    Column("communication_s", "takes"),
+    Column("link"),
+    Column("communication_s", "time"),
     Column("exposed_communication_s", "exposed"),
 )
 SHARE_WORDS = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
@@ -44,7 +44,7 @@ AMOUNT_WORDS = {
     "cost_per_step": "cost",
     "energy_j": "energy",
     "needed_bytes": "memory",
-    "device_count": "device_count",
+    "device_count": "devices",
 }
 """The amounts of which the unbeaten plans need least, in words."""
 MAX_COLLECTIVES = 8  # rows that people see
@@ -191,10 +191,10 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
         Column("device_count", is_spare=is_single_cluster),
         *PLAN_COLUMNS,
         Column("needed_bytes", "memory"),
-        Column("best_in", "least"),
+        Column("best_in", "lowest in"),
     )
     counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
-    title = f"Unbeaten in {', '.join(AMOUNT_WORDS.values())}: {counts}"
+    title = f"Pareto front in {', '.join(AMOUNT_WORDS.values())}: {counts}"
     footnotes = _describe_space(answer)
     has_table_of_counts = len(answer.by_device_count) > 1
     return Table(

@@ -56,14 +56,14 @@ def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
 
 
 def _describe_stack(answer: PlanAnswer) -> tuple[str, ...]:
-    """Describe the assumed stack: `assumed fsdp-2025, with --stack fsdp-compile-2025 1.39 s`."""
+    """Describe the assumed stack: `assumed: fsdp-2025 (--stack fsdp-compile-2025: 1.39 s)`."""
     if answer.device_count == 1 or not answer.other_stacks:
         return ()
     alternative = ""
     for row in answer.other_stacks:
         if row.stack == answer.nearest_stack:
-            alternative += f", with --stack {row.stack} {format_seconds(row.step_s)}"
-    return (f"assumed {answer.stack}{alternative}",)
+            alternative += f" (with --stack {row.stack}: {format_seconds(row.step_s)})"
+    return (f"assumed: {answer.stack}{alternative}",)
 
 
 def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ KIND_COLUMNS = (
     Column("calls"),
     Column("measured_s", "measured"),
     Column("measured_over_predicted", "ratio"),
-    Column("step_s", "here"),
+    Column("step_s", "target"),
 )
 
 
@@ -125,7 +125,10 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
             *assumed_row(self.assumed),
             ("step", format_seconds(self.step_s)),
             *((f"  {name}", format_seconds(getattr(self, f"{name}_s"))) for name in PASSES),
-            ("  no shapes", format_seconds(self.unshaped_s) if self.unshaped_share else None),
+            (
+                "  ops without shapes",
+                format_seconds(self.unshaped_s) if self.unshaped_share else None,
+            ),
             ("  between ops", format_seconds(self.host_s)),
             ("speed", speed),
             (f"measured on {self.from_device}", format_seconds(self.measured_s)),

@@ -47,6 +47,8 @@ USERS = tuple(4**k for k in range(5))  # at once, of the points of a front
 MAX_FRONT_REQUESTS = 1000  # of a point
 MIN_FRONT_REQUESTS = 16
 MAX_FRONT_KINDS = 8  # of a device
+REPLICA_WORDS = {"together": "shared replicas", "apart": "separate replicas"}
+"""Which replicas prefill and decode run on, by the arrangement of a row."""
 _CHARTS = "steptime.reports.charts.serving:front"
 _SAVE = "steptime.reports.files:save"
 
@@ -378,9 +380,11 @@ def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""
     if larger.bounded_by and smaller.device_count < larger.device_count:
-        reason = f" (with a replica less {larger.bounded_by} is late)"
-    text = f"prompts and decoding {smaller.arrangement} take {smaller.device_count}"
-    return [f"{text}, {larger.arrangement} {larger.device_count}{reason}"]
+        reason = f" (one replica fewer would miss the {larger.bounded_by} target)"
+    smaller_replicas = REPLICA_WORDS[smaller.arrangement]
+    larger_replicas = REPLICA_WORDS[larger.arrangement]
+    text = f"on {smaller_replicas}, prefill and decode take {smaller.device_count} devices"
+    return [f"{text}; on {larger_replicas}, {larger.device_count}{reason}"]
 
 
 def _draw_front(answer: SearchAnswer, path: Path) -> None:

@@ -343,13 +343,13 @@ def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]
         offers = "; ".join(f"{device}: {offer}" for device, offer in offer_by_device.items())
         lines.append(f"prices: {offers}")
     hidden_row_count = len(answer.rows) - len(best)
-    hidden_rows = f"; --json has {hidden_row_count} more" if hidden_row_count > 0 else ""
+    hidden_rows = f"; --json has {hidden_row_count} more rows" if hidden_row_count > 0 else ""
     lines.append(
         f"the best of {answer.candidate_count:,} services of at most "
-        f"{answer.max_device_count} devices, found in {answer.run_count:,} runs{hidden_rows}"
+        f"{answer.max_device_count} devices, by {answer.run_count:,} simulations{hidden_rows}"
     )
     if answer.best is not None:
-        lines += ["the first by itself:", answer.best.command]
+        lines += ["command of the first row:", answer.best.command]
     return lines
 
 

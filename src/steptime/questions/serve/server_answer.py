@@ -226,7 +226,7 @@ def _describe_server(answer: ServerAnswer) -> str:
     for other in answer.other_stacks:
         if other.stack == answer.nearest_stack:
             token = format_seconds(other.tpot_s)
-            lines.append(f"assumed {answer.stack}, with --stack {other.stack} {token} a token")
+            lines.append(f"assumed: {answer.stack} (with --stack {other.stack}: {token} a token)")
     return "\n".join(lines)
 
 
@@ -257,19 +257,19 @@ def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
     for name, text, total_s, times in phases:
         yield name, text
         parts = (
-            ("products", times.products_s),
+            ("matrix products", times.products_s),
             ("attention", times.attention_s),
-            ("norms and the like", times.other_s),
+            ("norms and elementwise ops", times.other_s),
             ("communication", times.communication_s),
             ("CPU-bound (kernel launches)", times.host_s),
-            ("the server", times.prompt_s),
+            ("server software", times.prompt_s),
         )
         for part, part_s in parts:
             if part_s:
                 yield f"  {part}", format_seconds(part_s)
         waiting_s = total_s - times.total_s
         if answer.load and waiting_s > 0:
-            yield "  others, and the queue", format_seconds(waiting_s)
+            yield "  other requests and queue", format_seconds(waiting_s)
 
 
 def _describe_throughput(answer: ServerAnswer) -> str:

@@ -109,7 +109,7 @@ class StatusAnswer(Answer, frozen=True, kw_only=True):
         job_columns = (
             Column("job"),
             Column("state"),
-            Column("text", "why or where"),
+            Column("text", "reason or node"),
             Column("cells_left", "cells left"),
         )
         job_rows = [job.to_dict() for job in self.jobs]

@@ -13,8 +13,8 @@ MAX_OP_ROWS = 12  # that people see
 MAX_ROWS = 40
 SPEED_COLUMNS = (
     Column("speedup", "speed-up"),
-    Column("grown_speedup", "with the batch that fits"),
-    Column("newly_fitting_count", "newly fit"),
+    Column("grown_speedup", "speed-up at larger batch"),
+    Column("newly_fitting_count", "newly fitting"),
 )
 CLASS_COLUMNS = (
     Column("bound", "bottleneck"),
@@ -23,8 +23,8 @@ CLASS_COLUMNS = (
     Column("op_count", "ops"),
     Column("time_share", "time"),
     Column("speedup", "speed-up"),
-    Column("min_speedup", "least", is_spare=True),
-    Column("max_speedup", "most", is_spare=True),
+    Column("min_speedup", "min speed-up", is_spare=True),
+    Column("max_speedup", "max speed-up", is_spare=True),
 )
 OP_COLUMNS = (
     Column("kind", "op"),
@@ -46,9 +46,9 @@ def _network_columns(batch_suffix: str) -> tuple[Column, ...]:
         Column("changed_step_s", "step changed"),
         Column("speedup", "speed-up"),
         Column("grown_batch", "larger batch", is_spare=True),
-        Column("grown_speedup", "speed-up with it", is_spare=True),
+        Column("grown_speedup", "speed-up at larger batch", is_spare=True),
         Column(f"largest_batch{batch_suffix}", "largest batch", is_spare=True),
-        Column(f"changed_largest_batch{batch_suffix}", "largest changed", is_spare=True),
+        Column(f"changed_largest_batch{batch_suffix}", "largest batch changed", is_spare=True),
         Column("status", is_spare=True),
     )
 

@@ -15,11 +15,11 @@ LINES_OF_TABLES = (OPS_LINE, IMPROVEMENTS_LINE)  # of the headline; the tables h
 OP_COLUMNS = (
     Column("op"),
     Column("kind", is_spare=True),
-    Column("equal_count", "alike"),
-    Column("step_s", "each"),
+    Column("op_count", "count"),
+    Column("step_s", "time each"),
     Column("total_share", "device time"),
     Column("bound", "bottleneck"),
-    Column("ceiling_share", "of its ceiling", is_spare=True),
+    Column("ceiling_share", "share of ceiling", is_spare=True),
 )
 CAUSE_COLUMNS = (
     Column("cause"),
@@ -199,10 +199,13 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
             ("bound by", self.bound),
             *((f"  {name}", format_percent(share)) for name, share in shares if share),
         ]
-        ops = [op.to_dict() | {"total_share": op.total_share} for op in self.ops]
+        ops = [
+            op.to_dict() | {"op_count": 1 + op.equal_count, "total_share": op.total_share}
+            for op in self.ops
+        ]
         tables = [
             make_facts_table(title, self.origin, rows),
-            Table(OP_COLUMNS, ops, "most expensive ops, with those alike"),
+            Table(OP_COLUMNS, ops, "most expensive ops; equal ops share a row"),
         ]
         if self.causes:
             causes = [_cause_row(cause) for cause in self.causes[:MAX_LISTED]]

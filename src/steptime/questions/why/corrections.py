@@ -23,7 +23,7 @@ COLUMNS = (
     Column("correction"),
     Column("step_s", "step"),
     Column("change"),
-    Column("meaning", "what is right"),
+    Column("meaning", "correct rule"),
 )
 
 
@@ -32,7 +32,7 @@ class Correction(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         correction: its name; paleo is the step as published.
-        meaning: what is right.
+        meaning: the correct rule.
         step_s: seconds of the step.
         low_s: the step itself, which is a lower bound; null where the method has no bound.
         high_s: null: a lower bound has no upper end.
@@ -154,7 +154,7 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
             "correction": "calibrated",
             "step_s": self.calibrated_s,
             "change": _format_change(self.calibrated_s - self.analytic_s),
-            "meaning": f"what kernels, power and host reach{tf32}: {interval}",
+            "meaning": f"real kernels, power and host{tf32}; 80 % interval {interval}",
         }
         title = f"{self.title}: from paleo to analytic, and to calibrated"
         footnotes = assumed_line([(self.device, assumed_text(self.assumed))])

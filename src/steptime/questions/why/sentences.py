@@ -102,7 +102,7 @@ def describe_ops(ops: Sequence[ExpensiveOp]) -> str:
     """Describe ops: `The most expensive ops of the device's time: conv1 (conv2d) 2 ms, ...`."""
     texts = []
     for op in ops:
-        count = f", {op.equal_count} more alike" if op.equal_count else ""
+        count = f", {1 + op.equal_count} equal ops" if op.equal_count else ""
         duration = (
             f"{format_seconds(op.step_s)} each" if op.equal_count else format_seconds(op.step_s)
         )

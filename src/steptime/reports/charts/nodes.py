@@ -16,7 +16,7 @@ TOOLTIP = (
     Column("cells"),
     Column("slower_fraction", "slower"),
     Column("verdict"),
-    Column("slow_in", "in"),
+    Column("slow_in", "slow in"),
 )
 
 
@@ -43,7 +43,7 @@ def chart(table: Table) -> style.Spec:
     ]
     _join_names(points)
     axis = {
-        "title": "nodes, those that are slow first",
+        "title": "nodes, slow ones first",
         "tickMinStep": 1,
         "tickCount": 8,
         "grid": False,

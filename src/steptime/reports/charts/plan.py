@@ -126,7 +126,7 @@ def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
 
 def pipeline(
     rows: Sequence[style.Row],
-    title: str = "What the pipeline does",
+    title: str = "Schedule of the pipeline",
     caption: Sequence[str] = (),
     room: str = str(WIDTH),
 ) -> style.Spec:
@@ -204,7 +204,7 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
         style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
         style.layer("text", words, "room", align="left", baseline="middle", dx=4),
     ]
-    return style.finish("What each device holds", (), rows, layer=layers, width=WIDTH, height=220)
+    return style.finish("Memory of each device", (), rows, layer=layers, width=WIDTH, height=220)
 
 
 def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style.Spec:
@@ -236,7 +236,7 @@ def _pipeline_caption(rows: Sequence[style.Row], bubble_share: float) -> list[st
     if bubble_share:
         caption.append(f"Grey: {BUBBLE}, {format_percent(bubble_share)} of the devices' time.")
     caption.append(
-        "A number is that of a microbatch."
+        "Numbers are those of microbatches."
         if any(row["word"] for row in rows)
         else "Bars that are too thin are drawn as shares of a bar's height."
     )

@@ -103,7 +103,7 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
 
 def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
-    ratios, title = [row["ratio"] for row in curves], "ratio to the least"
+    ratios, title = [row["ratio"] for row in curves], "ratio to smallest level"
     y = style.encode_number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
