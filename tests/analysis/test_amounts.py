@@ -61,7 +61,7 @@ def test_levels_errors_and_groups_follow_from_their_pairs(seed):
 
     errors = analysis("errors").answer(Data.from_records(records)).rows
     assert sum(row["pairs"] for row in errors) == len(ratios)
-    numbers = analysis("results").answer(Data.from_records(records)).chart_rows[0]["prediction"]
+    numbers = analysis("results").answer(Data.from_records(records)).summary["prediction"]
     for name in ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2"):
         assert numbers[name] == pytest.approx(off[name])
     assert [row["ratio"] for row in numbers["worst"]] == pytest.approx(farthest[:3])

@@ -31,7 +31,7 @@ import os, random
 import pytest
 
 from steptime.analysis.measurement import measurement
-from steptime.core.progress import tell
+from steptime.core.progress import report_progress
 from steptime.integrations import pytest_bench
 from steptime.questions.run import question
 from steptime.questions.run.measured_step import describe_measurement
@@ -47,7 +47,7 @@ CALLS = []
 def run(model, batch=None, *, runs, out, **options):
     CALLS.append(str(out))
     for number in range(runs):
-        tell("runs", number + 1, runs)
+        report_progress("runs", number + 1, runs)
     random.seed(SEED + 1000 * (CALLS.count(str(out)) - 1))
     step_s, noise, platform = STEPS[batch]
     medians = [step_s * random.lognormvariate(0, noise) for _ in range(runs)]
