@@ -145,6 +145,7 @@ class Code:
             version = f"{self.source} {metadata.version(self.source)}"
             return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
+            # lists of refused rows show the cause alone, as they name the model themselves
             fault = f"{self.source} is not installed"
             raise InputError(f"{self.source}:{self.name}: {fault}") from InputError(fault)
 

@@ -124,7 +124,7 @@ class CaffeGraph:
         """
         parameter = _read_parameter(layer.message, number)
         path = f"{layer.name}/{suffix}"
-        # the first sign keeps names that layers share apart from paths
+        # a shared name gets "=" in front and a path "/", so that no name is taken for a path
         key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
         if key not in self.shared_tensors:
             add = self.b.weight if parameter.is_trained else self.b.buffer

@@ -135,11 +135,12 @@ def _raise_bits(
     file_row: Mapping[str, Any], role: str, type_name: str, placement: TensorPlacement
 ) -> str:
     """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
-    # llama-quantize raises these after all rules, but not for its types of one and two bits: by
-    # their output these are known here
+    # llama-quantize raises these after all rules, but not in its files of one and two bits, which
+    # have rules of their own: such a file is recognised by the type of its output
     first_output_rule = file_row.get("output", [{}])[0]
     has_low_output = first_output_rule.get("type") == "Q5_K"
-    if has_low_output and file_row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
+    has_three_bits = file_row["base"] == "IQ3_XXS"  # its output is Q5_K, too
+    if has_low_output and not has_three_bits:
         return type_name
     is_grouped_70b = placement.layer_count == LAYERS_OF_70B and placement.queries_per_key > 1
     if role in ("attn_k", "attn_v") and placement.expert_count == EIGHT_EXPERTS:

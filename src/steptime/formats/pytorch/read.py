@@ -82,7 +82,9 @@ class ProgramFile:
         self.file_label = shorten(source.name)[1:-1]  # without quotes
         try:
             facts = read_export_facts(source)
+            # a loop over the batch was unrolled at export: another batch would have other nodes
             self.depends_on_batch = bool(facts.get("unrolled"))
+            # why the export could not leave the batch open; "" if it could
             self.fixed_batch_reason = str(facts.get("static", ""))
             self.program = read_program(read_document(source), read_ties(source), facts)
             self.batch_symbol, self.file_batch = _find_batch(self.program)

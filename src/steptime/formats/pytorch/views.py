@@ -71,6 +71,7 @@ def _lower_squeeze(call: Call) -> Result:
         file_shape = call.walk.file_shape(file_name)
     remaining_sizes: list[int] = []
     for axis, size in enumerate(shape):
+        # torch exports no open size as 1: such an axis stays, even where it has size 1 now
         is_open = not isinstance(stated_sizes[axis], int)
         has_size_1 = file_shape[axis] == 1 and not is_open
         is_squeezed = axis in squeezed_axes and has_size_1
