@@ -210,7 +210,7 @@ def pointwise(
         return COMPOSED[function](append_function, *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
-    function, operands = simplify_clamp(b, function, operands, low, high)
+    function, operands = simplify_clamp(b, function, operands, low, high)  # to a max or min
     if function in FUNCTIONS_WITH_KIND:
         kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
         return append_op(b, kind, tensors[0], name=name, **kind_attrs)

@@ -217,9 +217,10 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
     shape = graph.shape(inputs[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
     width = shape[1:2]
+    # Caffe's layer only normalises: a Scale layer behind it holds the weights of the norm
     scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
     if scale is None:
-        # without a Scale behind it nothing of the norm is trained
+        # without one, nothing of the norm is trained
         weight = graph.b.buffer(f"{layer.name}/w", width)
         bias = graph.b.buffer(f"{layer.name}/b", width)
     else:

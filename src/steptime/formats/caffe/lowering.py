@@ -99,7 +99,7 @@ class CaffeGraph:
         They have the name of the loss's second bottom if that is free, else `<layer>/labels`.
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
-        # two losses of one blob and shape share their labels
+        # losses that read the same labels, in the same shape, share one input
         key = f"{number}:{shape}"
         if key not in self.shared_tensors:
             source = self.source_by_blob.get(number)

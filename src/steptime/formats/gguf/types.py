@@ -121,6 +121,7 @@ def _find_type_by_rules(file_row: Mapping[str, Any], role: str, placement: Tenso
     base_type: str = file_row["base"]
     # only quantised types, which have blocks, state a type to fall back to
     is_unquantised = not tensor_types()[base_type].fallback
+    # a rule for a role holds for the tensors of experts with this role, too
     role_without_experts = role.removesuffix("_exps").removesuffix("_shexp")
     rules = file_row.get(role, file_row.get(role_without_experts, ()))
     for rule in rules:

@@ -158,18 +158,18 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         InputError: for an output that no node makes, a file without an output that depends on an
             input, and a main output (that most ops lead to) that lost its batch.
     """
-    file_name_by_tensor: dict[str, str] = {}
-    for file_name in model.graph.outputs:
-        if file_name not in walk.value_by_name:
-            raise InputError(f"{model.file_label}: no node makes output {shorten(file_name)}")
-        value = walk.value_by_name[file_name]
+    output_name_by_tensor: dict[str, str] = {}
+    for output_name in model.graph.outputs:
+        if output_name not in walk.value_by_name:
+            raise InputError(f"{model.file_label}: no node makes output {shorten(output_name)}")
+        value = walk.value_by_name[output_name]
         if isinstance(value, str):  # a tensor, which depends on an input
-            file_name_by_tensor.setdefault(value, file_name)
-    outputs = list(file_name_by_tensor)
+            output_name_by_tensor.setdefault(value, output_name)
+    outputs = list(output_name_by_tensor)
     if not outputs:
         raise InputError(f"{model.file_label}: no output depends on an input")
     main_output = find_main_output(walk.b, outputs)
-    main_name = file_name_by_tensor[main_output]
+    main_name = output_name_by_tensor[main_output]
     file_shape = walk.file_shape(main_name)
     if file_shape is not None:
         shape = walk.b.shape(main_output)

@@ -269,7 +269,7 @@ class OnnxWalk(NodeValues):
         for name in node.outputs:
             value = self.value_by_name.get(name)
             if name and isinstance(value, str):
-                self._tensor_readers.add_file_name(value, name)
+                self._tensor_readers.add_name_in_file(value, name)
 
     def lower(
         self, function: Callable[..., T], *values: Any, suffix: str = "", **keywords: Any

@@ -325,8 +325,8 @@ class Walk(BatchWalk):
                 if is_priced(node.op):
                     return append_opaque(call, inputs)
         outputs = append_opaque(call, inputs)
-        file_name = node.target.removeprefix("torch.ops.")
-        self.unpriced.add(outputs[0], file_name, may_hold_products(node.target, node.op))
+        operator = node.target.removeprefix("torch.ops.")
+        self.unpriced.add(outputs[0], operator, may_hold_products(node.target, node.op))
         return outputs
 
     def _makes_complex_real(self, node: FxNode, inputs: Sequence[Value]) -> bool:
@@ -360,7 +360,7 @@ class Walk(BatchWalk):
         for name in node.outputs:
             value = self.value_by_name.get(name)
             if isinstance(value, str):
-                self._tensor_readers.add_file_name(value, name)
+                self._tensor_readers.add_name_in_file(value, name)
                 if is_derived:
                     self._float_derived.add(value)
 
