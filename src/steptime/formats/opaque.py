@@ -88,6 +88,7 @@ class UnpricedOps:
         Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
         """
         moved_bytes_by_name = {op.name: _moved_bytes(b, op) for op in b.ops}
+        # ops that lead nowhere were removed from the graph, and do not count
         unknown_ops = [name for name in self.operator_by_op if name in moved_bytes_by_name]
         if not unknown_ops:
             return []
