@@ -151,7 +151,7 @@ def is_learnt(b: Builder, x: str) -> bool:
         if is_computed and tensor not in visited:
             visited.add(tensor)
             open_tensors += b.made_by[tensor].inputs
-    return bool(open_tensors)  # the search was cut short
+    return bool(open_tensors)  # a search that was cut short takes it as learnt
 
 
 def find_learnt_bias(b: Builder, x: str, heads: int) -> str:

@@ -123,10 +123,10 @@ class BatchWalk(ABC):
         stored_names = [name for name in rank_by_name if name not in inputs_by_output]
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
-            leads_to_place = name in rank_by_name
+            leads_to_fault = name in rank_by_name
             is_constant = name not in input_dependent
             is_undecided = name not in self.batches.batch_axes
-            if leads_to_place and is_constant and is_undecided:
+            if leads_to_fault and is_constant and is_undecided:
                 node_inputs = inputs_by_output.get(name, ())
                 ranked_choices += self._rank_choices(name, rank_by_name[name], node_inputs)
         ranked_choices.sort(key=lambda ranked: ranked.rank)
@@ -192,7 +192,7 @@ class BatchWalk(ABC):
         if grows_by_its_inputs:
             return []
         ranked_choices: list[RankedChoice] = []
-        if has_grown:
+        if has_grown:  # without a batch axis it keeps the shape of the file
             ranked_choices.append(RankedChoice(KEEP_RANK, BatchChoice(name, axis=None)))
         for axis, file_size in enumerate(file_shape):
             may_be_batch = file_size == self.batches.file_batch
@@ -260,7 +260,7 @@ def _search_batch_axes(
         try:
             walk_file(Batches(file_batch, trial_batch, batch_axes=axes))
         except FixedBatchError as error:
-            # a choice has been made for this place already
+            # a choice was made for this place already and did not mend it
             if error.location in decided_locations:
                 return error
             for choice in error.choices:

@@ -85,7 +85,7 @@ class Batches:
             return tuple(file_expanded)
         new_axis_count = len(file_expanded) - len(shape)
         aligned_shape = (*(1,) * new_axis_count, *shape)  # as many axes as the expanded value
-        # an axis of 1 is expanded to the size in the file; others keep theirs
+        # an axis of 1 gets the size that the file expands it to; all other axes keep their size
         expanded = [
             file_size if size == 1 else size
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)

@@ -145,6 +145,7 @@ class Code:
             version = f"{self.source} {metadata.version(self.source)}"
             return " ".join(filter(None, [version, self.content_key]))
         except metadata.PackageNotFoundError:
+            # lists of refused rows show the cause alone, as they name the model themselves
             fault = f"{self.source} is not installed"
             raise InputError(f"{self.source}:{self.name}: {fault}") from InputError(fault)
 
@@ -268,11 +269,11 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         if not earlier_path.exists():
             continue
         facts = read_export_facts(open_source(str(earlier_path)))
-        # a stated path must hold the file itself
+        # without a stated path any file of the same code serves, else the one at that path alone
         may_serve = path in (None, earlier_path)
         if may_serve and _is_export_of(facts, code, fingerprint):
             return ExportedCode(earlier_path, str(facts.get("static", "")))
-        earlier_facts = earlier_facts or facts
+        earlier_facts = earlier_facts or facts  # of the first file that exists
     if path is None:
         export_path.parent.mkdir(parents=True, exist_ok=True)
     is_library = code.source in LIBRARIES

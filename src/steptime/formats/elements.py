@@ -210,7 +210,7 @@ def pointwise(
         return COMPOSED[function](append_function, *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
-    function, operands = simplify_clamp(b, function, operands, low, high)
+    function, operands = simplify_clamp(b, function, operands, low, high)  # to a max or min
     if function in FUNCTIONS_WITH_KIND:
         kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
         return append_op(b, kind, tensors[0], name=name, **kind_attrs)
@@ -291,7 +291,7 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     """Append the bias after a matrix product or convolution `x`, where `y` is one; else None."""
     shape = b.shape(x)
     short_shape = b.shape(y)
-    # a vector is added to the tokens of a linear layer before a view of them as a matrix
+    # where `x` views the tokens of a linear layer as a matrix, the vector is added to the tokens
     tokens = find_unflattened(b, x)
     views_linear = tokens != x and find_producer(b, tokens, "linear")
     if views_linear and short_shape == shape[-1:]:

@@ -108,7 +108,7 @@ def _count_symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
     """
     cubes = _sum_cubes(specs[0])
     if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
-        # eigenvalues alone never
+        # eigenvalues alone: 4 / 3 n^3, and one product for the gradient
         return OpWork(round(4 / 3 * cubes), 2 * cubes)
     return OpWork(9 * cubes, 6 * cubes)
 
@@ -178,6 +178,7 @@ def _count_lstsq_work(specs: Specs, outputs: Specs) -> OpWork:
     count, m, n = _measure_matrices(matrix)
     columns = outputs[0].size // max(1, count * matrix.shape[-1])
     factorisation_flop = 2 * m * n**2 - 2 / 3 * n**3
+    # for each column the reflections, 4 m n - 2 n^2, then a triangular solve, n^2
     solve_flop = columns * (4 * m * n - 2 * n**2 + n**2)
     pseudoinverse = _count_pseudoinverse_work(specs, outputs)
     inverse_flop = pseudoinverse.flop + (pseudoinverse.gradient_flop or 0)

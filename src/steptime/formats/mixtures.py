@@ -61,6 +61,8 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     if not (tokens_fit and logits_fit and biases_fit and weights_fit):
         return None
     activation = mixture.activation
+    # the op names a gated activation as a whole: "silu" of one half of `up` times the other is
+    # "swiglu"
     if is_gated:
         activation = _GATED_ACTIVATION_BY_INNER.get(activation, activation)
     logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)

@@ -69,16 +69,16 @@ class UnpricedOps:
     """The ops of a graph whose work is unknown.
 
     Attributes:
-        file_name_by_op: the name of each op in the graph -> what the file calls it.
+        operator_by_op: the name of each op in the graph -> the operator of the file that it is.
         possible_products: the names of those that may hold products.
     """
 
-    file_name_by_op: dict[str, str] = field(default_factory=dict)
+    operator_by_op: dict[str, str] = field(default_factory=dict)
     possible_products: list[str] = field(default_factory=list)
 
-    def add(self, name: str, file_name: str, may_hold_products: bool) -> None:
+    def add(self, name: str, operator: str, may_hold_products: bool) -> None:
         """Note an op of unknown work."""
-        self.file_name_by_op[name] = file_name
+        self.operator_by_op[name] = operator
         if may_hold_products:
             self.possible_products.append(name)
 
@@ -88,12 +88,13 @@ class UnpricedOps:
         Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
         """
         moved_bytes_by_name = {op.name: _moved_bytes(b, op) for op in b.ops}
-        unknown_ops = [name for name in self.file_name_by_op if name in moved_bytes_by_name]
+        # ops that lead nowhere were removed from the graph, and do not count
+        unknown_ops = [name for name in self.operator_by_op if name in moved_bytes_by_name]
         if not unknown_ops:
             return []
         unknown_bytes = sum(moved_bytes_by_name[name] for name in unknown_ops)
         share = unknown_bytes / max(1, sum(moved_bytes_by_name.values()))
-        kind_list = first_of(dict.fromkeys(self.file_name_by_op[name] for name in unknown_ops), 3)
+        kind_list = first_of(dict.fromkeys(self.operator_by_op[name] for name in unknown_ops), 3)
         ops = format_count(len(unknown_ops), "op")
         notes = [f"{ops} of unknown work ({kind_list}): priced by bytes, {share:.0%} of the step's"]
         may_hold_products = any(name in moved_bytes_by_name for name in self.possible_products)
@@ -104,12 +105,10 @@ class UnpricedOps:
     def refuse(self, b: Builder, file_label: str) -> None:
         """Raise `InputError` if a finished graph has an op of unknown work: `--strict` asks it."""
         op_names = {op.name for op in b.ops}
-        file_names = [
-            file_name for name, file_name in self.file_name_by_op.items() if name in op_names
-        ]
-        if file_names:
-            ops = f"{format_count(len(file_names), 'op')} of unknown work"
-            kind_list = first_of(dict.fromkeys(file_names), 3)
+        operators = [operator for name, operator in self.operator_by_op.items() if name in op_names]
+        if operators:
+            ops = f"{format_count(len(operators), 'op')} of unknown work"
+            kind_list = first_of(dict.fromkeys(operators), 3)
             raise InputError(
                 f"{file_label}: {ops} ({kind_list}); without --strict they count by bytes"
             )

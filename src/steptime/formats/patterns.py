@@ -101,6 +101,7 @@ def _match_pattern(
     """
     x = skip_casts(b, x) if isinstance(x, str) else x
     if isinstance(pattern, str):  # a letter, which is the same tensor wherever it occurs
+        # a letter that is not bound yet fits any tensor
         if isinstance(x, str) and bindings.get(pattern, x) == x:
             yield {**bindings, pattern: x}
     elif isinstance(pattern, float):

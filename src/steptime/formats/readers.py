@@ -38,11 +38,11 @@ class TensorReaders:
         self._output_names = frozenset(outputs)
         self._nodes_by_input = _find_live_readers(nodes, outputs)
         # a tensor of the graph -> its names in the file
-        self._file_names_by_tensor: dict[str, list[str]] = {}
+        self._names_in_file_by_tensor: dict[str, list[str]] = {}
 
-    def add_file_name(self, tensor: str, name: str) -> None:
+    def add_name_in_file(self, tensor: str, name: str) -> None:
         """Note that a name of the file stands for a tensor of the graph."""
-        self._file_names_by_tensor.setdefault(tensor, []).append(name)
+        self._names_in_file_by_tensor.setdefault(tensor, []).append(name)
 
     def is_read_outside(
         self,
@@ -63,7 +63,7 @@ class TensorReaders:
         """
         replaced_tensors = {*pieces, last_piece}
         piece_names = [
-            name for piece in pieces for name in self._file_names_by_tensor.get(piece, ())
+            name for piece in pieces for name in self._names_in_file_by_tensor.get(piece, ())
         ]
         outer_names: list[str] = []  # names that pieces lead to, and that are no pieces
         for name in piece_names:

@@ -27,26 +27,32 @@ class _CaffeWindow(NamedTuple):
         return height, height, width, width
 
 
-def _read_pair(settings: Any, both: str, height: str, width: str, default: int) -> Pair:
+def _read_pair(
+    settings: Any, repeated_field: str, height_field: str, width_field: str, default: int
+) -> Pair:
     """Return a size that is stated once, as a pair, or by a field for each axis.
 
     Args:
         settings: the message with the fields.
-        both: the repeated field of both axes.
-        height: the field of the height.
-        width: the field of the width.
+        repeated_field: the field that holds one size for both axes, or a pair of sizes.
+        height_field: the field of the height alone.
+        width_field: the field of the width alone.
         default: the size where nothing states it.
     """
-    sizes = list(getattr(settings, both))
-    if settings.HasField(height) or settings.HasField(width):
-        require(not sizes, f"gives '{both}' and '{height}' or '{width}'")
+    sizes = list(getattr(settings, repeated_field))
+    states_height = settings.HasField(height_field)
+    states_width = settings.HasField(width_field)
+    if states_height or states_width:
+        require(not sizes, f"gives '{repeated_field}' and '{height_field}' or '{width_field}'")
         return (
-            getattr(settings, height) if settings.HasField(height) else default,
-            getattr(settings, width) if settings.HasField(width) else default,
+            getattr(settings, height_field) if states_height else default,
+            getattr(settings, width_field) if states_width else default,
         )
     if len(sizes) > 2:
-        raise UnmodelledError(f"{len(sizes)} sizes of '{both}', not height and width alone")
-    # a single size is of both axes
+        raise UnmodelledError(
+            f"{len(sizes)} sizes of '{repeated_field}', not height and width alone"
+        )
+    # a single size holds for both axes
     return (sizes[0], sizes[-1]) if sizes else (default, default)
 
 
@@ -85,7 +91,7 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
     channels, *sizes = _image_shape(graph, inputs[0])[1:]
     window = _read_window(settings)
     dilations = list(settings.dilation) or [1]
-    # `axis` is that of the channels, behind which the window moves
+    # `axis` names the axis of the channels: the window moves along the axes after it
     if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
         raise UnmodelledError("a convolution that is not over height and width")
     dilation = (dilations[0], dilations[-1])
@@ -149,14 +155,14 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
         require(is_valid, f"padding {list(window.padding)}, kernel {list(window.kernel)}")
     rounds_up = enum_name(settings, "round_mode") == "CEIL"
     padding = window.op_padding
+    # Caffe keeps a last window that begins behind the image if the layer does not pad; ops never do
     is_unpadded = max(window.padding) == 0
     output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=is_unpadded)
     op_output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=False)
     has_windows = min(output_size) >= 1
     require(has_windows, f"a window {list(window.kernel)} does not fit into {list(size)}")
     if output_size != op_output_size:
-        # Caffe keeps a last window that begins behind the image; ops drop it unless the image is
-        # padded up to its end.
+        # the op makes this last window, too, if the image is padded up to the window's end
         covered_height, covered_width = (
             covered_size(output_size[axis], window.kernel[axis], window.stride[axis])
             for axis in (0, 1)
@@ -211,9 +217,10 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
     shape = graph.shape(inputs[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
     width = shape[1:2]
+    # Caffe's layer only normalises: a Scale layer behind it holds the weights of the norm
     scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
     if scale is None:
-        # without a Scale behind it nothing of the norm is trained
+        # without one, nothing of the norm is trained
         weight = graph.b.buffer(f"{layer.name}/w", width)
         bias = graph.b.buffer(f"{layer.name}/b", width)
     else:
@@ -224,11 +231,12 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
             bias = graph.b.buffer(f"{scale.name}/b", width)
     mean = graph.b.buffer(f"{layer.name}/running_mean", width)
     variance = graph.b.buffer(f"{layer.name}/running_variance", width)
-    training = graph.b.training and layer.training
+    uses_batch_statistics = graph.b.training and layer.training
     if settings.HasField("use_global_stats"):
-        training = not settings.use_global_stats
+        uses_batch_statistics = not settings.use_global_stats
     operands = (inputs[0], weight, bias, mean, variance)
-    return (graph.b.op("batch_norm", *operands, name=layer.name, training=training),)
+    y = graph.b.op("batch_norm", *operands, name=layer.name, training=uses_batch_statistics)
+    return (y,)
 
 
 def add_local_response_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:

@@ -23,7 +23,7 @@ class NetworkInput(NamedTuple):
 def read_inputs(net: Any, file: str) -> list[NetworkInput]:
     """Return the inputs of a network's message, with shapes of `input_shape` or `input_dim`."""
     names = list(net.input)
-    flat_sizes = list(net.input_dim)  # of all inputs, four of each
+    flat_sizes = list(net.input_dim)  # the sizes of all inputs in one list, four an input
     if len(net.input_shape):
         shapes = [list(shape.dim) for shape in net.input_shape]
     else:

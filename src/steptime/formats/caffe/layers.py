@@ -88,7 +88,7 @@ def _align_operand(
     shape = graph.shape(inputs[0])
     has_operand = len(inputs) > 1
     axis_count = len(graph.shape(inputs[1])) if has_operand else settings.num_axes
-    # an operand without axes is a number, which stands behind all axes
+    # an operand without axes is a number: it covers no axis, and its range begins behind the last
     first_axis = resolve_axis(settings.axis, len(shape)) if axis_count else len(shape)
     end_axis = len(shape) if axis_count == LAST_AXES else first_axis + axis_count
     is_inside = axis_count >= LAST_AXES and end_axis <= len(shape)
@@ -115,7 +115,7 @@ def fits_batch_norm(layer: CaffeLayer) -> bool:
 def add_scale(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append a product with a weight or the second bottom along some axes, and perhaps a bias."""
     if layer.bottoms[0] in graph.scale_by_blob:
-        return inputs  # the batch norm before it has done the work
+        return inputs  # the op of the batch norm before it scales, too
     settings = layer.message.scale_param
     operands = _align_operand(graph, layer, inputs, settings, "w")
     product = graph.b.op("mul", operands.tensor, operands.operand, name=layer.name)

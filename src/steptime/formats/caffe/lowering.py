@@ -99,7 +99,7 @@ class CaffeGraph:
         They have the name of the loss's second bottom if that is free, else `<layer>/labels`.
         """
         number = layer.bottoms[1] if len(layer.bottoms) > 1 else NO_BLOB
-        # two losses of one blob and shape share their labels
+        # losses that read the same labels, in the same shape, share one input
         key = f"{number}:{shape}"
         if key not in self.shared_tensors:
             source = self.source_by_blob.get(number)
@@ -124,7 +124,7 @@ class CaffeGraph:
         """
         parameter = _read_parameter(layer.message, number)
         path = f"{layer.name}/{suffix}"
-        # the first sign keeps names that layers share apart from paths
+        # a shared name gets "=" in front and a path "/", so that no name is taken for a path
         key = f"={parameter.shared_name}" if parameter.shared_name else f"/{path}"
         if key not in self.shared_tensors:
             add = self.b.weight if parameter.is_trained else self.b.buffer

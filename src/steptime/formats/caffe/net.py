@@ -192,7 +192,8 @@ def _connect_layers(
                 sources[blob] = BlobInput(top, shape)
             continue
         if name in names:
-            name = f"{name}#{layer_number}"  # Caffe runs two layers of one name, too
+            # Caffe allows two layers of one name, but the names of ops must differ
+            name = f"{name}#{layer_number}"
         names.add(name)
         bottoms = tuple(blobs.find_number(bottom, place) for bottom in message.bottom)
         layer = CaffeLayer(

@@ -64,7 +64,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
         file_batch = read_phase("TRAIN").file_batch
     except InputError as training_error:
         try:
-            file_batch = read_phase("TEST").file_batch  # a file for one phase only
+            file_batch = read_phase("TEST").file_batch  # the file may hold the other phase alone
         except InputError:
             raise training_error from None
 
@@ -161,10 +161,14 @@ def _add_modelled_tops(graph: CaffeGraph, layer: CaffeLayer, x: str, is_end: boo
     _check_gradients(graph, layer)
     if layer.type in LOSSES:
         return (_add_loss(graph, layer, x),)
+    # a file for inference ends with a Softmax: its training is that of a classifier
     if layer.type == "Softmax" and is_end and graph.b.training:
         return (_add_cross_entropy(graph, layer, x),)
+    # `blob_tensor` adds a fed blob as an input of the graph. For a type that `add_layer` refuses,
+    # it must not: --allow-unknown passes on the first bottom alone, and nothing reads the rest.
     further_bottoms = layer.bottoms[1:] if layer.type in TYPES else ()
-    return add_layer(graph, layer, (x, *map(graph.blob_tensor, further_bottoms)))
+    inputs = (x, *map(graph.blob_tensor, further_bottoms))
+    return add_layer(graph, layer, inputs)
 
 
 def _check_gradients(graph: CaffeGraph, layer: CaffeLayer) -> None:
@@ -207,6 +211,7 @@ def _add_euclidean_loss(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
     """Append the mean square of a difference (Caffe halves the sum, and divides by the batch)."""
     require(len(layer.bottoms) == 2, f"{len(layer.bottoms)} bottoms, not 2")
     target = layer.bottoms[1]
+    # a fed target gets the shape of what it is compared with, whatever its source states
     if target in graph.source_by_blob and target not in graph.tensor_by_blob:
         graph.tensor_by_blob[target] = graph.add_input(target, graph.shape(x))
     b = graph.b
@@ -229,6 +234,7 @@ def _add_inference_output(graph: CaffeGraph, layer: CaffeLayer, x: str) -> str:
 def _add_end_losses(graph: CaffeGraph, layer: CaffeLayer, tops: Tensors) -> list[str]:
     """Return the losses of an end: its tops if they are numbers, else their means."""
     losses: list[str] = []
+    # several tops can be one tensor, which counts once
     for number, top in enumerate(dict.fromkeys(tops)):
         is_scalar = graph.shape(top) == ()
         name = f"{layer.name}/loss{number or ''}"

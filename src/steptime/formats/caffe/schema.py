@@ -128,6 +128,13 @@ def parse(text: str, file: str) -> tuple[Any, list[UnknownField]]:
         raise _parse_error(error, file) from None
 
 
+def _is_field_name(token: str, next_token: str) -> bool:
+    """Return whether a token names a field, whose value follows."""
+    is_followed_by_value = next_token in (":", "{", "<")
+    is_punctuation = token in (":", ",", ";", "[", "]")
+    return is_followed_by_value and not is_punctuation
+
+
 def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
     """Yield the fields outside the table in a text that protobuf has parsed.
 
@@ -137,7 +144,8 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
     from google.protobuf import text_format
 
     tokens = text_format.Tokenizer(text.split("\n"))
-    open_messages: list[Any] = [_network_class().DESCRIPTOR]  # None: that of an unknown field
+    # the types of the messages that are open at this token; None for an unknown field
+    open_messages: list[Any] = [_network_class().DESCRIPTOR]
     next_message: Any = None  # the type of the last field, opened by the bracket behind it
     layer = NETWORK
     line = 0
@@ -148,7 +156,7 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
             open_messages.pop()
         elif token in ("{", "<"):
             open_messages.append(next_message)
-        elif tokens.token in (":", "{", "<") and token not in (":", ",", ";", "[", "]"):
+        elif _is_field_name(token, next_token=tokens.token):
             message = open_messages[-1]
             field = message.fields_by_name.get(token) if message else None
             next_message = field.message_type if field else None
@@ -156,8 +164,8 @@ def _find_unknown_fields(text: str) -> Iterator[UnknownField]:
             if is_in_network and token in ("layer", "layers"):
                 layer += 1
             if message and not field:
-                # only the first line number is asked for: protobuf copies the text of the line each
-                # time
+                # every unknown field gets the line of the first one: to ask protobuf for a line
+                # copies its text
                 line = line or tokens.ParseErrorPreviousToken("").GetLine()
                 layer_number = NETWORK if is_in_network else layer
                 yield UnknownField(token, message.name, layer_number, line)

@@ -77,6 +77,7 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     require(0 <= first <= stop <= rank, f"axes {first} to {stop} of {list(shape)}")
     stated_sizes = list(settings.shape.dim)
     require(len(stated_sizes) <= MAX_AXES, f"{len(stated_sizes)} axes")
+    # a stated size that is the batch of the file becomes the batch that is built
     replaces_batch = first == 0 and shape[0] == graph.batch
     if replaces_batch and stated_sizes and stated_sizes[0] == graph.file_batch:
         stated_sizes[0] = graph.batch

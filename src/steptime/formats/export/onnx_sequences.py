@@ -78,6 +78,7 @@ def write_attention(
     query_count = nodes.shape(q)[1]
     key_count = nodes.shape(k)[1]
     mask = _write_mask(nodes, query_count, key_count, causal, window)
+    # a sink is one more score of each head, so a vector; biases of the scores have more axes
     sinks = [name for name in optional if len(nodes.shape(name)) == 1]
     biases = [name for name in optional if name not in sinks]
     for bias in biases:

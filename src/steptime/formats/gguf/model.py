@@ -63,7 +63,7 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     if row is None:
         row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]
         remarks.append(f"architecture {shorten(architecture)[1:-1]} is taken as a usual decoder")
-    # an architecture with and without experts has two rows, of which the first names the other
+    # an architecture that can have experts has two rows: the plain one names the other, `mixture`
     if has_experts and "mixture" in row:
         row = row_by_architecture[row["mixture"]]
     key_by_field = {**read_packaged_toml("gguf.toml")["fields"], **row.get("fields", {})}

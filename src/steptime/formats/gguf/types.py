@@ -121,6 +121,7 @@ def _find_type_by_rules(file_row: Mapping[str, Any], role: str, placement: Tenso
     base_type: str = file_row["base"]
     # only quantised types, which have blocks, state a type to fall back to
     is_unquantised = not tensor_types()[base_type].fallback
+    # a rule for a role holds for the tensors of experts with this role, too
     role_without_experts = role.removesuffix("_exps").removesuffix("_shexp")
     rules = file_row.get(role, file_row.get(role_without_experts, ()))
     for rule in rules:
@@ -135,11 +136,12 @@ def _raise_bits(
     file_row: Mapping[str, Any], role: str, type_name: str, placement: TensorPlacement
 ) -> str:
     """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
-    # llama-quantize raises these after all rules, but not for its types of one and two bits: by
-    # their output these are known here
+    # llama-quantize raises these after all rules, but not in its files of one and two bits, which
+    # have rules of their own: such a file is recognised by the type of its output
     first_output_rule = file_row.get("output", [{}])[0]
     has_low_output = first_output_rule.get("type") == "Q5_K"
-    if has_low_output and file_row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
+    has_three_bits = file_row["base"] == "IQ3_XXS"  # its output is Q5_K, too
+    if has_low_output and not has_three_bits:
         return type_name
     is_grouped_70b = placement.layer_count == LAYERS_OF_70B and placement.queries_per_key > 1
     if role in ("attn_k", "attn_v") and placement.expert_count == EIGHT_EXPERTS:

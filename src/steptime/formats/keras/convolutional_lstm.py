@@ -133,10 +133,10 @@ def _add_step(
         zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
         states = _States(zeros, zeros)
     dropout_rate = layer.read_number("recurrent_dropout")
-    hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
+    dropped_hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
     from_state = lowering.convolution(
         b,
-        hidden,
+        dropped_hidden,
         cell.recurrent_kernel,
         f"{name}/state",
         stride=cell.recurrent_window.stride,

@@ -92,8 +92,8 @@ def add_separable_convolution(axis_count: int, layer: KerasLayer, x: KerasTensor
     y = _convolve(layer, image, depthwise, depthwise_name, window, groups=channels)
     unit = [1] * axis_count
     pointwise = layer.add_weight("pointwise_kernel", filters, inner_filters, *unit)
-    point = Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
-    y = _convolve(layer, y, pointwise, layer.name, point, groups=1, bias=bias)
+    unit_window = Window(kernel=unit, stride=unit, padding="valid", dilation=unit)
+    y = _convolve(layer, y, pointwise, layer.name, unit_window, groups=1, bias=bias)
     return layer.apply_configured_activation(layer.from_image(y))
 
 

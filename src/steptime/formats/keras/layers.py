@@ -49,6 +49,7 @@ def _read_equation(layer: KerasLayer, rank: int) -> _LinearEquation:
     """Return the equation of a layer whose input has `rank` axes."""
     text = layer.config.get("equation")
     match = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", str(text))
+    # in `abc,cde->abde`, `ab` is the lead, `c` is inner and `de` is outer
     input_axes, kernel_axes, output_axes = match.groups() if match else ("", "", "")
     inner = "".join(letter for letter in input_axes if letter not in output_axes)
     outer = "".join(letter for letter in output_axes if letter not in input_axes)

@@ -186,25 +186,26 @@ class KerasNetwork:
             for table in layer_tables(config, self.place)
         }
         tensors = self._bind_inputs(config, tables, inputs, path)
+        # a layer has one call for each of its inbound nodes
         calls = {
             (name, number): parse_arguments(node)
             for name, table in tables.items()
             for number, node in enumerate(table.get("inbound_nodes") or ())
         }
-        references = {
+        references_by_call = {
             key: find_references([arguments.args, arguments.kwargs])
             for key, arguments in calls.items()
         }
-        for call_references in references.values():
+        for call_references in references_by_call.values():
             for reference in call_references:
                 self._find_layer_table(tables, reference.layer)
-        for key in self._order_calls(references):
+        for key in self._order_calls(references_by_call):
             name, number = key
             # the inputs are bound already
             is_network_input = TensorReference(name, number, output=0) in tensors
             if key not in calls or is_network_input:
                 continue
-            has_all_inputs = all(reference in tensors for reference in references[key])
+            has_all_inputs = all(reference in tensors for reference in references_by_call[key])
             # it reads an output that no call makes: `_find_outputs` refuses what depends on it
             if not has_all_inputs:
                 continue
@@ -245,12 +246,12 @@ class KerasNetwork:
         return tables[check_choice("layer", name, tables, self.place)]
 
     def _order_calls(
-        self, references: Mapping[CallKey, Iterable[TensorReference]]
+        self, references_by_call: Mapping[CallKey, Iterable[TensorReference]]
     ) -> list[CallKey]:
         """Return calls and inputs in topological order."""
         predecessors = {
             key: [(reference.layer, reference.node) for reference in call_references]
-            for key, call_references in references.items()
+            for key, call_references in references_by_call.items()
         }
         try:
             return [*TopologicalSorter(predecessors).static_order()]

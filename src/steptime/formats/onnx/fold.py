@@ -136,6 +136,7 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
         output_specs = infer_outputs(node, values, spec_of)
     unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
     output_arrays = arrays or unknown_arrays
+    # derived constants are tables, which are not trained; any other float may be a weight
     is_derived = node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants)
     # floats that are worked out of integers are positions: a table, which is not trained
     reads_integers = any(constant.shape and not constant.is_float for constant in constants)

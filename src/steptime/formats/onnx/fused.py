@@ -37,7 +37,7 @@ def _lower_skip_norm(
 
     A layer norm has its shift as the next input; the last one is a bias of the sum.
     """
-    shift_count = 1 if norm is layer_norm else 0
+    shift_count = 1 if norm is layer_norm else 0  # an RMS norm has no shift
     shifts = optional[:shift_count]
     sum_biases = optional[shift_count:]
     total = walk.pointwise("add", x, skip)
@@ -117,7 +117,7 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
         sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
     )
     result = walk.lower(join_heads, y) if lacks_head_axis else y
-    # then those of all tokens so far, for a cache
+    # the outputs behind the result are the keys and values of all tokens so far, for a cache
     return [result, keys, values]
 
 
@@ -263,7 +263,7 @@ def _find_differentiated_state(walk: OnnxWalk, state: Value) -> str:
     if state is None:
         return ""
     is_fixed = isinstance(state, FileConstant) and not state.is_weight
-    if is_fixed:
+    if is_fixed:  # it needs no gradient and costs as much as the zeros that the op begins with
         return ""
     is_batch_first = walk.attr("layout", 0)
     return walk.tensor(walk.transpose(state, SWAP_FIRST_AXES) if is_batch_first else state)

@@ -66,7 +66,7 @@ def _lower_gemm(walk: OnnxWalk, x: Value, w: Value, c: Value = None) -> Value:
     width = walk.shape(w)[0]
     if c is None or beta == 0.0:
         return _multiply_by_number(walk, walk.lower(lowering.linear, x, w), alpha)
-    # a vector times beta is a vector, too
+    # the factor beta of a bias is left out: an added vector costs the same, whatever its numbers
     is_bias = math.prod(walk.shape(c)) == width
     if is_bias and alpha == 1.0:
         return walk.lower(lowering.linear, x, w, bias=walk.reshape(c, (width,)))

@@ -84,7 +84,7 @@ class Model:
     """An ONNX file.
 
     Attributes:
-        place: the file's name, for messages.
+        file_label: the file's name, for messages.
         graph: its graph.
         identity: the bytes of the file without those of its weights.
     """
@@ -111,6 +111,7 @@ class Model:
             fault = f"is not an ONNX file that can be read: {reason}"
             raise InputError(f"{self.file_label}: {fault}") from None
         weight_spans = weightless.weight_spans
+        # files that differ in the numbers of their weights alone are the same network
         self.identity = _cut_spans(source.content, weight_spans)
 
     def find_stated_input(self, name: str) -> OnnxInput | None:
@@ -183,6 +184,7 @@ class Model:
         """
 
         def rename(name: str) -> str:
+            # inputs and outputs of a local function have the caller's names, inner tensors a prefix
             is_left_out = name == ""
             if names is None or is_left_out:
                 return name

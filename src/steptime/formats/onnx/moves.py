@@ -135,7 +135,7 @@ def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     input_shape = walk.shape(x)
     stated_shape = walk.read_integers(shape) or ()
     file_output = walk.file_shape(walk.node.outputs[0])
-    # a file that works the shape out of its batch has another one than with its own batch
+    # a file that computes the shape from its batch states another one now than at its own batch
     follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
     target_shape = stated_shape
     states_all_axes = len(stated_shape) >= len(input_shape)
@@ -152,7 +152,7 @@ def _lower_tile(walk: OnnxWalk, x: Value, times: Value) -> Value:
     file_times = walk.read_integers(times) or ()
     require(len(file_times) == len(shape), f"{list(shape)} times {list(file_times)}")
     stated_shape = tuple(size * count for size, count in zip(shape, file_times, strict=True))
-    # a file that works the times out of its batch has other ones than with its own batch
+    # a file that computes the times from its batch states others now than at its own batch
     follows_batch = stated_shape != walk.file_shape(walk.node.outputs[0])
     new_shape = walk.expanded_batch_shape(shape, stated_shape, follows_batch)
     axes = zip(shape, file_times, new_shape, strict=True)

@@ -29,20 +29,25 @@ class NodeValues(BatchWalk):
     """A walk at one node: `value_by_name` holds tensors of `b` and constants.
 
     Attributes:
-        file_walk: a walk with the file's own batch, None where that is built.
+        file_batch_walk: the walk of this file at the batch that it was exported for. Its shapes
+            tell what grows with the batch. None if that batch is the one that is built.
         node: the node that is lowered.
         input_values: the values that it reads.
         root_by_constant: the tensors of constants, by their name in the file.
     """
 
-    def __init__(self, file_walk: "NodeValues | None") -> None:
-        self.file_walk = file_walk  # with the batch of the file; None where that is built
+    def __init__(self, file_batch_walk: "NodeValues | None") -> None:
+        # Its shapes, beside those of this walk, tell what grows with the batch. None if the batch
+        # that the file was exported for is the one that is built.
+        self.file_batch_walk = file_batch_walk
         # "" names an input that a node leaves out
         self.value_by_name: dict[str, Value] = {"": None}
+        # an empty node, until the walk sets the first one that it lowers
         self.node = OnnxNode(
             name="", op="", inputs=(), outputs=(), attrs={}, opset=0, proto=NodeProto()
         )
         self.input_values: Sequence[Value] = ()
+        # the weight or buffer in the graph that holds a constant of the file, by its name there
         self.root_by_constant: dict[str, RootTensor] = {}
 
     @property
@@ -113,10 +118,10 @@ class NodeValues(BatchWalk):
 
     def file_shape(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch, None if not known."""
-        if self.file_walk is None:
+        if self.file_batch_walk is None:
             return None
-        value = self.file_walk.value_by_name.get(name)
-        return None if value is None else self.file_walk.shape(value)
+        value = self.file_batch_walk.value_by_name.get(name)
+        return None if value is None else self.file_batch_walk.shape(value)
 
     def tensor(self, value: Value) -> str:
         """Return the tensor of a value; a constant is a weight, or a buffer if it is derived."""

@@ -126,12 +126,12 @@ def _lower_softmax(walk: OnnxWalk, x: Value) -> Value:
     is_log = walk.node.op == "LogSoftmax"
     shape = walk.shape(x)
     is_over_single_axis = walk.node.opset >= FIRST_OPSET_OF_SINGLE_AXIS
-    # the default of `axis` changed, too
+    # the default of `axis` changed with that opset, too
     axis = walk.axis(x, -1 if is_over_single_axis else 1)
     is_last_axis = axis == len(shape) - 1
     if is_over_single_axis or is_last_axis:
         return walk.lower(elements.softmax, x, axis, log=is_log)
-    # the axes from `axis` on are one
+    # older opsets flatten the axes from `axis` on into one
     row_count = math.prod(shape[:axis])
     row_size = math.prod(shape[axis:])
     rows = walk.reshape(x, (row_count, row_size))

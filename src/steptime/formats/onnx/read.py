@@ -66,12 +66,13 @@ class _OnnxFile:
 
     def build(self, b: Builder, hyperparameters: Mapping[str, Any], batch: int) -> str:
         """Append the network to a graph and return its main output, the loss in training."""
-        file_walk = None
+        file_batch_walk = None
         batches = Batches(self.sizes.batch, batch, self.sizes.is_fixed)
-        # shapes of a walk with the batch of the file tell what grows with the batch
+        # shapes of a walk at the batch of the file tell what grows with the batch
         if batches.differs_from_file:
-            file_walk, batches = self._decide_batch_axes(b, hyperparameters, batches)
-        walk = self._build_walk(b, hyperparameters, batches, file_walk)
+            # the same batches, now with the axes that the search decided on
+            file_batch_walk, batches = self._decide_batch_axes(b, hyperparameters, batches)
+        walk = self._build_walk(b, hyperparameters, batches, file_batch_walk)
         outputs = _find_outputs(self.model, walk)
         ends = find_trained_outputs(b, outputs) if b.training else outputs
         loss = add_loss(b, ends)
@@ -98,27 +99,27 @@ class _OnnxFile:
         )
         file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.is_fixed)
 
-        def walk_with_new_builder(batches: Batches, file_walk: OnnxWalk | None) -> OnnxWalk:
+        def walk_with_new_builder(batches: Batches, file_batch_walk: OnnxWalk | None) -> OnnxWalk:
             new_builder = Builder(b.name, b.precision, training=b.training)
-            return self._build_walk(new_builder, hyperparameters, batches, file_walk)
+            return self._build_walk(new_builder, hyperparameters, batches, file_batch_walk)
 
         def walk_file() -> OnnxWalk:
-            return walk_with_new_builder(file_batches, file_walk=None)
+            return walk_with_new_builder(file_batches, file_batch_walk=None)
 
-        file_walk = self.source.memoise(OnnxWalk, walk_file, memo_key)
+        file_batch_walk = self.source.memoise(OnnxWalk, walk_file, memo_key)
 
         def try_batches(candidate: Batches) -> None:
-            _find_outputs(self.model, walk_with_new_builder(candidate, file_walk))
+            _find_outputs(self.model, walk_with_new_builder(candidate, file_batch_walk))
 
         decided_batches = find_batch_axes(batches, self.source, memo_key, try_batches)
-        return file_walk, decided_batches
+        return file_batch_walk, decided_batches
 
     def _build_walk(
         self,
         b: Builder,
         hyperparameters: Mapping[str, Any],
         batches: Batches,
-        file_walk: OnnxWalk | None,
+        file_batch_walk: OnnxWalk | None,
     ) -> OnnxWalk:
         """Walk the graph of the file for one batch.
 
@@ -126,10 +127,12 @@ class _OnnxFile:
             b: the builder of the graph.
             hyperparameters: their values by name.
             batches: the batch of the file and that of the graph.
-            file_walk: a walk with the file's own batch, None where that is built.
+            file_batch_walk: a walk with the file's own batch, None where that is built.
         """
         size_by_name = self.sizes.bind_size_names(hyperparameters, batches.new_batch)
-        walk = OnnxWalk(b, self.model, OPS, batches, file_walk, self.allow_unknown, size_by_name)
+        walk = OnnxWalk(
+            b, self.model, OPS, batches, file_batch_walk, self.allow_unknown, size_by_name
+        )
         for graph_input in self.model.graph.inputs:
             name = clean_name(graph_input.name)
             dtype = graph_input.dtype
@@ -155,18 +158,18 @@ def _find_outputs(model: Model, walk: OnnxWalk) -> list[str]:
         InputError: for an output that no node makes, a file without an output that depends on an
             input, and a main output (that most ops lead to) that lost its batch.
     """
-    file_name_by_tensor: dict[str, str] = {}
-    for file_name in model.graph.outputs:
-        if file_name not in walk.value_by_name:
-            raise InputError(f"{model.file_label}: no node makes output {shorten(file_name)}")
-        value = walk.value_by_name[file_name]
+    output_name_by_tensor: dict[str, str] = {}
+    for output_name in model.graph.outputs:
+        if output_name not in walk.value_by_name:
+            raise InputError(f"{model.file_label}: no node makes output {shorten(output_name)}")
+        value = walk.value_by_name[output_name]
         if isinstance(value, str):  # a tensor, which depends on an input
-            file_name_by_tensor.setdefault(value, file_name)
-    outputs = list(file_name_by_tensor)
+            output_name_by_tensor.setdefault(value, output_name)
+    outputs = list(output_name_by_tensor)
     if not outputs:
         raise InputError(f"{model.file_label}: no output depends on an input")
     main_output = find_main_output(walk.b, outputs)
-    main_name = file_name_by_tensor[main_output]
+    main_name = output_name_by_tensor[main_output]
     file_shape = walk.file_shape(main_name)
     if file_shape is not None:
         shape = walk.b.shape(main_output)

@@ -70,11 +70,11 @@ class OnnxWalk(NodeValues):
         model: Model,
         handler_by_operator: Mapping[str, Function],
         batches: Batches,
-        file_walk: "OnnxWalk | None",
+        file_batch_walk: "OnnxWalk | None",
         allow_unknown: bool,
         size_by_name: Mapping[str, int],
     ) -> None:
-        super().__init__(file_walk)
+        super().__init__(file_batch_walk)
         self.b = b
         self.model = model
         self.handler_by_operator = handler_by_operator
@@ -231,7 +231,7 @@ class OnnxWalk(NodeValues):
         self.value_by_name.update(zip(input_names, arguments, strict=True))
         self.value_by_name |= graph.constants
         self.lower_graph(graph)
-        self.node = outer_node
+        self.node = outer_node  # `lower_graph` went on to the nodes of the branch
         return [self.value_by_name[name] for name in graph.outputs]
 
     def recognise_pattern(self, tensor: str) -> str:
@@ -269,7 +269,7 @@ class OnnxWalk(NodeValues):
         for name in node.outputs:
             value = self.value_by_name.get(name)
             if name and isinstance(value, str):
-                self._tensor_readers.add_file_name(value, name)
+                self._tensor_readers.add_name_in_file(value, name)
 
     def lower(
         self, function: Callable[..., T], *values: Any, suffix: str = "", **keywords: Any
@@ -325,6 +325,7 @@ class OnnxWalk(NodeValues):
         result = elements.pointwise(self.b, function, *operands, name=self.name, **parameters)
         shape = self.b.shape(result)
         rank = max(len(self.shape(value)) for value in values)
+        # a constant that became a number lost its axes of 1: the result gets them back
         if rank > len(shape):
             leading_axes = (1,) * (rank - len(shape))
             return elements.reshape(self.b, result, (*leading_axes, *shape), f"{self.name}/axes")

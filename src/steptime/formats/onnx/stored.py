@@ -57,7 +57,8 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
             _store_tensors(b, readers.views, dtype, place_by_op)
             buffers = [_find_scale_buffer(b, scale, buffer_by_scale) for scale in scales]
             _add_scales(b, readers.ops, buffers, place_by_op)
-        # float32: the file holds the wide numbers, and quantises them by ops of its own
+        # what is trained, or read by other ops than products, counts in full width; so does a
+        # weight that the file holds in float32 and quantises by ops of its own
         elif is_narrow or dtype == "float32":
             full_width_count += 1
     return _describe_counts(b, stored_count, full_width_count)

@@ -211,7 +211,7 @@ class WeightlessCopy:
             if value_field.number == _RAW_DATA
         ]
         self._check_tensor(tensor, raw_sizes, value_bytes)
-        if is_read(tensor):
+        if is_read(tensor):  # a small constant, whose numbers may decide shapes
             self._count_bytes(value_bytes)
             fields: list[tuple[int, Value]] = [
                 (value_field.number, self.source.content[value_field.start : value_field.end])

@@ -45,7 +45,8 @@ def _lower_attention(call: Call) -> str:
     )
     mask_chooses_keys = isinstance(mask, str) and not is_float(call.b, mask)
     if mask_chooses_keys and call.walk.depends_on_floats(mask):
-        # `attach` keeps the ops that compute the mask, as an indexer does; the mask costs nothing
+        # a mask costs nothing, but the ops that compute it do, such as an indexer that chooses the
+        # keys: `attach` passes `y` on and reads the mask, so that these ops stay
         y = call.lower(elements.append_op, "attach", y, mask, suffix="/places")
     output_shape = (*batch_shape, heads, query_count, value_width)
     return call.lower(elements.reshape, y, output_shape, suffix="/back")

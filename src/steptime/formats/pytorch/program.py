@@ -209,6 +209,7 @@ class Program:
     ) -> None:
         """Add the graph of a wrapper: a region without gradient, of autocast, or a checkpoint."""
         graph_place = GRAPH_PLACE_BY_WRAPPER[wrapper]
+        # the operands of the graph follow it; arguments by keyword are settings of the wrapper
         operands = [
             argument["arg"]
             for argument in inputs[graph_place + 1 :]
@@ -238,6 +239,7 @@ class Program:
         graph_argument = argument["arg"]["as_graph"]
         graph = graph_argument["graph"]
         inner_prefix = f"{prefix}{graph_argument['name']}.{len(self.nodes)}."
+        # the inputs of the inner graph are further names of the operands
         for inner_input, operand in zip(graph["inputs"], operands, strict=True):
             outer_value = _read_argument(operand, prefix)
             self._add_alias(outer_value, _read_argument(inner_input, inner_prefix))

@@ -82,7 +82,9 @@ class ProgramFile:
         self.file_label = shorten(source.name)[1:-1]  # without quotes
         try:
             facts = read_export_facts(source)
+            # a loop over the batch was unrolled at export: another batch would have other nodes
             self.depends_on_batch = bool(facts.get("unrolled"))
+            # why the export could not leave the batch open; "" if it could
             self.fixed_batch_reason = str(facts.get("static", ""))
             self.program = read_program(read_document(source), read_ties(source), facts)
             self.batch_symbol, self.file_batch = _find_batch(self.program)
@@ -244,13 +246,13 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
 
 def _check_output_batch(walk: Walk, output: str) -> None:
     """Raise `FixedBatchError` if the output has not as many examples as the new batch."""
-    file_name = next(
+    output_name = next(
         name for name in walk.program.outputs if walk.value_by_name.get(name) == output
     )
-    file_shape = walk.file_shape(file_name)
-    fault = walk.batches.describe_output_fault(file_name, file_shape, walk.b.shape(output))
+    file_shape = walk.file_shape(output_name)
+    fault = walk.batches.describe_output_fault(output_name, file_shape, walk.b.shape(output))
     if fault:
-        raise walk.make_batch_error(walk.file_label, fault, [file_name])
+        raise walk.make_batch_error(walk.file_label, fault, [output_name])
 
 
 def _find_batch(program: Program) -> ExportedBatch:

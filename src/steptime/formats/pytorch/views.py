@@ -57,8 +57,8 @@ def _lower_view(call: Call) -> Result:
 def _lower_squeeze(call: Call) -> Result:
     """Remove axes of size 1; an open batch stays even where it is 1."""
     x = call.tensor()
-    file_name = call.node.args["self"]
-    stated_sizes = call.walk.program.specs[file_name].sizes
+    input_name = call.node.args["self"]
+    stated_sizes = call.walk.program.specs[input_name].sizes
     shape = call.b.shape(x)
     rank = len(shape)
     stated_axes = call.argument("dim")
@@ -68,9 +68,10 @@ def _lower_squeeze(call: Call) -> Result:
         file_shape = shape
     else:
         squeezed_axes = {axis % max(1, rank) for axis in as_list(stated_axes)}
-        file_shape = call.walk.file_shape(file_name)
+        file_shape = call.walk.file_shape(input_name)
     remaining_sizes: list[int] = []
     for axis, size in enumerate(shape):
+        # torch exports no open size as 1: such an axis stays, even where it has size 1 now
         is_open = not isinstance(stated_sizes[axis], int)
         has_size_1 = file_shape[axis] == 1 and not is_open
         is_squeezed = axis in squeezed_axes and has_size_1

@@ -85,6 +85,7 @@ class Walk(BatchWalk):
             set() for _ in self.program.checkpoints
         ]
         self._buffer_by_constant: dict[tuple[str, Shape, str], str] = {}
+        # views: a write to one changes its base, too
         self._view_call_by_tensor: dict[str, Call] = {}
         self._file_shapes: dict[str, Shape] = {}
         # where all weights have 16 bits, float32 tensors are the network's own choice, and stay so
@@ -166,7 +167,7 @@ class Walk(BatchWalk):
             computes_nothing = not node.outputs or node.op.startswith(SKIPPED)
             if computes_nothing:
                 continue
-            op_count = len(self.b.ops)
+            op_count_before = len(self.b.ops)
             try:
                 self._build_node(Call(self, node))
             except FAULTS_OF_NODES as error:
@@ -176,7 +177,7 @@ class Walk(BatchWalk):
                     self._describe_node(node), fault, [*node.input_names]
                 ) from None
             self._record_output_names(node)
-            self._record_recomputed_ops(node, op_count)
+            self._record_recomputed_ops(node, op_count_before)
             self.repeat_constants(node.outputs)
         for op_names, checkpoint in zip(
             self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
@@ -215,7 +216,7 @@ class Walk(BatchWalk):
     def _build_node(self, call: Call) -> None:
         """Append the ops of a node and note what its outputs are."""
         node = call.node
-        # a later write to this view changes the tensor that it is of
+        # a later write to this view changes the tensor that it views, as well
         if node.op in self.base_rebuilders:
             self._view_call_by_tensor[node.outputs[0]] = call
         inputs = [self.value_by_name[name] for name in node.input_names]
@@ -324,8 +325,8 @@ class Walk(BatchWalk):
                 if is_priced(node.op):
                     return append_opaque(call, inputs)
         outputs = append_opaque(call, inputs)
-        file_name = node.target.removeprefix("torch.ops.")
-        self.unpriced.add(outputs[0], file_name, may_hold_products(node.target, node.op))
+        operator = node.target.removeprefix("torch.ops.")
+        self.unpriced.add(outputs[0], operator, may_hold_products(node.target, node.op))
         return outputs
 
     def _makes_complex_real(self, node: FxNode, inputs: Sequence[Value]) -> bool:
@@ -359,13 +360,13 @@ class Walk(BatchWalk):
         for name in node.outputs:
             value = self.value_by_name.get(name)
             if isinstance(value, str):
-                self._tensor_readers.add_file_name(value, name)
+                self._tensor_readers.add_name_in_file(value, name)
                 if is_derived:
                     self._float_derived.add(value)
 
-    def _record_recomputed_ops(self, node: FxNode, op_count: int) -> None:
+    def _record_recomputed_ops(self, node: FxNode, op_count_before: int) -> None:
         """Note the ops appended since `op_count` if the backward pass computes them again."""
-        new_op_names = [op.name for op in self.b.ops[op_count:]]
+        new_op_names = [op.name for op in self.b.ops[op_count_before:]]
         for op_names, checkpoint in zip(
             self._recomputed_ops_by_checkpoint, self.program.checkpoints, strict=True
         ):
