@@ -232,10 +232,10 @@ def _steps_of_family(
         step = PlanStep(plan, microbatch, global_batch)
         if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
             microbatches = step.microbatches
-            has_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
-            if plan.virtual == 1 or has_groups:  # a larger microbatch needs still more
+            has_full_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
+            if plan.virtual == 1 or has_full_groups:  # a larger microbatch needs still more
                 return
-            continue  # interleaved, a group in part: a larger microbatch may have fewer in flight
+            continue  # the last group is not full: larger microbatches may be fewer in flight
         # Where the cuts between stages move with the microbatch, no bound can be derived.
         if has_fixed_layout:
             memories = distinct_device_memories(problem, cost_plan(problem, step))

@@ -99,15 +99,14 @@ class _ReplicaGroup(NamedTuple):
 def _replica_groups(cost: PlanCost, load: Load) -> list[_ReplicaGroup]:
     """Return the parameters of a device by the ranks that share them: dense, then of experts."""
     groups = cost.groups
-    dense_groups = (groups.replicas, groups.shard, groups.copies)
-    expert_groups = (groups.expert_replicas, groups.expert_shard, groups.expert_copies)
     counts = count_parameters(cost.pieces, load)
     if cost.rank.runs_full_network(cost.plan):  # all parameters have the same replicas
         counts = counts._replace(dense=counts.dense + counts.expert, expert=0)
-    return [
-        _ReplicaGroup(counts.dense, *dense_groups),
-        _ReplicaGroup(counts.expert, *expert_groups),
-    ]
+    dense_group = _ReplicaGroup(counts.dense, groups.replicas, groups.shard, groups.copies)
+    expert_group = _ReplicaGroup(
+        counts.expert, groups.expert_replicas, groups.expert_shard, groups.expert_copies
+    )
+    return [dense_group, expert_group]
 
 
 def _replica_collectives(

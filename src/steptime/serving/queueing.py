@@ -78,7 +78,9 @@ class _EventLoop:
         self.servers = [server for servers in self.pools for server in servers]
         # Users send their first requests at once, and each further one as their last one ends.
         arrivals_s = [0.0] * count if load.concurrency else [*load.arrivals_s]
-        self.run = QueueRun(arrivals_s, [0.0] * count, [0.0] * count, self.pools)
+        self.run = QueueRun(
+            arrivals_s, first_token_s=[0.0] * count, ends_s=[0.0] * count, pools=self.pools
+        )
         self.arrived_count = min(load.concurrency or count, count)
         self.ended_count = 0
         self.events = [

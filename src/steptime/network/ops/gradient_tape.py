@@ -141,9 +141,10 @@ class GradientTape:
         """
         # the weight of a product is its second input
         casts = self.wide_casts.get(op.inputs[1]) if len(op.inputs) > 1 else None
-        # such as a prefix whose frozen part stands behind
+        # a concat that puts a trained tensor before a frozen one
         joins_frozen = op.kind == "concat" and op.inputs[-1] in self.frozen
-        # habits of software: it keeps inputs of products with few bits, and what concats join
+        # Some software keeps tensors alive that no gradient reads: the inputs of products with
+        # weights in few bits (`keeps`), and the tensors that such concats join (`sources`).
         if casts is not None and "keeps" in self.habits:
             self._append_view(op, SAVED_INPUT)
         elif joins_frozen and "sources" in self.habits:
