@@ -79,11 +79,13 @@ def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
     plan = cost.plan
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
-    if plan.virtual > 1:  # a stage ends with a group of microbatches at a time
+    # Gradients are exchanged bucket by bucket while these passes go on. With several stages a
+    # device the buckets are stages, each of which ends with a group of microbatches.
+    if plan.virtual > 1:
         return _LastPasses(
             forward_s, backward_s, bucket_count=plan.virtual, microbatches=plan.pipeline
         )
-    part_count = sum(count for _, count in load)
+    part_count = sum(count for _, count in load)  # a bucket for each layer and end
     return _LastPasses(forward_s, backward_s, bucket_count=part_count, microbatches=1)
 
 

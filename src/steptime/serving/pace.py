@@ -90,7 +90,7 @@ class ServerPace:
         self._decode_s = _BilinearSurface(decode_s)
         self._prefill_s = _BilinearSurface(prefill_s, lengths)
         self._past_s = _BilinearSurface(past_s, lengths)  # extra for the tokens before a chunk
-        # one step less two of prefill and decoding alone, by context: negative
+        # The seconds of one step for both less those of a step for each (below 0), by context.
         self._mixing_s = [
             _BilinearSurface(partial(mixing_s, context), lengths) for context in CONTEXTS
         ]

@@ -30,9 +30,10 @@ class GradientTape:
     def __init__(self, graph: Graph, habits: Collection[str]) -> None:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
-        self.grads: dict[str, str] = {}
-        self.habits = habits
+        self.grads: dict[str, str] = {}  # the gradient of a tensor, by the tensor's name
+        self.habits = habits  # tensors that software keeps alive though no gradient reads them
         self.frozen = set(graph.frozen)
+        # Frozen weights in few bits are cast to a wide type: the casts, by their result's name.
         self.wide_casts: dict[str, tuple[Op, ...]] = {}
         self._sum_counts: dict[str, int] = {}  # sums of parts of the gradient of a tensor
         for op in graph.ops:
