@@ -232,11 +232,11 @@ def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
         _WeightGroup(dense_parameters, piece.frozen_bytes, settings.shard),
         _WeightGroup(expert_parameters, 0, settings.expert_shard),
     ]
+    # A single rank shares with nobody, and a group without weights has nothing to exchange.
     return [
-        # A single rank shares with nobody.
         group
         for group in groups
-        if len(group.ranks) > 1 and group.parameters + group.frozen_bytes
+        if len(group.ranks) > 1 and (group.parameters or group.frozen_bytes)
     ]
 
 

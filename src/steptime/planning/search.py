@@ -137,8 +137,8 @@ class _FittingPlans:
         self.limits = limits
         self.estimates: list[PlanEstimate] = []
         self.considered_count = 0
-        self.refused_counts: Counter[str] = Counter()
-        self.excess = NO_EXCESS
+        self.refused_counts: Counter[str] = Counter()  # by the name of the limit
+        self.excess = NO_EXCESS  # of the plan that is the least beyond its limits
         self.min_bytes = inf  # of a plan that does not fit
         self.unpriced: list[tuple[float, PlanStep]] = []  # too large by parameters alone
 
@@ -248,7 +248,7 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     plan = step.plan
     microbatches = step.microbatches
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
-    # Saved activations grow with the microbatch; the fixed memory at least stays.
+    # Saved activations grow with the microbatch, and the fixed memory does not shrink.
     size_ratio = step.microbatch / priced.microbatch * ROUNDING
     return max(
         [

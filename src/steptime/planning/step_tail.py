@@ -240,6 +240,7 @@ def _host_update(
     problem = cost.problem
     gradient_bytes = cost.rank.constant("gradient_bytes") * parameters
     weight_bytes = cost.rank.weight_bytes * parameters
+    # The innermost level of links joins the devices of a node, which have one host.
     host_device_count = problem.cluster.ladder[0].size if problem.cluster.levels else 1
     memory_bytes_per_s, usual_device_count = host_memory()
     # The devices of a node share the memory bandwidth of their host.

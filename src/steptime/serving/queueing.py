@@ -90,7 +90,7 @@ class _EventLoop:
 
     def handle_arrival(self, event: _Event) -> None:
         """Send a request to the server with the fewest requests of its pool."""
-        server = min(self.pools[event.pool], key=len)
+        server = min(self.pools[event.pool], key=len)  # the one with the fewest requests
         # Pool 1 decodes: the cache comes from a server of pool 0 that has read the prompt.
         if event.pool:
             server.cached_requests.add(event.number)

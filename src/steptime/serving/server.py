@@ -223,7 +223,7 @@ class Server:
         count = 1 if is_single else min(count, self._next_end_step() - self._step_count)
         can_exceed = count * running_count > self.free_blocks  # cheaper than the exact count
         if can_exceed and self._count_new_blocks(count) > self.free_blocks:
-            # Most steps whose blocks are free.
+            # The largest number of steps for which enough blocks are free.
             count = bisect_right(range(1, count), self.free_blocks, key=self._count_new_blocks)
         return StepRun(time_s, first_s, growth_s, count)
 

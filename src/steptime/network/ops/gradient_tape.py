@@ -130,7 +130,8 @@ class GradientTape:
                 continue
             grad = input_grad
             dtype = specs[i].dtype
-            if self.tensors[grad].dtype != dtype:  # of a sum of two types, the wider one's
+            # Where an op adds two types, the gradient has the wider one.
+            if self.tensors[grad].dtype != dtype:
                 (grad,) = append_backward("cast", (grad,), f"grad_cast{i or ''}", dtype=dtype)
             self.add_grad(name, grad, op.name)
 
