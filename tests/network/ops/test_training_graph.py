@@ -219,7 +219,7 @@ def test_tied_weights_under_mixed_precision_are_summed_as_wide_as_the_weight():
     parts = ("embedding/w/cast/grad_input", "embedding/grad_weight")
     assert ops["embedding/w/grad_sum"].inputs == parts
     assert ops["embedding/w/update"].inputs == ("embedding/w", "embedding/w/grad_sum")
-    assert ops["embedding/w/update"].of == "embedding"
+    assert ops["embedding/w/update"].forward_op == "embedding"
 
 
 def test_a_tensor_read_three_times_has_two_sums():
