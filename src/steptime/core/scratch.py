@@ -90,8 +90,8 @@ def remove_stale(parent: Path, prefix: str) -> None:
             continue
         try:
             fcntl.flock(lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # its process ended, which freed the lock
+        except OSError:  # locked: its process still runs
             pass
         finally:
             os.close(lock_descriptor)

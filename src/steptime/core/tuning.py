@@ -79,7 +79,8 @@ def make_tuning(
     check_choice("offload", offload or "none", OFFLOADS)
     if offload in ("activations", "both"):
         raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
-    # Its name says 8 bits or paging; options offload the states, or update each weight early.
+    # The name of an optimizer says whether its states have 8 bits or are paged (`adamw8bit`). The
+    # options below add that they are offloaded, or that each weight is updated early.
     states = [*STATES.get(optimizer or "", ())]
     if offload == "optimizer":
         states.append(StateMode.OFFLOADED)

@@ -156,7 +156,8 @@ def format_interval(key: str, value: Any, low: float | None, high: float | None)
     if high is None:
         is_lower_bound = low == value
         return f"at least {text}" if is_lower_bound else text
-    # The ends are shown in the unit of the text, of which a value in s may be 1000: ms.
+    # The ends are shown in the unit of the text: a value of 0.012 s is written 12 ms, and its ends
+    # are multiplied by 1000, too.
     number_text = text.partition(" ")[0].rstrip("x").replace(",", "")
     number = float(number_text)
     scale = 10.0 ** round(log10(number / value)) if number and value else 1.0

@@ -313,11 +313,10 @@ def parse_counts(value: Batches, place: str) -> list[int]:
     text = ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
     numbers: list[int] = []
     pieces = [piece.strip() for piece in text.split(",")]
-    next_pieces = [*pieces[1:], ""]
-    for piece, next_piece in zip(pieces, next_pieces, strict=True):
+    for piece, next_piece in zip(pieces, [*pieces[1:], ""], strict=True):
         if piece == "...":
             last = parse_count(next_piece, place)
-            # Both ends of the series are pieces of the list themselves.
+            # Only the numbers in between: `last` is the next piece.
             numbers.extend(_continue_series(numbers, last, place))
         elif is_range(piece):
             numbers.extend(parse_range(piece, place))
@@ -344,11 +343,12 @@ def _continue_series(numbers: list[int], last: int, place: str) -> list[int]:
     is_multiple = latest == previous * factor
     is_product = is_multiple and (len(numbers) == 2 or numbers[-3] * factor == previous)
     step = f"x{factor}" if is_product else f"+{latest - previous}"
+    # `max` keeps the range valid: the check below refuses a smaller `last`.
     series = parse_range(f"{latest}..{max(last, latest)} {step}", place)
     leads_to_last = series[-1] == last and last != latest
     if not leads_to_last:
         raise InputError(f"{place}: '...' does not lead to {last}")
-    return series[1:-1]
+    return series[1:-1]  # `latest` is in the list already, and `last` is its next piece
 
 
 def parse_names(value: Any, place: str) -> list[Any]:

@@ -32,8 +32,9 @@ def axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
     if "lora_rank" not in facts:
         return {}
     targets, weights = facts.get("lora_targets"), facts.get("weights")
+    # A key whose value is None is left out of the file.
     return {
-        "adapter": "qlora" if weights == "nf4" else "lora",  # None below leaves a key out
+        "adapter": "qlora" if weights == "nf4" else "lora",
         "lora_r": facts["lora_rank"],
         "lora_target_linear": True if targets == "all-linear" else None,
         "lora_target_modules": targets if isinstance(targets, list) else None,

@@ -142,7 +142,8 @@ def _take_launcher(
         options.append(word)
         words = words[1:]
         is_flag = normalize(word.partition("=")[0]) in flags
-        has_value = bool(words) and not words[0].endswith(".py")  # of a variable that is not set
+        # If a script follows, the option's value was a shell variable that is not set.
+        has_value = bool(words) and not words[0].endswith(".py")
         if not is_flag and "=" not in word and has_value:
             options.append(words[0])
             words = words[1:]

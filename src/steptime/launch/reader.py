@@ -115,7 +115,7 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     """Return the job of the first command of a script that starts a known tool."""
     script = read_script(text)
     files.script_files.update(script.files)
-    commands = [inner for outer in script.commands for inner in _open_shell_command(outer)]  # `-c`
+    commands = [inner for outer in script.commands for inner in _open_shell_command(outer)]
     readable_commands = []
     for command in commands:
         reader = _find_command_reader(command)

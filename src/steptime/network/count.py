@@ -255,7 +255,8 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
             mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
             live_heap_bytes += sum(allocated) - mapped_bytes
             growth_bytes = max(0, live_heap_bytes - heap_bytes)
-            # mapped tensors are in new pages each time, of what the heap grows by a share is
+            # A mapped tensor always lies in new pages; of the bytes by which the heap grows only a
+            # share does.
             fresh_bytes_of_ops.append(mapped_bytes + NEW_SHARE * growth_bytes)
             heap_bytes = max(heap_bytes, live_heap_bytes)
             live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])

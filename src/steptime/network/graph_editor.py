@@ -95,7 +95,8 @@ class GraphEditor:
         self.results: dict[str, str] = {}  # what later ops read in place of a tensor, by its name
         self.read_name_by_weight: dict[str, str] = {}
         self._head = find_head(graph)
-        self._wide_sources: dict[str, str] = {}  # weights in few bits by what they are made
+        # the weight in few bits from which a wide tensor was cast, by the tensor's name
+        self._wide_sources: dict[str, str] = {}
         self.split_sizes: dict[str, Attr] = {}  # of the parts of a product's result, by its name
         self.split_sources: set[str] = set()
         self._find_splits(graph)
@@ -126,7 +127,7 @@ class GraphEditor:
     def append(self, op: Op) -> None:
         """Append an op of the network, and what stands before and beside it."""
         if op.kind == "cast" and op.inputs[0] in self._quantised:
-            return  # made wide before each product
+            return  # the weight is in few bits, and is cast to a wide type before each product
         weight = self.weight_of(op)
         inputs = [self.results.get(name, name) for name in op.inputs]
         if weight in self._quantised:
@@ -236,7 +237,8 @@ class GraphEditor:
         weight_format = FEW_BITS.get(self.tuning.weights)
         if op.kind != "experts" or weight_format is None:
             return []
-        # a format that names no places is for experts where the file or the software takes them
+        # A format that does not say which weights it is for applies to experts if the weights come
+        # from a file, or if the software quantises experts.
         is_for_products = weight_format.places == "products"
         software_takes_experts = self.tuning.stored or "experts" in self.tuning.methods
         is_for_experts = weight_format.places or software_takes_experts

@@ -36,9 +36,8 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
         quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
     tensors = dict(graph.tensors)
     few_bits = FEW_BITS[weights_format]
-    scale_names_by_weight: dict[
-        str, tuple[str, ...]
-    ] = {}  # scales, zero points and the like of each weight
+    # scales, zero points and the like of each weight
+    scale_names_by_weight: dict[str, tuple[str, ...]] = {}
     for weight in sorted(quantised):
         shape = tensors[weight].shape
         scale_specs = few_bits.extra_tensors(shape)

@@ -81,12 +81,12 @@ def _find_trained(graph: Graph, tuning: Tuning) -> set[str]:
 
 def _find_saved(graph: Graph, tuning: Tuning) -> set[str]:
     """Return the weights of the modules that are trained whole beside an adapter."""
-    saved: set[str] = set()
+    saved: set[str] = set()  # weights that are trained as a whole beside an adapter
     head_weight = find_head_weight(graph)
     for module in filter(None, tuning.saved.split("+")):
         names = {module, SAVED_NAMES.get(module, module)}
         weights = {name for name in graph.weights if names & set(_split_name(name))}
-        if not weights and HEAD in names:  # it shares the embedding
+        if not weights and HEAD in names:  # the head has no weight of its own: the embedding's
             weights = {weight for weight in (head_weight,) if weight in graph.weights}
         if not weights:
             modules = dict.fromkeys(_modules_of(graph.weights))

@@ -168,9 +168,9 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
         default = getattr(default_plan, field)
         # Without `values` any value but the default is one that needs the other field.
         is_set = value in values if values else value != default
-        # A search tries other values of the required field than 1.
-        # A required field that is left out is 1.
-        is_required_idle = split.get(required_field, None if is_search else 1) == 1
+        # A plan has 1 in a field that the user leaves out; a search tries other values there, too.
+        value_if_left_out = None if is_search else 1
+        is_required_idle = split.get(required_field, value_if_left_out) == 1
         if is_set and is_required_idle:
             # The words do not depend on the batch of a step.
             option = describe_change(PlanStep(default_plan, 1, 1), {field: value})

@@ -239,6 +239,8 @@ def _fixed_memory(rank: RankModel, settings: MemorySettings, load: Load) -> Memo
         frozen_bytes /= settings.sharding.shards
     gathered_bytes = _gathered_bytes(rank, settings, load)
     logit_bytes = _logit_bytes(rank, settings, load, working_bytes)
+    # A step that is compiled as a whole gathers single weights, not layers. It has the loss and the
+    # layers' backward pass in the same memory: only the excess of the loss counts.
     if rank.flag("one_program"):
         gathered_bytes = _next_weights_bytes(rank, settings, load)
         layer_bytes = parameter_bytes.gradients + working_bytes + gathered_bytes

@@ -91,7 +91,8 @@ def bytes_of_parameters(
     layer_weight_bytes = rank.layer_weight_bytes
     end_weight_bytes = rank.end_weight_bytes
     if sharding.zero == 3:
-        # The copy for products is made when weights are gathered. Master weights are states.
+        # Products read a copy that is made when weights are gathered. If the optimizer has master
+        # weights, which count as its states, a device keeps no further weights.
         are_weights_states = rank.has_master_states and not offloads_states
         layer_weight_bytes = end_weight_bytes = 0.0 if are_weights_states else rank.weight_bytes
     end_counts = ParameterCounts(dense=counts.end, expert=0.0, end=counts.end)

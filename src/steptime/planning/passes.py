@@ -65,8 +65,8 @@ def recompute_s(rank: RankModel, recompute: str, piece: Piece) -> float:
         # The backward pass does not read a layer's result, so the last product need not run again.
         skips_last_product = rank.flag("stops_early")
         return piece.forward_s - (piece.last_product_s if skips_last_product else 0.0)
-    # Selective: a stack says which share of the other kernels it repeats; else attention is
-    # repeated, and of the others what is not kept.
+    # Selective: some stacks repeat a share of the kernels beside attention (`selective_repeated`).
+    # The others repeat attention, and the other kernels but for the share whose results are kept.
     attention_s = piece.attention_s.forward_s
     other_s = piece.forward_s - attention_s
     repeated_share = rank.constant("selective_repeated")
@@ -232,11 +232,11 @@ def _weight_groups(settings: PassSettings, piece: Piece) -> list[_WeightGroup]:
         _WeightGroup(dense_parameters, piece.frozen_bytes, settings.shard),
         _WeightGroup(expert_parameters, 0, settings.expert_shard),
     ]
+    # A single rank shares with nobody, and a group without weights has nothing to exchange.
     return [
-        # A single rank shares with nobody.
         group
         for group in groups
-        if len(group.ranks) > 1 and group.parameters + group.frozen_bytes
+        if len(group.ranks) > 1 and (group.parameters or group.frozen_bytes)
     ]
 
 

@@ -137,8 +137,8 @@ class _FittingPlans:
         self.limits = limits
         self.estimates: list[PlanEstimate] = []
         self.considered_count = 0
-        self.refused_counts: Counter[str] = Counter()
-        self.excess = NO_EXCESS
+        self.refused_counts: Counter[str] = Counter()  # by the name of the limit
+        self.excess = NO_EXCESS  # of the plan that is the least beyond its limits
         self.min_bytes = inf  # of a plan that does not fit
         self.unpriced: list[tuple[float, PlanStep]] = []  # too large by parameters alone
 
@@ -232,10 +232,10 @@ def _steps_of_family(
         step = PlanStep(plan, microbatch, global_batch)
         if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
             microbatches = step.microbatches
-            has_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
-            if plan.virtual == 1 or has_groups:  # a larger microbatch needs still more
+            has_full_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
+            if plan.virtual == 1 or has_full_groups:  # a larger microbatch needs still more
                 return
-            continue  # interleaved, a group in part: a larger microbatch may have fewer in flight
+            continue  # the last group is not full: larger microbatches may be fewer in flight
         # Where the cuts between stages move with the microbatch, no bound can be derived.
         if has_fixed_layout:
             memories = distinct_device_memories(problem, cost_plan(problem, step))
@@ -248,7 +248,7 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     plan = step.plan
     microbatches = step.microbatches
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
-    # Saved activations grow with the microbatch; the fixed memory at least stays.
+    # Saved activations grow with the microbatch, and the fixed memory does not shrink.
     size_ratio = step.microbatch / priced.microbatch * ROUNDING
     return max(
         [

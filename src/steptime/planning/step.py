@@ -268,10 +268,10 @@ def step_interval(
     slow_s = _step_s(problem.with_link_rates("low"), step)
     kernel_ends = StepEnds(low_s, high_s)
     # A quicker link never makes the step slower, whatever the schedule does.
-    ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    link_ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
     return (
-        low_s if ends.low_s is None else ends.low_s,
-        high_s if ends.high_s is None else ends.high_s,
+        low_s if link_ends.low_s is None else link_ends.low_s,
+        high_s if link_ends.high_s is None else link_ends.high_s,
     )
 
 

@@ -79,11 +79,13 @@ def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
     plan = cost.plan
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
-    if plan.virtual > 1:  # a stage ends with a group of microbatches at a time
+    # Gradients are exchanged bucket by bucket while these passes go on. With several stages a
+    # device the buckets are stages, each of which ends with a group of microbatches.
+    if plan.virtual > 1:
         return _LastPasses(
             forward_s, backward_s, bucket_count=plan.virtual, microbatches=plan.pipeline
         )
-    part_count = sum(count for _, count in load)
+    part_count = sum(count for _, count in load)  # a bucket for each layer and end
     return _LastPasses(forward_s, backward_s, bucket_count=part_count, microbatches=1)
 
 
@@ -99,15 +101,14 @@ class _ReplicaGroup(NamedTuple):
 def _replica_groups(cost: PlanCost, load: Load) -> list[_ReplicaGroup]:
     """Return the parameters of a device by the ranks that share them: dense, then of experts."""
     groups = cost.groups
-    dense_groups = (groups.replicas, groups.shard, groups.copies)
-    expert_groups = (groups.expert_replicas, groups.expert_shard, groups.expert_copies)
     counts = count_parameters(cost.pieces, load)
     if cost.rank.runs_full_network(cost.plan):  # all parameters have the same replicas
         counts = counts._replace(dense=counts.dense + counts.expert, expert=0)
-    return [
-        _ReplicaGroup(counts.dense, *dense_groups),
-        _ReplicaGroup(counts.expert, *expert_groups),
-    ]
+    dense_group = _ReplicaGroup(counts.dense, groups.replicas, groups.shard, groups.copies)
+    expert_group = _ReplicaGroup(
+        counts.expert, groups.expert_replicas, groups.expert_shard, groups.expert_copies
+    )
+    return [dense_group, expert_group]
 
 
 def _replica_collectives(
@@ -239,6 +240,7 @@ def _host_update(
     problem = cost.problem
     gradient_bytes = cost.rank.constant("gradient_bytes") * parameters
     weight_bytes = cost.rank.weight_bytes * parameters
+    # The innermost level of links joins the devices of a node, which have one host.
     host_device_count = problem.cluster.ladder[0].size if problem.cluster.levels else 1
     memory_bytes_per_s, usual_device_count = host_memory()
     # The devices of a node share the memory bandwidth of their host.

@@ -121,7 +121,7 @@ def _compress_attention(
     shape: AttentionShape, mixer: CompressedAttention, op_name: str
 ) -> AttentionShape:
     """Return a part of DeepSeek-V4's attention: the window, the scores or the compressed part."""
-    # The window has all keys and no limit of its own.
+    # Tokens inside the window are cached as they are, not compressed.
     if op_name.endswith("/window"):
         return shape._replace(values_are_keys=True)
     shape = shape._replace(compression_ratio=mixer.ratio, values_are_keys=True)

@@ -56,6 +56,8 @@ def attention_kernels(
     """
     if attention.kind in STATEFUL:
         return _delta_rule_kernels(problem, attention, group)
+    # For a single new token the cached latent vectors are read as they are: all heads share them as
+    # keys and values. Prompts make keys and values for each head from them.
     is_latent_shared = bool(attention.latent_width) and group.tokens == 1
     if is_latent_shared:
         latent_value_width = int(problem.shape.kind_settings["latent_kv"])

@@ -132,6 +132,7 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
     """
     sequences = -(-running_sequences // phases.plan.data)
     fixed_bytes, has_limit = phases.fixed_bytes, phases.problem.rank.room_bytes < inf
+    # Without a budget of tokens for a step there are no fixed activations: prompts decide.
     prompts_bytes = phases.activation_bytes(sequences * prompt)
     memory = ServerMemory(
         weights_bytes=fixed_bytes["weights_bytes"],

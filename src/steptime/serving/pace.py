@@ -90,7 +90,7 @@ class ServerPace:
         self._decode_s = _BilinearSurface(decode_s)
         self._prefill_s = _BilinearSurface(prefill_s, lengths)
         self._past_s = _BilinearSurface(past_s, lengths)  # extra for the tokens before a chunk
-        # one step less two of prefill and decoding alone, by context: negative
+        # The seconds of one step for both less those of a step for each (below 0), by context.
         self._mixing_s = [
             _BilinearSurface(partial(mixing_s, context), lengths) for context in CONTEXTS
         ]
@@ -115,14 +115,15 @@ class ServerPace:
             chunks: tokens of each chunk, and tokens of its prompt before it.
         """
         chunk_tokens = sum(size for size, _ in chunks)
-        # As so many prompts of the mean size, then corrected for tokens before the chunks.
+        # The chunks are priced as prompts of their mean size; then the attention to the tokens that
+        # lie before each chunk is added.
         step_s = self._prefill_s.value(len(chunks), chunk_tokens / len(chunks))
         past_s = sum(
             self._past_s.value(size, cached_tokens)
             for size, cached_tokens in chunks
             if cached_tokens
         )
-        # Ranks share out the sequences.
+        # The seconds of all chunks are summed up, but each rank reads its own sequences.
         step_s += past_s / self._ranks
         if sequences:
             context = tokens / sequences

@@ -66,7 +66,7 @@ class Phases(Replica):
         )
         has_experts = bool(problem.shape.experts)
         self.interval_kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
-        self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}
+        self._costs_by_tokens: dict[int, dict[str, StepCost]] = {}  # of each piece
         self._attention_costs: dict[tuple[str, SequenceGroup], StepCost] = {}
 
     def with_calibration(self, calibration: ServingCalibration | None) -> Phases:

@@ -78,7 +78,9 @@ class _EventLoop:
         self.servers = [server for servers in self.pools for server in servers]
         # Users send their first requests at once, and each further one as their last one ends.
         arrivals_s = [0.0] * count if load.concurrency else [*load.arrivals_s]
-        self.run = QueueRun(arrivals_s, [0.0] * count, [0.0] * count, self.pools)
+        self.run = QueueRun(
+            arrivals_s, first_token_s=[0.0] * count, ends_s=[0.0] * count, pools=self.pools
+        )
         self.arrived_count = min(load.concurrency or count, count)
         self.ended_count = 0
         self.events = [
@@ -88,7 +90,7 @@ class _EventLoop:
 
     def handle_arrival(self, event: _Event) -> None:
         """Send a request to the server with the fewest requests of its pool."""
-        server = min(self.pools[event.pool], key=len)
+        server = min(self.pools[event.pool], key=len)  # the one with the fewest requests
         # Pool 1 decodes: the cache comes from a server of pool 0 that has read the prompt.
         if event.pool:
             server.cached_requests.add(event.number)

@@ -158,7 +158,7 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
     if not holds(low):
         return 0.0
     for _ in range(RATE_TRIALS):
-        # The middle of the logarithms.
+        # The geometric mean: rates are searched over orders of magnitude.
         rate = sqrt(low * high)
         if holds(rate):
             low = rate

@@ -231,6 +231,7 @@ class Replica:
             weights_bytes = self.fixed_bytes["weights_bytes"]
             # SGLang's share is of weights and cache: the other fixed parts come on top.
             return min(room_bytes, share * room_bytes + fixed_bytes - weights_bytes)
+        # Of some stacks (flag `of_rest`) the share is of what the fixed parts leave.
         base_bytes = fixed_bytes if self.problem.rank.flag("of_rest") else 0.0
         # The fixed parts alone do not fit.
         if base_bytes > room_bytes:

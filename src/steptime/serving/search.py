@@ -237,7 +237,8 @@ class ServerSearch:
         def holds(replicas: int) -> bool:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
-            if decodes:  # as many sequences at once as tokens arrive within a target of a token
+            if decodes:
+                # Little's law: tokens asked for a second, times the longest step for one.
                 sequences = max(
                     1, int(min(max_sequences, rate * mean_service.output * self.demand.tpot))
                 )
@@ -327,7 +328,7 @@ class ServerSearch:
                 estimate, max_replicas, self._runner(kind, self.load)
             )
             if fewest:
-                candidate = Candidate(kind, *fewest)
+                candidate = Candidate(kind, fewest.replicas, fewest.run, fewest.bounded_by)
                 yield candidate
                 fewest_devices = min(fewest_devices, candidate.device_count)
 
@@ -353,7 +354,7 @@ class ServerSearch:
             run_servers = self._runner(kind, self.load, readers)
             fewest = self.find_fewest_replicas(estimate, max_replicas, run_servers)
             if fewest:
-                candidate = Candidate(kind, *fewest, readers)
+                candidate = Candidate(kind, fewest.replicas, fewest.run, fewest.bounded_by, readers)
                 yield candidate
                 fewest_devices = min(fewest_devices, kind.device_count * candidate.replicas)
 

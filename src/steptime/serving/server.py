@@ -115,16 +115,16 @@ class Server:
     def __init__(self, pool: Pool, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.pool = pool
         self.waiting: deque[int] = deque()
-        self.cached_requests: set[int] = set()
+        self.cached_requests: set[int] = set()  # waiting, with a cache that was sent here
         self.running: dict[int, RunningRequest] = {}
         self.preemptions = 0
-        self.end_s = inf
+        self.end_s = inf  # of the steps under way
         self.busy_s = 0.0
-        self.sequence_s = 0.0
+        self.sequence_s = 0.0  # sum over steps of sequences times seconds
         self.free_blocks = pool.block_count
         self.min_free_blocks = pool.block_count
-        self._inputs = inputs
-        self._outputs = outputs
+        self._inputs = inputs  # tokens of the prompts, by request
+        self._outputs = outputs  # tokens of the answers
         self._arrived_s: dict[int, float] = {}
         self._preempted_outputs: dict[int, int] = {}  # output tokens of preempted requests
         self._prefilled: dict[int, int] = {}  # tokens read of the prompts that were begun
@@ -133,8 +133,8 @@ class Server:
         self._end_steps: list[tuple[int, int]] = []  # heap of (end step, request)
         self._offset_sum = 0  # of the running requests
         self._offset_counts = [0] * pool.block_tokens  # running requests by offset modulo block
-        self._steps = StepRun(0.0)
-        self._chunks: list[PrefillChunk] = []
+        self._steps = StepRun(0.0)  # the steps under way
+        self._chunks: list[PrefillChunk] = []  # parts of prompts that they read
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self._prefilled) + len(self.running)
@@ -223,7 +223,7 @@ class Server:
         count = 1 if is_single else min(count, self._next_end_step() - self._step_count)
         can_exceed = count * running_count > self.free_blocks  # cheaper than the exact count
         if can_exceed and self._count_new_blocks(count) > self.free_blocks:
-            # Most steps whose blocks are free.
+            # The largest number of steps for which enough blocks are free.
             count = bisect_right(range(1, count), self.free_blocks, key=self._count_new_blocks)
         return StepRun(time_s, first_s, growth_s, count)
 

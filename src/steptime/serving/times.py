@@ -236,7 +236,7 @@ def predict_energy(
     energy_j = duration_s = 0.0
     # Each of these steps runs all sequences of a replica. The prefill makes their first tokens.
     for step, count in ((prefill, 1), (decode, service.output - 1)):
-        step_s = (step.seconds,) * 3  # without an interval
+        step_s = (step.seconds,) * 3  # value, low and high are equal: there is no interval
         running_j = running_w(phases.device) * (step.seconds - step.host_s)
         # The joules of a step are those of all stages of the pipeline, which this device is one of.
         step_energy = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)

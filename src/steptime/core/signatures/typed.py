@@ -125,7 +125,7 @@ def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPl
     """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
     # The message names one expected type: of a union such as `X | None` the first member.
     plain_kind, type_words = next(_list_plain_kinds(kind))
-    is_inner = False
+    is_inner = False  # whether the fault lies in a part of the value
     for index, name in _PART.findall(path):  # one of both is ""
         try:
             member_kind = _member_kind(plain_kind, name or index)

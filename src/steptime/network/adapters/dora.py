@@ -25,7 +25,9 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     (output,) = op.outputs
     y = editor.tensors[output]
     base = output
-    if editor.tuning.dropout:  # (share - 1) scales the frozen product of LoRA's dropped input
+    if editor.tuning.dropout:
+        # DoRA rescales the frozen product of the input that LoRA reads, which is behind dropout;
+        # the network's own product reads the input without dropout.
         base = _append_base_product(editor, op)
     # `is_merged`: queries, keys and values that one product makes are adapted as one matrix
     low_rank = add_low_rank(editor, op, is_merged=True)

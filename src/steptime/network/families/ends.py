@@ -226,7 +226,8 @@ def _append_classes_with_mean_head(b: Builder, x: str, p: Parameters, _: str) ->
 
 def _append_teacher_heads(b: Builder, x: str, p: Parameters, _: str) -> str:
     """Return the loss of the mean of two tokens' classes (Touvron et al. 2020, section 4)."""
-    # tokens 0 and 1 are the class token and the teacher's
+    # Token 0 is the class token, token 1 the one that a teacher network trains (distillation). Each
+    # has a classifier, and the answer is the mean of both.
     logits = [
         linear(b, _select_token(b, x, i, f"token{i + 1}"), p["classes"], f"classifier{i + 1}")
         for i in (0, 1)

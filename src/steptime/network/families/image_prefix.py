@@ -64,7 +64,8 @@ class ImagePrefix:
         for name in ("stem_design", "image_prefix", "designs", "ahead_designs"):
             settings.pop(name, None)
         x = self._patches(b, settings, batch * int(p["images"]))
-        # The blocks in segments: each ends behind a tapped block, the last one at the depth.
+        # The outputs of some blocks (`taps`) are added to the image's tokens. So the blocks are
+        # built in segments: each ends behind a tapped block, the last one behind the last block.
         segment_ends = [*(tap + 1 for tap in self.taps), self.depth]
         tapped = []
         start = 0

@@ -35,26 +35,29 @@ class Builder:
         self.inputs: list[str] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
-        self.source: list[object] = []
-        self.unmodelled: list[str] = []
-        self.remarks: list[str] = []
-        self.frozen: list[str] = []
-        self.checkpoints: list[Checkpoint] = []
-        self.made_by: dict[str, Op] = {}
-        self._trained: set[str] = set()
+        self.frozen: list[str] = []  # the `buffers` that are parameters, but are not trained
+        self.checkpoints: list[Checkpoint] = []  # parts that the backward pass computes again
+        # Of a network that is read from a file:
+        self.source: list[object] = []  # its layers as the file has them
+        self.unmodelled: list[str] = []  # layers of unknown type, which pass their input on
+        self.remarks: list[str] = []  # what a user has to know of how the file was read
+        self.made_by: dict[str, Op] = {}  # the op that makes a tensor, by the tensor's name
+        self._trained: set[str] = set()  # names of the tensors in `weights`
+        # For each open scope, the outermost first: its name, and the earlier scope whose weights it
+        # reads instead of adding its own ("" for none).
         self._path: list[str] = []
-        self._shared: list[str] = []
+        self._weight_scopes: list[str] = []
 
     @contextmanager
     def scope(self, name: str, shares: str = "") -> Iterator[None]:
         """Prefix every name made inside with `name/`, or share the weights of another scope."""
         self._path.append(name)
-        self._shared.append(shares)  # the earlier scope whose weights this one reads, or ""
+        self._weight_scopes.append(shares)
         try:
             yield
         finally:
             self._path.pop()
-            self._shared.pop()
+            self._weight_scopes.pop()
 
     def full_path(self, name: str) -> str:
         """Return the full path of `name` in the open scopes."""
@@ -85,8 +88,9 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
-        if any(self._shared):  # inside a scope that has the weights of an earlier one
-            scopes = zip(self._path, self._shared, strict=True)
+        reads_shared_weights = any(self._weight_scopes)
+        if reads_shared_weights:  # the weight exists: return its name in the earlier scope
+            scopes = zip(self._path, self._weight_scopes, strict=True)
             path = [shared_name or scope_name for scope_name, shared_name in scopes]
             return "/".join((*path, name))
         weight = self._add_tensor(name, shape, self.precision.weights, self.weights)

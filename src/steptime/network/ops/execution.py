@@ -74,21 +74,24 @@ def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
         raise InputError(f"stack {stack.name} runs inference alone: --phase infer, or serve")
     read_counts = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
     launches = []
-    launched_kinds: set[str] = set()  # of updates that run together
+    launched_kinds: set[str] = set()  # kinds of updates whose kernels are counted already
     for ops in _group_ops(graph, stack, read_counts):
         first_op = ops[0]
         execution = execution_of(first_op, stack)
-        if execution.scores:
+        # attention in several kernels, between which its scores go through memory
+        is_unfused_attention = execution.scores > 0
+        if is_unfused_attention:
             launches += _launch_unfused_attention(graph, first_op, execution)
             continue
-        first_run = _run_alone(*graph.cases[first_op.name], execution)
+        kind, specs, attrs, output_specs = graph.cases[first_op.name]
+        first_run = _run_alone(kind, specs, attrs, output_specs, execution)
         if len(ops) == 1:
-            launch = Launch((first_op,), *first_run)
+            launch = Launch((first_op,), *first_run)  # flop, bytes and so on, in the same order
         else:
             launch = _launch_group(graph, ops, first_run, stack, read_counts)
         runs_with_all_weights = execution.together and first_op.part == "update"
         if runs_with_all_weights:
-            # the kernels of the first update change all weights
+            # a launch stands for each update, but the kernels of the first one update all weights
             if first_op.kind in launched_kinds:
                 launch = launch._replace(kernels=0)
             launched_kinds.add(first_op.kind)
@@ -106,11 +109,13 @@ def _launch_group(
     """Return the launch of several ops that run as one kernel, the first of them as `first_run`."""
     flop, traffic_bytes, kernels, products, serial = first_run
     for op in ops[1:]:  # which launch no kernel of their own
-        run = _run_alone(*graph.cases[op.name], execution_of(op, stack))
+        kind, specs, attrs, output_specs = graph.cases[op.name]
+        run = _run_alone(kind, specs, attrs, output_specs, execution_of(op, stack))
         flop += run.flop
         traffic_bytes += run.traffic_bytes
         products += run.products
         serial = max(serial, run.serial)
+    # A stack may state less traffic for an op than its tensors have bytes: hence `max`.
     moved_bytes = max(0, traffic_bytes - _find_unmoved_bytes(graph, ops, read_counts))
     return Launch(tuple(ops), flop, moved_bytes, kernels, products, serial)
 
@@ -222,14 +227,15 @@ def _can_join(
     mergeable_kinds = stack.joins.get(op.kind, ())
     if first_op.kind in mergeable_kinds:
         return _is_absorbed(op, group, read_counts, stack)
-    # beside kinds of ops `stack.joins` names all products as `matrix`, all other kernels as
-    # `vector`
+    # A stack names all products as `matrix`, and all other kernels as `vector`.
     unit = "matrix" if first_row.products else "vector"
     if unit not in stack.fuses or first_row.storage == "view":
         return False
     group_outputs = {name for member in group for name in member.outputs}
     results_read = group_outputs.intersection(op.inputs)
-    if unit in mergeable_kinds or op_row.storage == "view":  # it reduces or shows the results
+    # A view, or an op that the stack names, such as a reduction, may have another shape than the
+    # results that it reads. Any other op runs element by element.
+    if unit in mergeable_kinds or op_row.storage == "view":
         return bool(results_read)
     shape = graph.tensors[op.outputs[0]].shape
     return op_row.pointwise and any(graph.tensors[name].shape == shape for name in results_read)

@@ -30,9 +30,10 @@ class GradientTape:
     def __init__(self, graph: Graph, habits: Collection[str]) -> None:
         self.tensors = dict(graph.tensors)
         self.ops: list[Op] = []
-        self.grads: dict[str, str] = {}
-        self.habits = habits
+        self.grads: dict[str, str] = {}  # the gradient of a tensor, by the tensor's name
+        self.habits = habits  # tensors that software keeps alive though no gradient reads them
         self.frozen = set(graph.frozen)
+        # Frozen weights in few bits are cast to a wide type: the casts, by their result's name.
         self.wide_casts: dict[str, tuple[Op, ...]] = {}
         self._sum_counts: dict[str, int] = {}  # sums of parts of the gradient of a tensor
         for op in graph.ops:
@@ -129,7 +130,8 @@ class GradientTape:
                 continue
             grad = input_grad
             dtype = specs[i].dtype
-            if self.tensors[grad].dtype != dtype:  # of a sum of two types, the wider one's
+            # Where an op adds two types, the gradient has the wider one.
+            if self.tensors[grad].dtype != dtype:
                 (grad,) = append_backward("cast", (grad,), f"grad_cast{i or ''}", dtype=dtype)
             self.add_grad(name, grad, op.name)
 
@@ -141,9 +143,10 @@ class GradientTape:
         """
         # the weight of a product is its second input
         casts = self.wide_casts.get(op.inputs[1]) if len(op.inputs) > 1 else None
-        # such as a prefix whose frozen part stands behind
+        # a concat that puts a trained tensor before a frozen one
         joins_frozen = op.kind == "concat" and op.inputs[-1] in self.frozen
-        # habits of software: it keeps inputs of products with few bits, and what concats join
+        # Some software keeps tensors alive that no gradient reads: the inputs of products with
+        # weights in few bits (`keeps`), and the tensors that such concats join (`sources`).
         if casts is not None and "keeps" in self.habits:
             self._append_view(op, SAVED_INPUT)
         elif joins_frozen and "sources" in self.habits:

@@ -105,6 +105,8 @@ def _left_gradient(b: Backward) -> str:
     left_spec, _ = b.specs
     left_shape = left_spec.shape
     is_right_transposed = bool(b.attrs.get("transpose_b"))
+    # of C = A B the gradient is dC B^T, of C = A B^T it is dC B; if A was broadcast over batches,
+    # these are summed up
     (da,) = b.emit("matmul", (b.grad, right), "grad_a", transpose_b=not is_right_transposed)
     batch_shape = (*b.out.shape[:-2], *left_shape[-2:])
     return sum_to_shape(b, da, batch_shape, left_shape, "grad_a_sum")

@@ -101,8 +101,8 @@ class _Rank:
         """Let the update of a weight's shard read the sum of its gradients."""
         op = self.update_by_weight[weight]
         shard = self.shard(weight)
-        # an update reads the weight, its states and last the gradient; the states are sharded as it
-        # is
+        # An update reads the weight, its states and last the gradient. The states are sharded in
+        # the same way as the weight.
         inputs = (shard, *op.inputs[1:-1], grad)
         for state in op.inputs[1:-1]:
             self.tensors[state] = self.tensors[shard]

@@ -104,8 +104,8 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
         return rising * (rising + 1) // 2 + (count - rising) * cap
 
     keys_before_queries = keys - length
-    # the query at place i sees min(i + 1, window) keys up to its own, and ahead min(keys, window -
-    # 1)
+    # A query with i keys before its own sees min(i + 1, window) keys up to its own. Without a
+    # causal mask it also sees up to window - 1 keys behind its own.
     scores_back = sum_capped(keys, window) - sum_capped(keys_before_queries, window)
     scores_ahead = 0 if causal else sum_capped(length - 1, window - 1)
     all_scores = length * keys

@@ -108,23 +108,33 @@ def delta_products(
     """Return the products of chunks: keys and queries with keys, and with the state."""
     chunks = _find_chunks(q, v, heads, key_heads, rule)
     key_width, value_width = chunks.key_width, chunks.value_width
-    if rule == "scan":  # the state and the query of each token
+    # Each product is (batch, m, n, k).
+    if rule == "scan":  # the state times the query of each token, without chunks
         all_tokens = q.shape[0] * q.shape[1]
         values_per_key = heads // key_heads * value_width
-        return ((all_tokens * key_heads, values_per_key, 1, key_width),)
-    tokens = chunks.tokens  # of a chunk; each product is (batch, m, n, k)
+        read_state_by_token = (all_tokens * key_heads, values_per_key, 1, key_width)
+        return (read_state_by_token,)
+    tokens = chunks.tokens  # of a chunk
     head_chunks = chunks.chunk_count * heads
     values = (head_chunks, tokens, value_width, tokens)
     read_state = (head_chunks, tokens, value_width, key_width)
     write_state = (head_chunks, key_width, value_width, tokens)
-    if rule == "sum":  # heads of one key share the scores
+    if rule == "sum":  # heads that share a key have one matrix of scores
         scores = (chunks.chunk_count * key_heads, tokens, tokens, key_width)
         return (scores, values, read_state, write_state)
-    # `delta` also multiplies keys by keys, corrects keys and values of a chunk by these products,
-    # and reads the state with keys as with queries
+    # By the rule `delta` a token first subtracts what the state already holds for its key.
     scores = (head_chunks, tokens, tokens, key_width)
     keys = (head_chunks, tokens, key_width, tokens)
-    return (scores, scores, keys, values, values, read_state, read_state, write_state)
+    return (
+        scores,  # keys by keys: by how much the tokens of a chunk correct each other
+        scores,  # queries by keys
+        keys,  # the keys after these corrections
+        values,  # the values after these corrections
+        values,  # scores of the queries by the corrected values
+        read_state,  # with the corrected keys
+        read_state,  # with the queries
+        write_state,
+    )
 
 
 def _read_bytes(*specs: TensorSpec, heads: int, key_heads: int, rule: str = "delta") -> int:

@@ -89,8 +89,9 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
     device_busy_s = busy_s(stages, device_count)
     last_stage = len(stages) - 1
     chains = []
-    forward_path_s = 0.0
-    backward_path_s = -inf  # the first device has no earlier one to go on to
+    forward_path_s = 0.0  # a microbatch's way from the first stage to the current one
+    # The way back from the current stage to the end of the slowest earlier device.
+    backward_path_s = -inf  # the first device has no earlier one
     # Both passes of all stages behind the current one.
     later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
@@ -130,6 +131,9 @@ def _round_trip_wait_s(
     stage: Stage, later_stage_count: int, later_stages_s: float, send_s: float
 ) -> float:
     """Return the seconds a device of full 1F1B waits for the way to the last stage and back."""
+    # A device waits twice for a microbatch that goes to the last stage and back: for the first one
+    # after its warm-up, and for the last one at the end. Until the first one is back it runs a
+    # forward pass for each later stage, until the last one is back a backward pass for each.
     round_trip_s = later_stages_s + 2 * later_stage_count * send_s
     forward_wait_s = max(0.0, round_trip_s - later_stage_count * stage.forward_s)
     backward_wait_s = max(0.0, round_trip_s - later_stage_count * stage.backward_s)

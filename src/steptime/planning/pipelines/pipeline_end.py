@@ -102,7 +102,7 @@ def _single_stage_ends(
     In step j, device d runs the backward pass of microbatch j - p + d, then the forward pass of
     microbatch j. With `splits_backward`, gradients of weights are computed between them.
     """
-    p = len(stages)
+    p = len(stages)  # devices: each has one stage
     weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
     forwards_s = [stage.forward_s for stage in stages]
     backwards_s = [

@@ -121,7 +121,7 @@ def rank_groups(
         expert_ranks = tuple(add_offsets(ranks_of["tensor"], replicas))
     # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
     expert_replicas = expert_ranks[::expert]
-    router_count = routers or len(replicas)
+    router_count = routers or len(replicas)  # ranks that route tokens of their own
     # The expert ranks inside a group of shards, of which every `expert` hold different experts.
     expert_shards = max(1, shards * router_count // len(replicas) // expert)
     return RankGroups(
@@ -226,7 +226,7 @@ def lay_out(
     for d, load in enumerate(devices):
         stages_of_device = stages[d::pipeline]
         first_of_kind.setdefault((load, stages_of_device), d)
-    # The first holds the most microbatches of its kind.
+    # Of devices of a kind the first one holds the most microbatches.
     distinct_devices = sorted(first_of_kind.values(), reverse=True)
     return Layout(
         layers=layer_counts,

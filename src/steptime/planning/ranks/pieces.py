@@ -254,6 +254,8 @@ def _price_kernels(
 ) -> dict[str, _PieceCost]:
     """Price the kernels of all pieces at once; the cell of a kernel is `3 * piece + pass`."""
     all_kernels: list[Kernel] = []
+    # The cells of a table with a row for each piece and a column for each of the three passes, in
+    # which the seconds of kernels are summed up.
     cell_of_kernel: list[int] = []
     for i, piece_kernels in enumerate(kernels.values()):
         all_kernels += piece_kernels

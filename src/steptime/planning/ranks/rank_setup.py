@@ -87,6 +87,7 @@ class RankSetup:
     @cached_property
     def step_model(self) -> StepModel:
         """Prices the graphs of ranks on the device."""
+        # Hyperparameters and batch stay open here: `with_graph` brings the graph of each rank.
         workload = Workload(
             model=self.shape.family.name,
             params={},

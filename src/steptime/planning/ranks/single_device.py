@@ -71,6 +71,7 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     backward_s = sum(row.backward.value for row in times.rows)
     update_s = sum(row.update.value for row in times.rows)
     columns = model.lower_step(microbatch).columns
+    # The bounds of the kernels' seconds, as shares of these seconds.
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
     # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
     single_step = bound_step((forward_s, backward_s, update_s), shares, host)

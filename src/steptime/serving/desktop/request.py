@@ -193,7 +193,7 @@ class DesktopCase:
 
     def predict(self) -> DesktopPrediction:
         """Return the memory and the times."""
-        case = (self.shape, self.machine, self.placing, self.demand)
+        case = (self.shape, self.machine, self.placing, self.demand)  # what each prediction needs
         request, stack = self.request, self.machine.stack
         memory = predict_memory(*case)
         mean_context = request.input_tokens + request.output_tokens / 2

@@ -71,7 +71,8 @@ class _NetworkPart:
         device: the device, or the CPU.
         backend: how the stack runs on it.
         bytes_per_s: the bandwidth of its memory.
-        shared_by: devices that split each matrix product (tensor parallelism).
+        sharing_devices: devices that share the part: each has some rows of every matrix, and
+            does as large a share of all work.
     """
 
     tensors: Sequence[WeightTensor]
@@ -79,7 +80,7 @@ class _NetworkPart:
     device: Device
     backend: DesktopBackend
     bytes_per_s: float
-    shared_by: int = 1
+    sharing_devices: int = 1
 
     def weights_s(self, shape: Shape, tokens: int) -> float:
         """Return the seconds of all products of so many tokens that pass at once."""
@@ -91,13 +92,12 @@ class _NetworkPart:
                 continue
             read_share, multiplied_share = _read_and_multiplied_shares(shape, tensor, tokens)
             read_s = read_share * tensor.size_bytes / self.weight_bytes_per_s
-            # FLOP of unpacking a number.
-            flop = tensor.type.decode_flop * self.backend.weight_flop_share
-            unpack_s = read_share * tensor.numbers * flop / vector_rate
+            unpack_flop = tensor.type.decode_flop * self.backend.weight_flop_share  # of a number
+            unpack_s = read_share * tensor.numbers * unpack_flop / vector_rate
             compute_s = 2 * tokens * multiplied_share * tensor.numbers / rate
             # Reading and unpacking hide behind arithmetic, or the other way round.
             total_s += max(read_s + unpack_s, compute_s)
-        return total_s / self.shared_by
+        return total_s / self.sharing_devices
 
     @property
     def weight_bytes_per_s(self) -> float:
@@ -120,15 +120,14 @@ class _NetworkPart:
 
     def cache_s(self, sequences: int, context: float, cached_number_bytes: float) -> float:
         """Return the seconds to read the cache of sequences with so many tokens in it."""
-        size_bytes = sum(
-            sequences
-            * (
-                cached_number_bytes * cache.token_numbers * _attended_tokens(cache, context)
-                + cache.state_bytes
-            )
-            for cache in self.caches
-        )
-        return size_bytes / (self.bytes_per_s * self.backend.cache_share * self.shared_by)
+
+        def layer_bytes(cache: LayerCache) -> float:
+            token_bytes = cached_number_bytes * cache.token_numbers
+            return sequences * (token_bytes * _attended_tokens(cache, context) + cache.state_bytes)
+
+        size_bytes = sum(map(layer_bytes, self.caches))
+        device_bytes_per_s = self.bytes_per_s * self.backend.cache_share
+        return size_bytes / (device_bytes_per_s * self.sharing_devices)
 
     def attention_s(self, tokens: int, past: float) -> float:
         """Return the seconds of attention of a prompt's tokens behind `past` others."""
@@ -136,7 +135,7 @@ class _NetworkPart:
             4 * tokens * cache.query_numbers * _attended_tokens(cache, past + tokens / 2)
             for cache in self.caches
         )
-        return flop / (ATTENTION_SHARE * self.product_flop_per_s() * self.shared_by)
+        return flop / (ATTENTION_SHARE * self.product_flop_per_s() * self.sharing_devices)
 
     def kernel_count(self) -> int:
         """Return the kernels of a step."""
@@ -212,7 +211,7 @@ def _divide_network(
     if placing.is_split_by_rows:  # one part, of which each device does a share
         row_caches = [caches[layer] for layer in placing.device_layers[0]]
         part = _NetworkPart(
-            placing.device_tensors(0), row_caches, *place, shared_by=machine.device_count
+            placing.device_tensors(0), row_caches, *place, sharing_devices=machine.device_count
         )
         devices = [part]
     else:
