@@ -199,7 +199,8 @@ def evaluate(
     worst_count = MAX_WORST
     if worst is not None:
         worst_count = parse_count(text_of(worst), "--worst", at_least=0)
-    # A method is a name, a `FILE.py:NAME`, a function or a cost model; each has a name to show.
+    # A method is a function or a `FILE.py:NAME` (`price_of` returns the function), or the name of a
+    # cost model or the cost model itself (`price_of` returns None).
     request = _EvaluateRequest(
         method=options.price_of(method) or cost_model(method_or_name),
         method_name=str(getattr(method, "__name__", getattr(method, "name", method))),
