@@ -208,7 +208,8 @@ def find_head(
         return head_by_end[end], [f"no architectures; taken as ...{end}"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
-    # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
+    # the whole name must match: JinaBertForMaskedLM ends like BertForMaskedLM, and its code is
+    # another network
     stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
     # a class may leave out the end of the name of its type: `gemma3_text` has Gemma3TextModel and
     # Gemma3ForCausalLM, `clip_text_model` has CLIPTextModel

@@ -290,9 +290,11 @@ def _list_case_notes(
     if evaluation.compared_cases < len(evaluation.scored):
         compared_text = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
         notes.append(f"methods are compared on the {compared_text} that all of them predict")
-    # Published predictions come with the rows, and may share their wrong unit.
-    house_factors = [row["factor"] for row in evaluation.rows if "(published)" not in row["method"]]
-    factor = min(house_factors)
+    # Published predictions come with the rows and may share their wrong unit: leave them out.
+    factors_of_methods = [
+        row["factor"] for row in evaluation.rows if "(published)" not in row["method"]
+    ]
+    factor = min(factors_of_methods)
     if factor > MAX_LIKELY_FACTOR:
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}
@@ -327,7 +329,7 @@ def _evaluate_trainings(
     errors = evaluate_tables(
         tables,
         request.method_name,
-        # A block: what of a row's training the constants of its stack were not fitted on.
+        # A block says what is new to the constants of a stack: the model, the device or the scale.
         group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,

@@ -86,7 +86,8 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
             # Two plans whose times differ by less than this ratio cannot be told apart.
             tie_ratio = error_ratio(problem)
             if request.other_sites:
-                # Different devices share no error: both intervals count.
+                # Plans on different devices share no error, so that their ratio is uncertain by the
+                # intervals of both: the square.
                 step_bounds = problem.rank.step_bounds
                 tie_ratio = max(tie_ratio, step_bounds.high / step_bounds.low) ** 2
             result = find_best_plans(problem, space.families(), global_batch, limits, tie_ratio)
