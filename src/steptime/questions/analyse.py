@@ -184,7 +184,7 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         return _draw_picture(kind, [folder], out, mapping, model)
 
     about = "Draw a picture of the records"
-    # A plot of another package is not in this table. Docstrings of ours: "Return a chart; more".
+    # Plots of this package begin their docstring "Return a chart of X; details", others need not.
     if kind in PLOTS:
         about = registry.describe_target(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
@@ -247,7 +247,7 @@ def _annotate_setting(setting: Setting) -> Any:
     value_type: Any = Sequence[str] if setting.is_repeatable else setting.kind
     is_number = setting.kind in (int, float)
     if is_number:
-        value_type = setting.kind | str  # as a command line has numbers
+        value_type = setting.kind | str  # a command line gives numbers as texts
     annotation = Annotated[value_type, Kind(setting.metavar)]
     is_optional = setting.default is None
     return annotation | None if is_optional else annotation

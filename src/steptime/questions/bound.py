@@ -29,7 +29,8 @@ class Binding(NamedTuple):
 
 def _remove_work(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
-    # Without `row`, `fresh` and `figures` too: elements to reduce, new pages, terms of its form.
+    # Elements to reduce (`row`), bytes in new pages (`fresh`) and terms of the cost model
+    # (`figures`) take time as well.
     workless = kernel._replace(
         flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
     )
@@ -60,6 +61,7 @@ def bind_kernels(model: StepModel, batch: int | None = None) -> list[Binding]:
     launches_s = distinct_launches_s[workless_kernels.distinct_of_kernel].tolist()
     bounds = []
     for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
+        # A collective has no ceiling of a device; the result leaves it out.
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
         is_mostly_launch = 2 * launch_s > time.value
         if is_mostly_launch:
@@ -140,7 +142,8 @@ def find_critical_path(
         busy_s[PASS_INDEX[kernel.pass_]] += time.value
     host_s, first_device_pass = _host_path(busy_s, model.host(model.lower_step(batch)))
     seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
-    # Up to this pass the host is the slower of the two; from it on the device is, by its kernels.
+    # Passes before this one take as long as the host does. From it on the device decides, so each
+    # kernel's seconds count for what binds the kernel.
     device_passes = PASSES[first_device_pass:]
     for kernel, time, bound in bindings:
         if kernel.pass_ in device_passes:
@@ -187,7 +190,8 @@ def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[fl
     binds what comes before the last pass whose end it decides. Passes of 1, 4 and 1 s issued after
     2, 3 and 4 s: the first ends when it is issued, at 2 s; the others on the device.
     """
-    # The second number counts the passes that the host decides: 0 for none, all for every one.
+    # The first number is the host's seconds up to its last pass that keeps the device waiting; the
+    # second is the number of passes up to there. `issued_s` counts from the step's start.
     if host is None:
         return 0.0, 0
     if not host.waits:  # steps are issued ahead: the slower of host and device decides
@@ -201,7 +205,8 @@ def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[fl
     for pass_index, (device_s, issued_s) in enumerate(
         zip(device_s_by_pass, host.issued_s, strict=True)
     ):
-        is_device_starved = issued_s >= device_end_s + device_s  # it ends before the last issue
+        # The device would finish the pass before the host has issued its last kernel.
+        is_device_starved = issued_s >= device_end_s + device_s
         if is_device_starved:
             host_path_s = issued_s
             first_device_pass = pass_index + 1

@@ -165,17 +165,18 @@ def _resolve_source(model: kinds.Model, input_texts: list[str], out: Path | None
     Raises:
         InputError: for inputs of a network that is no code, and for code that cannot be exported.
     """
-    code = None if isinstance(model, Workload) else parse_code(str(model))
+    # None: the model text names a network or a file, not code such as `model.py:UNet`.
+    parsed_code = None if isinstance(model, Workload) else parse_code(str(model))
     inputs = parse_inputs(input_texts, "--input")
     if out is not None:
         check_folder(out)
-    if code is None:
+    if parsed_code is None:
         if inputs:
             raise InputError("--input is of code: model.py:UNet")
         return _ConvertSource(model, out)
-    if inputs and code.inputs:
+    if inputs and parsed_code.inputs:
         raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
-    code = replace(code, inputs=inputs or code.inputs)
+    code = replace(parsed_code, inputs=inputs or parsed_code.inputs)
     if out is None or out.suffix.lower() == EXPORT_ENDING:
         path, fixed_batch_reason = export_code(code, out or code.default_path)
         return _ConvertSource(str(path), path, is_code=True, fixed_batch_reason=fixed_batch_reason)

@@ -174,7 +174,7 @@ def split(
     workload = _settle_both(workload, first, second)
     joining_link = catalog.link(link, "--link")
     method_settings = shared.pairs(setting_texts(options), "option")
-    # Named outright, the common type is no default that each device would replace by its own.
+    # `with_dtype` marks the type as chosen: a default type each device would replace by its own.
     fixed_dtype_workload = workload.with_dtype(workload.dtype)
     first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.with_device(second), joining_link))
@@ -232,14 +232,14 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
         InputError: as a prediction does.
     """
     lowered = first.lower_step()
-    counted = first.flop_by_row()
+    flop_by_op = first.flop_by_row()
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)
     transfer = first.method.join_devices(link)
     # Of the first k ops, for k from none to all: their seconds on each device, and their work.
     first_elapsed_s = _elapsed_s(first, ops)
     second_elapsed_s = _elapsed_s(second, ops)
-    flop = list(accumulate((counted[op.name]["forward"] for op in ops), initial=0.0))
+    flop = list(accumulate((flop_by_op[op.name]["forward"] for op in ops), initial=0.0))
     for index, name in enumerate(tensors.names):
         crossing_bytes = tensors.crossing_bytes[index]
         transfer_s = transfer.message_s(crossing_bytes) if crossing_bytes else 0.0

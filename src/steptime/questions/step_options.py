@@ -282,5 +282,5 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         """Return the step of a network on one device; raises `InputError`."""
         workload = self.workload(model, batch)
         settings = self.method_options(self.options)
-        device = options.single_device(device)
-        return StepModel(workload, device, method=self.method, options=settings, assumes=True)
+        device_name = options.single_device(device)
+        return StepModel(workload, device_name, method=self.method, options=settings, assumes=True)

@@ -111,6 +111,7 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     if sizes["use_additional_conditions"]:
         conditions = _embed_image_size(b, batch, width)
         state = b.op("add", state, conditions, name="state")
+    # shifts, scales and gates that all blocks share, each adding a table of its own
     shared = list_modulation_vectors(b, state, width, CROSS_VECTORS, "modulation")
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):

@@ -25,8 +25,8 @@ def describe_ahead(table: Mapping[str, Any], base: Family, settings: Settings) -
     if not count:
         return []
     width = settings["width"]
-    # each layer is the last block, a product that joins state and embedding, and norms; words are
-    # shared with the network
+    # each layer is a block like the last one, a product that joins state and embedding, and norms;
+    # its table of words is the network's own, which is counted there
     joining_product = 2 * width * width
     norms = NORM_COUNT * width
     parameters = count_block_parameters(base, settings) + joining_product + norms

@@ -147,7 +147,7 @@ class Config:
 def check_value(value: object, default: Any, place: str) -> Any:
     """Return a value of a file if it has the type of the default; null is nothing of that type."""
     if value is None:
-        # 0, false, "", or an empty list or table
+        # null in a file: 0, false, "", or an empty list or table
         return type(default)()
     if type(default) is int and isinstance(value, list):
         distinct_values = {*map(repr, value)}

@@ -207,6 +207,7 @@ def gemma(config: Config) -> Settings:
         hidden_act="gelu_pytorch_tanh",
         tie_word_embeddings=True,
     )
+    # "scaled": embeddings are multiplied by the root of their width
     return {**decoder(config), **attention_biases(config)} | {"scaled": True}
 
 
@@ -224,6 +225,7 @@ def gemma2(config: Config) -> Settings:
     )
     window = config.get("sliding_window", 4096)
     # "w": a block sees a window, "a": all tokens; the letters repeat
+    # "both": a norm before each part, attention and feed-forward, and one on its output
     return gemma(config) | {"norms": "both", "window": window, "windows": "wa"}
 
 
@@ -255,7 +257,7 @@ def phi(config: Config) -> Settings:
         "bias": True,
         "head_bias": True,
         "norm": "layer",
-        "norms": "parallel",
+        "norms": "parallel",  # attention and feed-forward read one normed input
     }
 
 
@@ -288,6 +290,7 @@ def gpt_neox(config: Config) -> Settings:
         "gated": False,
         "bias": True,
         "norm": "layer",
+        # "parallel_two": attention and feed-forward read one input, each through its own norm
         "norms": "parallel_two" if is_parallel else "before",
     }
 

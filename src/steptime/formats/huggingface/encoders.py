@@ -49,6 +49,7 @@ def encoder(config: Config) -> Settings:
         "heads": config.count("num_attention_heads", 12),
         "ffn": config.get("intermediate_size", 3072),
         "activation": config.get("hidden_act", "gelu"),
+        # some heads differ in the number of classes alone
         "head": HEAD_OF_EQUAL_NETWORK.get(head, head),
         "classes": class_count,
         "pooler": head in POOLED_HEADS,

@@ -71,6 +71,7 @@ def glm4(config: Config) -> Settings:
         partial_rotary_factor=0.5,
     )
     has_bias = config.get("attention_bias", False)
+    # "both": a norm before each part, attention and feed-forward, and one on its output
     return decoder(config) | {"norms": "both", "qkv_bias": has_bias}
 
 
@@ -184,6 +185,7 @@ def cohere(config: Config) -> Settings:
     config.remark(
         "its norms subtract a mean and have no bias; they are counted as root-mean-square norms"
     )
+    # "parallel": attention and feed-forward read one normed input
     return {**decoder(config), **attention_biases(config), "norms": "parallel"}
 
 
@@ -209,7 +211,7 @@ def exaone4(config: Config) -> Settings:
         config.remark(ROTARY_REMARK)
     # "w": a block sees a window, "a": all tokens; the letters repeat
     return decoder(config) | {
-        "norms": "output",
+        "norms": "output",  # a part's output is normed, not its input
         "qk_norm": "head",
         "window": window,
         "windows": "wwwa",
@@ -229,6 +231,7 @@ def falcon(config: Config) -> Settings:
     stated_kv_heads = config.get("num_kv_heads", 0)
     stated_ffn_width = config.get("ffn_hidden_size", 0)
     settings = decoder(config)
+    # parallel: attention and feed-forward read one input, through one norm or each its own (two)
     if is_newer:
         norms = "parallel" if norm_count == 1 else "parallel_two"
     else:

@@ -148,7 +148,7 @@ def modernbert(config: Config) -> Settings:
         is_global = window_letters[layer] == "a" if kinds else layer % global_period == 0
         block_changes: dict[str, Value] = {"window": 0 if is_global else window}
         if layer == 0:
-            # the norm of the embeddings stands right before the first block
+            # its first part needs no norm: that of the embeddings stands right before it
             block_changes["norms"] = "before_second"
         designs.append(BlockDesign(freeze_changes(**block_changes)))
     is_biased = config.get("norm_bias", False)

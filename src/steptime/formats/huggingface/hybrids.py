@@ -229,9 +229,9 @@ def gemma4_text(config: Config) -> Settings:
         kinds[-1] = FULL  # whatever the period says, as in transformers
     has_experts = config.get("enable_moe_block", False)
     return settings | {
-        "norms": "both",
+        "norms": "both",  # a norm before each part and one on its output
         "qk_norm": "head",
-        "scaled": True,
+        "scaled": True,  # embeddings are multiplied by the root of their width
         "window": config.get("sliding_window", 512),
         "experts": config.get("num_experts", 128) if has_experts else 0,
         "experts_per_token": config.get("top_k_experts", 8) or 1,

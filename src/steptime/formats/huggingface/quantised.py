@@ -86,7 +86,7 @@ def find_quantised_part(table: Mapping[str, Any]) -> str:
     layer_count = stated_layers if type(stated_layers) is int and stated_layers > 0 else 1
     if not _is_left_unquantised(config, _sample_modules("attention", layer_count)):
         return STORED_ALL
-    # most projections of most blocks decide
+    # a part counts as unquantised if most of its modules in a sample of blocks are
     leaves_dense_unquantised = _is_left_unquantised(config, _sample_modules("dense", layer_count))
     return STORED_EXPERTS if leaves_dense_unquantised else STORED_MLP
 

@@ -59,7 +59,7 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
         holds_decoder = isinstance(name, str) and has_nested_decoder(table)
         if not holds_decoder:
             raise InputError(f"{unknown(TYPE_FIELD, name, types(), place)}; {LIBRARY_HINT}")
-        # a type that is not known, around a decoder of words that may be
+        # the type is not known, but that of the decoder of words nested in it may be
         return _describe_words(table, network_type=None, place=place)
     if network_type.decoder_type:
         return _describe_words(table, network_type, place)
@@ -75,6 +75,7 @@ def _describe_single(
     head, head_remarks = find_head(table, network_type, place)
     config = Config(table, place, head, count_labels(table, network_type, place))
     settings = finish_settings(config, network_type.describe(config))
+    # the network that this file sets: a transformer in most types
     base: Family = registry.load(network_type.family)
     fixed = resolve_settings(base, settings, place)
     # hyperparameters that a user may choose, the file's own as their defaults
@@ -172,7 +173,7 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
         return output
 
     def check(values: Mapping[str, Any]) -> str | None:
-        # networks that compare two towers put no tokens of images among the words
+        # CLIP and SigLIP compare two towers and put no image among the words: 1 passes the check
         image_tokens = join_settings.get("mm_tokens_per_image", 1)
         leaves_words = 1 <= image_tokens < max(values["length"], 2)
         if not leaves_words or not is_square(image_tokens):
@@ -207,7 +208,8 @@ def find_head(
         return head_by_end[end], [f"no architectures; taken as ...{end}"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
-    # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
+    # the whole name must match: JinaBertForMaskedLM ends like BertForMaskedLM, and its code is
+    # another network
     stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
     # a class may leave out the end of the name of its type: `gemma3_text` has Gemma3TextModel and
     # Gemma3ForCausalLM, `clip_text_model` has CLIPTextModel

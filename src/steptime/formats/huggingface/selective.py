@@ -94,6 +94,7 @@ def jamba(config: Config) -> Settings:
         has_experts = is_mixture and layer % expert_period == expert_offset
         has_attention = layer % attention_period == attention_offset
         block_changes = () if has_experts else freeze_changes(experts=0)
+        # without a mixer the block attends
         designs.append(BlockDesign(block_changes, mixer=None if has_attention else mixer))
     return settings | {
         "positions": "none",

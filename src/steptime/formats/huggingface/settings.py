@@ -78,8 +78,8 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
         design: _resolve_design(base, plain_settings, network, design, place)
         for design in distinct_designs
     }
-    for name, designs in designs_by_field.items():
-        network[name] = tuple(resolved_by_design[design] for design in designs)
+    for name, field_designs in designs_by_field.items():
+        network[name] = tuple(resolved_by_design[design] for design in field_designs)
     return network
 
 

@@ -90,7 +90,7 @@ def nemotron_h(config: Config) -> Settings:
         bias=has_bias,
         convolution_bias=config.get("use_conv_bias", True),
     )
-    expert_width = config.get("moe_intermediate_size", 7688)
+    expert_ffn = config.get("moe_intermediate_size", 7688)
     expert_input_width = config.get("moe_latent_size", 0)
     shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
     _check_ignored_types(config)
@@ -114,7 +114,7 @@ def nemotron_h(config: Config) -> Settings:
         "experts_per_token": config.get("num_experts_per_tok", 2),
         "expert_groups": config.get("n_group", 1) or 1,
         "groups_per_token": config.get("topk_group", 1) or 1,
-        "expert_ffn": expert_width,
+        "expert_ffn": expert_ffn,
         "shared_ffn": shared_width if has_experts else 0,
         "designs": tuple(design_by_kind[kind] for kind in kinds),
         "ahead_designs": tuple(design_by_kind[kind] for kind in ahead_kinds),
@@ -138,9 +138,10 @@ def make_designs(
     mixers: Sequence[Mixer | None], dense_flags: Sequence[bool] = ()
 ) -> tuple[BlockDesign, ...]:
     """Return designs of blocks by their mixers (None for attention), dense ones without experts."""
-    dense_flags = dense_flags or [False] * len(mixers)
+    # None in place of a mixer: the block attends
+    flags_of_blocks = dense_flags or [False] * len(mixers)
     designs = []
-    for mixer, is_dense in zip(mixers, dense_flags, strict=True):
+    for mixer, is_dense in zip(mixers, flags_of_blocks, strict=True):
         block_changes = freeze_changes(experts=0) if is_dense else ()
         designs.append(BlockDesign(block_changes, mixer=mixer))
     return tuple(designs)
@@ -161,6 +162,7 @@ def granitemoehybrid(config: Config) -> Settings:
     config.read_fields |= {"num_local_experts", "position_embedding_type", "mamba_chunk_size"}
     is_rotary = config.table.get("position_embedding_type") == "rope"
     shared_width = config.get("shared_intermediate_size", 1024)
+    # None: the block attends
     mixers = [mixer if kind in ("mamba", "linear_attention") else None for kind in kinds]
     return settings | {
         "positions": "rotary" if is_rotary else "none",
@@ -187,6 +189,7 @@ def bamba(config: Config) -> Settings:
     settings = {**decoder(config), **attention_biases(config)}
     mixer = read_mamba2(config)
     attention_layers = config.get("attn_layer_indices", [])
+    # None: the block attends
     mixers = [None if layer in attention_layers else mixer for layer in range(settings["layers"])]
     return settings | {"ffn_bias": config.get("mlp_bias", False), "designs": make_designs(mixers)}
 
@@ -255,6 +258,7 @@ def _list_convolution_mixers(config: Config, layers: int) -> list[Mixer | None]:
         attention_flags = [layer in attention_layers for layer in range(layers)]
     else:  # the file says neither: transformers then has attention in all blocks
         attention_flags = [True] * layers
+    # None: the block attends
     return [None if is_attention else convolution for is_attention in attention_flags]
 
 
@@ -341,7 +345,7 @@ def kimi_linear(config: Config) -> Settings:
     layers = settings["layers"]
     mixers = _list_kimi_mixers(config, layers)
     dense_count = config.get("first_k_dense_replace", 1)
-    expert_width = config.get("moe_intermediate_size", 1024)
+    expert_ffn = config.get("moe_intermediate_size", 1024)
     expert_input_width = config.get("routed_expert_hidden_size", 0)
     norms_experts = config.get("latent_moe_use_norm", False)
     dense_flags = [layer < dense_count for layer in range(layers)]
@@ -354,8 +358,8 @@ def kimi_linear(config: Config) -> Settings:
         "attention_gate": config.get("mla_use_output_gate", False),
         "experts": config.get("num_local_experts", 256),
         "experts_per_token": config.get("num_experts_per_tok", 8),
-        "expert_ffn": expert_width,
-        "shared_ffn": config.get("n_shared_experts", 1) * expert_width,
+        "expert_ffn": expert_ffn,
+        "shared_ffn": config.get("n_shared_experts", 1) * expert_ffn,
         "designs": designs,
     }
 
@@ -381,4 +385,5 @@ def _list_kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
         attention_numbers = {number for number, kind in numbered_kinds if kind == "full_attention"}
     elif not attention_numbers:  # the file says neither: every fourth block from the fifth on
         attention_numbers = {*range(5, layers + 1, 4)}
+    # None: the block attends
     return [None if number in attention_numbers else mixer for number in numbers_from_1]

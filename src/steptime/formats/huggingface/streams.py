@@ -39,9 +39,9 @@ def gemma3n_text(config: Config) -> Settings:
     settings = {**decoder(config), **attention_biases(config)}
     config.require("altup_active_idx", only=0)
     return settings | {
-        "norms": "both",
+        "norms": "both",  # a norm before each part and one on its output
         "qk_norm": "head",
-        "scaled": True,
+        "scaled": True,  # embeddings are multiplied by the root of their width
         "window": config.get("sliding_window", 512),
         "designs": _describe_blocks(config, settings, ffn_widths),
     }

@@ -53,6 +53,7 @@ def qwen3_vision(config: Config, taps: list[int]) -> ImagePrefix:
         # of a window of 0: every block sees all
         "windows": "w",
     }
+    # the decoder also reads the outputs of these blocks (DeepStack)
     for tap in taps:
         if not 0 <= tap < depth:
             raise config.error("deepstack_visual_indexes", f"{tap} is none of {depth} blocks")

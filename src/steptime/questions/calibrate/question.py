@@ -234,11 +234,12 @@ def _find_calibrated_device(
     calibrated_device: kinds.Device | None, device: kinds.Place
 ) -> str | Device | None:
     """Return the device that rows calibrate; None where the rows say which device they are of."""
-    is_default_device = device == "cpu"
-    device_name = (
-        calibrated_device if calibrated_device is not None or is_default_device else device
-    )
-    return str(device_name) if isinstance(device_name, PathLike) else device_name
+    # `--device` names the device only if it was typed: its default, a CPU, is no choice.
+    is_device_typed = device != "cpu"
+    device_of_rows = calibrated_device
+    if calibrated_device is None and is_device_typed:
+        device_of_rows = device
+    return str(device_of_rows) if isinstance(device_of_rows, PathLike) else device_of_rows
 
 
 def _name_server_device(server_device: kinds.Device | None) -> str | None:

@@ -255,12 +255,12 @@ def _build_service(
     request_lengths = zip(load.inputs, load.outputs, strict=True)
     # The service must hold the longest request, in prompt and answer together.
     longest_input, longest_output = max(request_lengths, key=sum)
-    # There is one site for each device, and a run has one device.
+    # There is one site (the device and its node) for each device, and a run has one device.
     site = options.sites(device)[0]
     return options.service(
         model,
         site,
-        running_sequences=1,
+        running_sequences=1,  # under load the demand decides how many run at once
         input_tokens=longest_input,
         output_tokens=longest_output,
     )

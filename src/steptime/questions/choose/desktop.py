@@ -207,6 +207,7 @@ def choose_case(cases: Sequence[DesktopCase]) -> DesktopCase:
     Args:
         cases: the types of weights on the device, that of most bits first.
     """
+    # Cases begin with the most bits and end with the fewest.
     smallest_case = cases[-1]
     if smallest_case.machine.device.datasheet.usable_bytes is None:
         return smallest_case

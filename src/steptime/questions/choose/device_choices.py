@@ -123,6 +123,7 @@ def compare_devices(
     global_batch = model.workload.batch_per_replica if batch is None else batch
     all_steps = BatchSteps(model, BATCHES)
 
+    # Devices with one stack and data type share their `BatchSteps`, and so this memory, too.
     @cache
     def find_accumulated_bytes(batch_steps: BatchSteps, microbatch: int) -> int:
         return rank_peak_bytes(
@@ -202,7 +203,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         best_batch, best_examples_per_s = step.find_best_batch()
     except InputError as error:
         return make_row(status="unsupported", notes=(str(error),))
-    make_row = partial(
+    make_fitting_row = partial(
         make_row,
         status="ok",
         assumed=assumed_of(model),
@@ -211,7 +212,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         is_extrapolated=timeline.is_extrapolated,
         notes=tuple(model.remarks(microbatch)),
     )
-    return _price_row(make_row, step, timeline, microbatch, training, offer)
+    return _price_row(make_fitting_row, step, timeline, microbatch, training, offer)
 
 
 def _price_row(

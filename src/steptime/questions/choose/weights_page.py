@@ -160,6 +160,7 @@ def _list_cases(
                 page_cases.append(_PageCase(str(model), ALL_WEIGHTS, label, best_case))
             for case in cases:
                 label = case.weights.label
+                # Without --weights the command of a row leaves the option out.
                 option = None if choice.weights is None else label
                 page_cases.append(_PageCase(str(model), label, option, case))
     return page_cases

@@ -197,7 +197,8 @@ def _pair_sides(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing
 def _make_answer(
     request: _CompareRequest, data: Data, pairing: Pairing, name_a: str, name_b: str
 ) -> CompareAnswer:
-    # All names are made together, so that each name tells a step from all other steps.
+    # The groups of equal steps, paired and unpaired, are named together, so that no name stands for
+    # two of them.
     pairing.name_groups(np.r_[pairing.columns.b, pairing.unpaired.group])
     folder_changes = watch.find_changes(pairing) if request.has_two_folders else None
     detection_power = find_power(pairing, data) if request.has_two_folders else None

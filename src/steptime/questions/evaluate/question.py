@@ -199,7 +199,8 @@ def evaluate(
     worst_count = MAX_WORST
     if worst is not None:
         worst_count = parse_count(text_of(worst), "--worst", at_least=0)
-    # A method is a name, a `FILE.py:NAME`, a function or a cost model; each has a name to show.
+    # A method is a function or a `FILE.py:NAME` (`price_of` returns the function), or the name of a
+    # cost model or the cost model itself (`price_of` returns None).
     request = _EvaluateRequest(
         method=options.price_of(method) or cost_model(method_or_name),
         method_name=str(getattr(method, "__name__", getattr(method, "name", method))),
@@ -289,9 +290,11 @@ def _list_case_notes(
     if evaluation.compared_cases < len(evaluation.scored):
         compared_text = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
         notes.append(f"methods are compared on the {compared_text} that all of them predict")
-    # Published predictions come with the rows, and may share their wrong unit.
-    house_factors = [row["factor"] for row in evaluation.rows if "(published)" not in row["method"]]
-    factor = min(house_factors)
+    # Published predictions come with the rows and may share their wrong unit: leave them out.
+    factors_of_methods = [
+        row["factor"] for row in evaluation.rows if "(published)" not in row["method"]
+    ]
+    factor = min(factors_of_methods)
     if factor > MAX_LIKELY_FACTOR:
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}
@@ -326,7 +329,7 @@ def _evaluate_trainings(
     errors = evaluate_tables(
         tables,
         request.method_name,
-        # A block: what of a row's training the constants of its stack were not fitted on.
+        # A block says what is new to the constants of a stack: the model, the device or the scale.
         group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,

@@ -57,8 +57,8 @@ def list_fitting_commands(
     graph = base_model.graph()
     is_training = step.phase == "train"
     is_sequence_training = is_training and graph.tokens is not None
-    # Recompute needs layers that repeat, whose inputs can be kept instead of all activations; not
-    # `to_end`: only ops that a gradient needs run again.
+    # Recompute needs layers of which some ops can run again instead of keeping their outputs;
+    # `to_end=False` counts only ops whose outputs a gradient reads.
     can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
     # Options and batch of each candidate, in the order of what they cost.
     candidates = [(step, largest_batch)] if largest_batch > 0 else []
@@ -98,7 +98,6 @@ def _list_changed_trainings(base_model: StepModel, step: StepOptions) -> list[St
 def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOptions]:
     """Return steps of a sequence model that need less memory, the least costly first."""
     recomputing_step = replace(step, recompute="full")
-    adapter_step = replace(recomputing_step, dtype="bfloat16", lora="r=16")
     chunked_loss_step = _with_stack(step, CHUNKED_LOSS_STACK)
     has_chunked_kernels = base_model.device.kind == "gpu" and "stack" in base_model.method.options
     # `_with_stack` returns the step itself if the user chose a stack.
@@ -108,6 +107,11 @@ def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOp
     # A full training may become LoRA; one with an adapter may keep its frozen weights in 4 bits.
     trains_all = tuning == FULL_TRAINING
     can_quantise = tuning.has_adapter and not tuning.weights
+    if tuning.has_adapter:
+        # It has an adapter of its own: recompute and 4 bits are what is left to add.
+        adapter_step = replace(recomputing_step, weights=tuning.weights or FROZEN_WEIGHTS)
+    else:
+        adapter_step = replace(recomputing_step, dtype="bfloat16", lora="r=16")
     changed_steps: list[StepOptions] = []
     if can_chunk:
         changed_steps.append(chunked_loss_step)
@@ -117,9 +121,6 @@ def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOp
         changed_steps.append(recomputing_step)
     if trains_all:
         changed_steps += [replace(adapter_step, recompute=step.recompute), adapter_step]
-    # It has an adapter of its own: recompute and 4 bits are what is left to add.
-    elif tuning.has_adapter:
-        adapter_step = replace(recomputing_step, weights=tuning.weights or FROZEN_WEIGHTS)
     # QLoRA: an adapter beside frozen weights in 4 bits.
     if trains_all or can_quantise:
         changed_steps.append(replace(adapter_step, weights=adapter_step.weights or FROZEN_WEIGHTS))
@@ -182,6 +183,7 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
     # Cards without a link of their own reach each other through the host.
     inside = None if find_node_link(device) else host_link(device)
     settings = step.method_options(step.options)
+    # The smallest number of cards of a node that fits is enough.
     for device_count in CARD_COUNTS_OF_NODE:
         split = {"data": device_count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)

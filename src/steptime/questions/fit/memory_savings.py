@@ -60,7 +60,7 @@ def _list_changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     if workload.tuning.has_adapter and not workload.tuning.weights:
         quantised_tuning = replace(workload.tuning, weights=FROZEN_WEIGHTS)
         yield f"{FROZEN_WEIGHTS} weights", replace(workload, tuning=quantised_tuning)
-    # Not `to_end`: only ops that a gradient needs run again.
+    # `to_end=False` counts only ops whose outputs a gradient reads.
     can_recompute = bool(find_repeated_ops(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
         recomputing_tuning = replace(workload.tuning, recompute="full")

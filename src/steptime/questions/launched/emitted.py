@@ -103,7 +103,7 @@ def emit_server(
     if sequences_in_memory is not None:
         max_sequences = max(1, min(MAX_SEQUENCES, sequences_in_memory))
     limits: Facts = {"max_model_len": max_model_len, "max_num_seqs": max_sequences}
-    limits |= facts
+    limits |= facts  # limits of the stack and of the user win over what fits
     draft = limits.get("draft")
     # `draft` is a way of guessing, such as ngram, or a network with an id on the hub.
     if draft is not None and draft not in ACCEPTED_SHARES:

@@ -29,13 +29,14 @@ def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
     whole experts.
     """
     tensor_ranks = facts.get("tensor", 1)
-    attention_ranks = facts.get("attention_data")  # True: as many as tensor-parallel ranks
-    if attention_ranks and isinstance(tensor_ranks, int):
-        attention_data_ranks = tensor_ranks
-        if attention_ranks is not True:
-            attention_data_ranks = int(str(attention_ranks))
-        ranks_per_replica = max(1, tensor_ranks // attention_data_ranks)
-        settings.options.update(tensor=ranks_per_replica, data=attention_data_ranks)
+    # Data-parallel attention: tensor-parallel ranks form so many replicas of the attention alone.
+    replica_count_fact = facts.get("attention_data")
+    if replica_count_fact and isinstance(tensor_ranks, int):
+        attention_replicas = tensor_ranks  # True: each rank is a replica
+        if replica_count_fact is not True:
+            attention_replicas = int(str(replica_count_fact))
+        ranks_per_replica = max(1, tensor_ranks // attention_replicas)
+        settings.options.update(tensor=ranks_per_replica, data=attention_replicas)
     data_ranks = settings.options.get("data", 1)
     expert_ranks = facts.get("expert")
     if not isinstance(expert_ranks, int) or expert_ranks == 1:

@@ -197,7 +197,8 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     is_device_name = lower_name == device_words.LOCAL or device_words.device_path(lower_name)
     has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
     if is_device_name or lower_name.endswith(".toml"):
-        # Figures of a paper have a name alone, and are listed although no question assumes them.
+        # Devices of a paper's table have a full name and no other words. The catalogue returns them
+        # only to the method of the paper; `list` shows them all the same.
         method = "" if has_device_words else catalog.PAPER_METHOD
         return _make_device_answer(catalog.device(name, method))
     if catalog.LINKS.find(lower_name):
@@ -279,7 +280,7 @@ def _list_facts(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
         value = getattr(answer, key)
         if isinstance(value, dict):
             for name, figure in value.items():
-                # These are fields of the answer as well, and come with it.
+                # Such a detail is also a field of the answer itself, which is listed by its key.
                 is_datasheet_field = key == "details" and name in DETAILS
                 if not is_datasheet_field:
                     yield f"{key}.{name}", format_value(key, figure)

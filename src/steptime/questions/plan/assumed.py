@@ -24,7 +24,8 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
         assumed["dtype"] = rank.dtype
     if request.optimizer is None:
         assumed["optimizer"] = rank.optimizer
-    # One layer of each kind, on one device, rests on the same settings as the whole plan.
+    # One example through one layer of each kind, on one device, assumes the same software settings
+    # as the whole plan, and is quick to build.
     single_device = assumed_of(rank.step_model.with_graph(rank.graph_of_kinds(), 1))
     assumed |= {
         name: single_device[name]
@@ -41,6 +42,7 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)
     has_several_nodes = device_count > site.per_node
+    # Levels (`--level`) name their links themselves.
     is_link_assumed = not site.levels and "link" not in request.node_options
     if has_several_nodes and is_link_assumed and site.link is not None:
         assumed["link"] = site.link

@@ -73,6 +73,7 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
     is_recompute_fixed = not fixed_fields.keys().isdisjoint({"recompute", "recompute_layers"})
     sites = (request.site, *request.other_sites)
     for site in sites:
+        # Each site's request names all sites: devices that are compared run the same stack.
         site_request = replace(request, site=site, other_sites=sites if request.other_sites else ())
         problem: PlanProblem | None = None
         for device_count in sorted(set(request.device_counts)):
@@ -85,7 +86,8 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
             # Two plans whose times differ by less than this ratio cannot be told apart.
             tie_ratio = error_ratio(problem)
             if request.other_sites:
-                # Different devices share no error: both intervals count.
+                # Plans on different devices share no error, so that their ratio is uncertain by the
+                # intervals of both: the square.
                 step_bounds = problem.rank.step_bounds
                 tie_ratio = max(tie_ratio, step_bounds.high / step_bounds.low) ** 2
             result = find_best_plans(problem, space.families(), global_batch, limits, tie_ratio)
@@ -132,7 +134,7 @@ def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
     if not considered_count:
         microbatch = request.microbatch or 1
         global_batch = request.global_batch or 1
-        # Names the fault of the chosen fields, if they alone are to blame.
+        # Raises with the fault of the fields that the user chose, if they alone leave no plan.
         check_step(shape, PlanStep(make_plan(request.split), microbatch, global_batch))
         options = [
             option_of(name) if value is True else f"{option_of(name)} {value}"

@@ -196,13 +196,13 @@ def _emit_plan(
     split = best.plan
     degree_names = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
     facts: Facts = {name: getattr(split, name) for name in degree_names if getattr(split, name) > 1}
-    microbatch_of_all = best.microbatch * split.data
+    examples_per_pass = best.microbatch * split.data  # in a microbatch of all replicas
     facts |= {
         "devices": best.device_count,
         "per_node": min(best.device_count, request.site.per_node),
         "micro_batch": best.microbatch,
         "global_batch": best.global_batch,
-        "accumulation": max(1, best.global_batch // microbatch_of_all),
+        "accumulation": max(1, best.global_batch // examples_per_pass),
         "zero": split.zero if split.data > 1 else 0,
         "recompute": split.recompute,
         "dtype": best.dtype,

@@ -195,6 +195,7 @@ def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
         for plan in group.result.front:
             keys.append((group_index, plan))
             amounts_by_key[group_index, plan] = _quick_amounts(group, plan)
+    # An amount that is unknown of any plan (such as a cost without a price) compares no plans.
     amount_indices = _indices_of_complete_amounts(list(amounts_by_key.values()))
     front = pareto_front(keys, lambda key: _select_amounts(amounts_by_key[key], amount_indices))
     best_by_amount = _find_best(front, [amounts_by_key[key] for key in front])

@@ -46,11 +46,12 @@ def read_axes(
 ) -> Grid:
     """Read and check the axes of a grid from texts of the command line; raises `InputError`."""
     grid_axes = Grid(
-        tuple(network for text in parse_models(models) for network in networks(text)),
-        tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
-        None if batches is None else tuple(parse_counts(batches, "--batch")),
-        (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
-        None if link is None else catalog.link(link, "--link"),
+        models=tuple(network for text in parse_models(models) for network in networks(text)),
+        # A place is a device, or a device and a data type: `h100:float16`.
+        places=tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
+        batches=None if batches is None else tuple(parse_counts(batches, "--batch")),
+        replicas=(1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
+        link=None if link is None else catalog.link(link, "--link"),
     )
     place_names = [
         device.name if dtype is None else f"{device.name}:{dtype}"

@@ -141,19 +141,19 @@ def predict(
     step_outputs = {"--by-op": by_op, "--timeline": timeline, "--steps": steps}
     training = {"--tokens": tokens, "--prices": prices}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
-    settings, *other_settings = _list_settings(step, stacks)
+    settings, *other_settings = _list_settings(step, stacks)  # the method's options by stack
     if other_settings:
         single_stack_options = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(single_stack_options, "{} takes one --stack")
     method = _method_of(step.method)
     origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
-    traced = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
+    trace_request = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
     if trace is not None:
         network_options: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
         network_options |= {"--out": out, "--replicas": replicas, "--link": link}
         network_options |= {"--timeline": timeline, **training}
-        return _predict_trace(traced, step, network_options, method, settings)
-    _refuse_trace_options(traced)
+        return _predict_trace(trace_request, step, network_options, method, settings)
+    _refuse_trace_options(trace_request)
     if folder is not None:
         step_settings = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
         step_settings |= {

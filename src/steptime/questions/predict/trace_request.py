@@ -48,12 +48,12 @@ def predict_trace(
     origin = _find_origin(request, source, step)
     target = _find_target(request, origin)
     change = TracedStepChange(_find_batch_change(request, step), request.dtype)
-    method = method.with_options(settings)
+    configured_method = method.with_options(settings)
     try:
-        moved = move_step(step, origin, target, change, method)
+        moved = move_step(step, origin, target, change, configured_method)
     except InputError as error:
         raise InputError(f"{format_path(Path(request.origin.path))}: {error}") from None
-    return _make_answer(request, step, moved, (origin, target), change, method)
+    return _make_answer(request, step, moved, (origin, target), change, configured_method)
 
 
 def _read_source(path: Path) -> RecordSource:
@@ -141,10 +141,25 @@ def _make_answer(
     change: TracedStepChange,
     method: Method,
 ) -> TracedStepTime:
+    """Return the answer about a traced step that was moved to another device or batch.
+
+    Args:
+        request: what was asked.
+        step: the step as the trace shows it.
+        moved: the step on the target.
+        devices: the device of the trace, and the target.
+        change: what else differs from the trace.
+        method: the cost model, under its options.
+    """
     origin, target = devices
-    batch = change.batch
-    step_s = moved.step_s
-    low_s, high_s = _find_interval(moved.priced_s, target, method)
+    batch = change.batch  # None where neither the trace nor an option says the batch
+    # Two times: `moved.step_s` corrects each op's prediction by how far off the prediction was on
+    # the device of the trace; `moved.priced_s` is the prediction alone, and has the interval.
+    predicted_s = moved.priced_s
+    predicted_low_s, predicted_high_s = _find_interval(predicted_s, target, method)
+    examples_per_s = None
+    if batch is not None and moved.step_s:
+        examples_per_s = batch.requested / moved.step_s
     assumed = {} if request.origin.device is not None else {"from_device": origin.name}
     if batch is not None and request.origin.batch is None:
         assumed["from_batch"] = str(batch.traced)
@@ -160,21 +175,22 @@ def _make_answer(
         dtype=request.dtype,
         traced_steps=step.step_count,
         measured_s=step.step_s,
-        step_s=step_s,
+        step_s=moved.step_s,
         forward_s=moved.pass_s("forward"),
         backward_s=moved.pass_s("backward"),
         update_s=moved.pass_s("update"),
         unshaped_s=moved.unshaped_s,
         host_s=moved.host_s,
+        # Unshaped: ops whose shapes the trace lacks. Undisturbed: without the delays of other work.
         unshaped_share=sum(step.unshaped_s.values()) / step.undisturbed_s,
-        examples_per_s=None if batch is None or not step_s else batch.requested / step_s,
+        examples_per_s=examples_per_s,
         is_carried=moved.is_carried,
-        predicted_s=moved.priced_s,
-        predicted_low_s=low_s,
-        predicted_high_s=high_s,
+        predicted_s=predicted_s,
+        predicted_low_s=predicted_low_s,
+        predicted_high_s=predicted_high_s,
         flop=moved.work.flop,
-        utilisation=moved.work.peak_s / moved.priced_s if moved.priced_s else None,
-        uncounted_share=moved.work.uncounted_s / moved.priced_s if moved.priced_s else 0.0,
+        utilisation=moved.work.peak_s / predicted_s if predicted_s else None,
+        uncounted_share=moved.work.uncounted_s / predicted_s if predicted_s else 0.0,
         assumed=assumed,
         notes=tuple(_list_notes(request, step, moved, devices)),
         rows=tuple(_group_ops(moved.ops)),
@@ -199,6 +215,7 @@ def _list_notes(
     """Return the remarks: what has no shapes, what is not carried over, how steps were found."""
     origin, target = devices
     notes = []
+    # An op without shapes cannot be priced: its traced time is scaled by the memory's bandwidth.
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s:
         longest_op = max(step.unshaped_s, key=step.unshaped_s.__getitem__)
@@ -206,12 +223,15 @@ def _list_notes(
         notes.append(
             f"{share} of the traced step has no shapes ({longest_op}): scaled by bandwidth"
         )
+    # Between a CPU and a GPU the ratio of measured to predicted time says nothing.
     if not moved.is_carried:
         kinds = f"a {origin.kind} to a {target.kind}"
         notes.append(f"measured times are not carried over from {kinds}: shapes alone decide")
     if step.undisturbed_s < UNDISTURBED_SHARE * step.step_s:
-        quiet = format_seconds(step.undisturbed_s)
-        notes.append(f"other work disturbed the trace: its ops and gaps take {quiet} undisturbed")
+        undisturbed = format_seconds(step.undisturbed_s)
+        notes.append(
+            f"other work disturbed the trace: its ops and gaps take {undisturbed} undisturbed"
+        )
     if request.threads is not None:
         notes.append(f"rates of {target.name} are those of {origin.name} in proportion to threads")
     if not step.is_marked and request.origin.steps is None:

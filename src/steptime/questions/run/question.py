@@ -138,7 +138,7 @@ def run(
         return run_demo(folder or Path("results"), backend, budget_s)
     if model is None:
         raise InputError("Missing argument 'MODEL'.")
-    backend, is_compiled = options.stack_of(stack, backend, compile_)
+    measured_backend, is_compiled = options.stack_of(stack, backend, compile_)
     input_options = {
         "data": None if data is None else str(data),
         "staging": check_choice("--staging", staging, STAGINGS) if staging else staging,
@@ -152,7 +152,7 @@ def run(
     typed_options = {name: value for name, value in input_options.items() if value is not None}
     feeding = _read_feeding(input_, typed_options, phase)
     thread_count = options.thread_count(threads)
-    workload = options.workload_of(
+    typed_workload = options.workload_of(
         options.set_reading(model, strict, batch_axis),
         text_of(batch),
         dtype,
@@ -160,7 +160,7 @@ def run(
         optimizer,
         length=_count(length, "--length"),
     )
-    workload = settle_dtype_by_place(workload, device)
+    workload = settle_dtype_by_place(typed_workload, device)
     check_measured_dtype(workload.dtype)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
@@ -178,7 +178,13 @@ def run(
     trace_file = None if trace is None else Path(trace)
     is_profiled = profile or trace_file is not None
     return _measure(
-        replicated_workload, replica_options, backend, means, is_profiled, trace_file, folder
+        replicated_workload,
+        replica_options,
+        measured_backend,
+        means,
+        is_profiled,
+        trace_file,
+        folder,
     )
 
 

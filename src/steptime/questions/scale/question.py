@@ -149,7 +149,7 @@ def scale(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    parsed_options = ReplicaOptions.from_keywords(replica_options, scale)
+    typed_options = ReplicaOptions.from_keywords(replica_options, scale)
     check_choice("--scaling", scaling, SCALINGS)
     check_choice("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, tokens, price, billing)
@@ -167,19 +167,23 @@ def scale(
         training = replace(training_of_examples, price=training.price, billing=training.billing)
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
-        refuse(parsed_options.joins(), "--parallel model all-reduces no gradients: leave out {}")
+        refuse(typed_options.joins(), "--parallel model all-reduces no gradients: leave out {}")
     card = single_device(text_of(device))
+    # Replicas are taken to stand in the maker's nodes, which Paleo's paper does not know.
+    joining_link, fabric_options = link, typed_options
     node_settings: Assumed = {}
     if parallel == "data" and text_of(method) != PAPER_METHOD:
-        link, parsed_options, node_settings = parsed_options.fill_node(link, default_site(card))
-    if link is None:
-        refuse({**parsed_options.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
+        joining_link, fabric_options, node_settings = typed_options.fill_node(
+            link, default_site(card)
+        )
+    if joining_link is None:
+        refuse({**fabric_options.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
         workload,
         card,
-        None if link is None else parsed_options.fabric(text_of(link), message_us),
+        None if joining_link is None else fabric_options.fabric(text_of(joining_link), message_us),
         method,
-        parsed_options.method_options(options),
+        fabric_options.method_options(options),
         assumes=True,  # without --stack, the usual one of the device
     )
     if message_us is not None and not step_model.method.latency:

@@ -87,10 +87,11 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             name: default for name, default in defaults.items() if getattr(self, name) is None
         }
         filled_options = replace(self, **assumed)
+        node_link = link
         if link is None and "link" in site:
-            link = site["link"]
-            assumed["link"] = link
-        return link, filled_options, {name: str(value) for name, value in assumed.items()}
+            node_link = site["link"]
+            assumed["link"] = node_link
+        return node_link, filled_options, {name: str(value) for name, value in assumed.items()}
 
     def fabric(self, link: Any, latency_us: float | None) -> Fabric:
         """Return the fabric that joins the replicas; raises `InputError`.

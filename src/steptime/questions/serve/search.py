@@ -115,6 +115,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     stacked = _predict_times(search, kind, service, reader)
     times = stacked.times
     any_stack = stacked.any_stack  # these times, widened over all possible stacks
+    # A run gives the 90th percentiles; their intervals are as wide as those of the mean times.
     ttft_p90 = _scale_to_p90(run.ttft, times.ttft)
     tpot_p90 = _scale_to_p90(run.tpot, times.tpot)
     any_ttft_p90 = _scale_to_p90(run.ttft, any_stack.ttft)
@@ -168,11 +169,11 @@ def _predict_times(
             prefill_data=reader.data,
             prefill_expert=reader.expert,
         )
-    # The same question as the command of the row asks, where prompts may be read apart.
-    service = replace(service, demand=demand)
-    run = run_service(service, search.load, kind.phases, run_requests)
-    times = predict_times(average_service(service, run), kind.phases, run)
-    return widen_over_stacks(service, search.load, kind.phases, times)
+    # The command of the row asks this question, so that its answer has the row's times.
+    row_service = replace(service, demand=demand)
+    run = run_service(row_service, search.load, kind.phases, run_requests)
+    times = predict_times(average_service(row_service, run), kind.phases, run)
+    return widen_over_stacks(row_service, search.load, kind.phases, times)
 
 
 def _scale_to_p90(spread: TimeSpread | None, mean: Interval) -> Interval:
@@ -250,6 +251,7 @@ def _front_kinds(
     holding_kind_by_id = {
         id(candidate.kind): candidate.kind for candidate in candidates if candidate.readers is None
     }
+    # Servers that hold the targets come first; the smallest show what other splits can give.
     smallest_first = sorted(kinds, key=lambda kind: kind.device_count)
     return [*holding_kind_by_id.values(), *smallest_first][:MAX_FRONT_KINDS]
 

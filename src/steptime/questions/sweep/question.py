@@ -161,13 +161,14 @@ def make_request(
     cells, text, must_fit = cells_of(experiment, path_text, on_cluster=launcher != LOCAL)
     part, part_count = _read_shard(shard, len(cells)) if shard else (1, 1)
     # Part I of N has every N-th cell.
-    shard_cells: Collection[Cell] = cells[part - 1 :: part_count]
+    requested_cells: Collection[Cell] = cells[part - 1 :: part_count]
     remarks: list[str] = []
     if launcher == LOCAL:
         _check_input(experiment)
     else:
-        shard_cells, remarks = apply_environment(shard_cells, os.environ)
-        shard_cells, node_remarks = place_on_nodes(shard_cells)
+        # Variables of sbatch fill in what the file does not request; then each cell gets nodes.
+        environment_cells, remarks = apply_environment(requested_cells, os.environ)
+        requested_cells, node_remarks = place_on_nodes(environment_cells)
         remarks += node_remarks
     link = (
         _find_or_refuse(catalog.link, experiment.link, f"{path_text}: link")
@@ -175,7 +176,7 @@ def make_request(
         else None
     )
     return SweepRequest(
-        cells=shard_cells,
+        cells=requested_cells,
         out=out,
         means=Means(
             budget_s=experiment.budget_s,

@@ -173,7 +173,7 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
     changed_figures = {change.key.partition(".")[0] for change in changes}
     notes = []
     changes_peak = bool(changed_figures & {"peak", *PEAK_TABLES})
-    # Methods that read more than a roofline hold kernels to the power limit as well.
+    # A method that reads more figures than a roofline's also holds kernels to the power limit.
     is_power_limited = bool(method.reads and device.datasheet.peak_w)
     if changes_peak and is_power_limited and "tdp_W" not in changed_figures:
         notes.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
@@ -195,7 +195,7 @@ def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []
     read_fields = _READ_FIELDS + method.reads
-    # Such a method reads the power limit, too.
+    # A method that reads more figures than a roofline's also holds kernels to the power limit.
     if method.reads:
         read_fields += ("peak_w",)
     if field in read_fields:

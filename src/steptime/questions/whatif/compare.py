@@ -222,6 +222,7 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
         compute_bound_speedup=class_speedups.get(("compute", UNCHANGED_BATCH, None)),
         memory_bound_speedup=class_speedups.get(("memory", UNCHANGED_BATCH, None)),
         host_bound_speedup=class_speedups.get(("host", UNCHANGED_BATCH, None)),
+        # `STEP_TRAFFIC`: ops that move as many bytes in a larger batch, as those of weights.
         memory_bound_larger_batch_speedup=class_speedups.get(
             ("memory", LARGER_BATCH, STEP_TRAFFIC)
         ),

@@ -122,9 +122,9 @@ def whatif(
     combinations = combine_changes(axes)
     first_changes = upgrades or [axis[0] for axis in axes]
     change_device(base, first_changes)  # raises before networks are built
-    batches = text_of(batch)
-    takes_largest = batches == LARGEST
-    batches = None if takes_largest else batches
+    typed_batches = text_of(batch)
+    takes_largest = typed_batches == LARGEST
+    batches = None if takes_largest else typed_batches
     if folder is not None:
         network_options = {"--model": model, "--batch": batches, "--length": length}
         shared.refuse(network_options, "{} does not go with --in")

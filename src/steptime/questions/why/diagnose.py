@@ -78,9 +78,11 @@ def diagnose_record(
     step = read_measurement(record)
     setup = _setup_of(record, device or find_device(record.platform), method, options or {})
     predicted = setup.path
-    high_s = predicted.high_s
-    # Time within the interval of the model is explained; what is above its end is not.
-    explained_s = step.worked_s if high_s is None else min(step.worked_s, high_s)
+    # The model explains time up to the upper end of its interval, and no time above it.
+    if predicted.high_s is None:
+        explained_s = step.worked_s
+    else:
+        explained_s = min(step.worked_s, predicted.high_s)
     share_by_bound = {
         bound: explained_s * share / step.step_s for bound, share in predicted.shares.items()
     }
@@ -97,7 +99,8 @@ def diagnose_record(
     )
     if not finds_improvements:
         return answer
-    # A loader that reads ahead and is waited for delivers just one batch in each step.
+    # A loader that reads ahead delivers a batch each `period_s`. As the step waits for it, that is
+    # once a step; without reading ahead, it is the time of reading alone.
     period_s = step.step_s if step.reads_ahead else step.input_s
     is_wait_negligible = step.input_s < SMALLEST_WAIT * step.step_s
     if is_wait_negligible:
@@ -173,22 +176,25 @@ def _setup_of(record: Record, device: Device, method: str, options: Mapping[str,
 def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
     """Return the numbers of a measurement beside those of its prediction."""
     predicted = setup.path
-    low_s, high_s = predicted.low_s, predicted.high_s
-    is_within = None
-    if low_s is not None and high_s is not None:
-        is_within = low_s <= step.worked_s <= high_s
+    # None: the method gives no interval, so nothing can lie within it.
+    is_within_predicted = None
+    if predicted.low_s is not None and predicted.high_s is not None:
+        # `worked_s` leaves out waiting for input and communication, as the prediction does.
+        is_within_predicted = predicted.low_s <= step.worked_s <= predicted.high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
-    dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
+    # The effective device lists the peak of the step's own data type first.
+    dtype_peak_flop_per_s = next(iter(peaks.values()))
     achieved_flop_per_s = setup.model.lower_step().executed_flop / step.step_s
     return Evidence(
         stack=record_stack(record),
         predicted_s=predicted.step_s,
         ratio=step.worked_s / predicted.step_s if predicted.step_s else None,
-        is_within_interval=is_within,
+        is_within_interval=is_within_predicted,
         input_share=step.input_share,
         communication_s=step.communication_s,
         sample_count=step.sample_count,
         disturbed_sample_count=step.disturbed_sample_count,
+        # Of the measured step, not of the prediction.
         low_s=step.low_s,
         high_s=step.high_s,
         peak_share=achieved_flop_per_s / dtype_peak_flop_per_s,

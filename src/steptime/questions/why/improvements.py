@@ -72,6 +72,7 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     text = "twice the peak, at twice the power" if has_peak_power else "twice the peak"
     yield text, replace(setup, device=fast_math_device)
     yield "a host that issues and launches twice as fast", _with_faster_host(setup)
+    # These constants are factors by which kernels of uneven sizes take longer; 1 is no penalty.
     no_penalties = {name: 1.0 for name in constants if name.startswith(UNEVEN_ROWS)}
     padded_device = _with_constants(device, no_penalties)
     yield "sizes padded to multiples of 8", replace(setup, device=padded_device)

@@ -76,7 +76,7 @@ class Setup:
         growth = batch / self.workload.batch_per_replica
         feed = replace(self.feed, period_s=self.feed.period_s * growth)
         workload = replace(self.workload, batch_per_replica=batch)
-        # Nothing tells what it is: it is taken to grow as the batch does.
+        # The cause of unexplained time is unknown: it is taken to grow as the batch does.
         unexplained_s = self.unexplained_s * growth
         return replace(self, workload=workload, feed=feed, unexplained_s=unexplained_s)
 

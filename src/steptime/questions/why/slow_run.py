@@ -38,8 +38,9 @@ def diagnose_speed(
     """
     speed = read_speed(measured, setup)
     predicted = setup.path
-    high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
-    explained_s = min(speed.step_s, high_s)
+    # The model explains time up to the upper end of its interval, and no time above it.
+    predicted_high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
+    explained_s = min(speed.step_s, predicted_high_s)
     share_by_bound = {
         bound: share * explained_s / speed.step_s for bound, share in predicted.shares.items()
     }
@@ -69,17 +70,20 @@ def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
 def _compare(setup: Setup, step_s: float) -> Evidence:
     """Return the numbers of the measured step, and of the prediction beside it."""
     predicted = setup.path
-    is_within = None
+    # None: the method gives no interval, so nothing can lie within it.
+    is_within_predicted = None
     if predicted.low_s is not None and predicted.high_s is not None:
-        is_within = predicted.low_s <= step_s <= predicted.high_s
+        is_within_predicted = predicted.low_s <= step_s <= predicted.high_s
     peaks = setup.model.effective_device.datasheet.peak_flop_per_s
-    dtype_peak_flop_per_s = next(iter(peaks.values()))  # the step's type is first
+    # The effective device lists the peak of the step's own data type first.
+    dtype_peak_flop_per_s = next(iter(peaks.values()))
     achieved_flop_per_s = setup.model.lower_step().executed_flop / step_s
     return Evidence(
         stack=setup.model.stack.name,
         predicted_s=predicted.step_s,
         ratio=step_s / predicted.step_s if predicted.step_s else None,
-        is_within_interval=is_within,
+        is_within_interval=is_within_predicted,
+        # A stated speed says nothing of waits, samples or their interval.
         input_share=None,
         communication_s=None,
         sample_count=None,
