@@ -66,7 +66,8 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     steady = np.full(len(run_counts), np.nan)
     drift = np.zeros(len(run_counts))
     run_ends = _find_warm_up_ends(logs)
-    profile_ends = np.zeros(len(logs), np.int64)  # of each run that of its cell
+    # The profile of a cell is the mean of its runs, sample by sample; an entry for each run.
+    profile_ends = np.zeros(len(logs), np.int64)
 
     # A run is steady if MSER ends within its first half: it leaves out at most half of the samples,
     # so an end there means that the samples still change.

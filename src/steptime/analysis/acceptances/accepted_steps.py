@@ -114,7 +114,7 @@ class MeasuredSteps:
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        # Nothing is paired: a pairing only names the groups, whatever their host.
+        # No pairs are asked for here: the pairing serves to name the groups, without their hosts.
         names = Pairing(groups, PREDICTED, level_words={}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
