@@ -77,6 +77,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     is_too_short = sample_counts[single_runs] < MIN_SAMPLES
     steady[single_cells] = np.where(is_too_short, np.nan, is_steady)
 
+    # Several runs are judged by their profile; a single run that is not steady has a drift.
     needs_profile = (run_counts > 1) | (steady == 0)
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])

@@ -213,7 +213,8 @@ def _find_smallest(
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
     sigmas = _find_normal_quantile(PAIR_POWER)
-    limit_loss = sigmas * limit / np.sqrt(2 * freedom)  # for draws of the noise
+    # The noise is an estimate, so the limit may come out higher by this.
+    limit_loss = sigmas * limit / np.sqrt(2 * freedom)
     min_for_noise = limit + np.hypot(power_loss, limit_loss)
     min_for_margin = margin + sigmas * standard_error
     return np.asarray(np.minimum(np.maximum(min_for_noise, min_for_margin), MAX_SMALLEST))
