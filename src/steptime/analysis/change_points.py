@@ -79,7 +79,7 @@ SINGLE_SERIES = SeriesGroup()
 def change_points(
     logs: Sequence[float],
     errors: Sequence[float],
-    error_freedom: int,
+    error_freedom: int,  # degrees of freedom of all `errors` together
     margin: float = 0.0,
     series_group: SeriesGroup = SINGLE_SERIES,
 ) -> list[LevelChange]:
@@ -93,9 +93,10 @@ def change_points(
         series_group: the series that are judged together.
     """
     values = np.asarray(logs, float)
-    value_noise = _root_mean_square(errors)  # of each value by itself
+    value_noise = _root_mean_square(errors)  # of a single value, as its own runs show it
     if len(values) < MIN_VALUES:
-        # Too few values to show a second speed of the machine: a change must be larger than it.
+        # A machine may switch between two speeds, which few values cannot show: only a change
+        # that is larger than two speeds of a machine differ (`FEW_CHANGE`) counts.
         min_change = max(FEW_CHANGE, margin)
         level_starts = _split_short_series(
             values, value_noise, error_freedom, min_change, series_group
@@ -149,7 +150,8 @@ def smallest_change(
         error = newest_error
         limit = max(NEWEST_FAR, NEWEST_FARTHEST * series_group.farthest) * error
     else:
-        # Between them: the newest two must bring the gain in likelihood.
+        # Between them: the change of the newest two whose gain in likelihood, which is
+        # n / 2 * log(1 + (change / error)^2 / n), is the needed one.
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
         gain = _find_needed_gain(n, series_group.size)
         limit = error * math.sqrt(n * math.expm1(2 * gain / n))

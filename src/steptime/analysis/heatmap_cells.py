@@ -186,6 +186,7 @@ def _choose_axes(
 ) -> list[str | None]:
     """Return the axes; a missing one is the hyperparameter of the most values, or the batch."""
     axis_names = list(axes)
+    # The next axis is the column with most levels, among rows that have the axes chosen so far.
     while None in axis_names:
         names = [
             name

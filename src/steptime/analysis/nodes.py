@@ -167,7 +167,7 @@ def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
     The records of visits are counted first, by a hash, since the samples of most are not needed.
     """
     visit_hash = pl.struct(*VISIT).hash()
-    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()  # of records
+    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()  # >= its nodes
     shared_visits = counts.filter(pl.col("len") >= MIN_NODES).select("visit").collect()
     return (
         measured.filter(visit_hash.is_in(shared_visits["visit"].implode()))
@@ -264,7 +264,7 @@ def _make_row(
     slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
     is_slow_node = is_slow(overall) or bool(slow_kinds)
     is_fast = bool(overall.is_fast[column] and overall.log_ratio[column] < -margin)
-    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))  # by all cells, or in each kind
+    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))  # 0: only over all cells
     slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
     verdict = SLOW if is_slow_node else FAST if is_fast else REGULAR
     fractions = {kind: fraction(deviation.log_ratio) for kind, deviation in by_kind.items()}

@@ -69,6 +69,7 @@ def deviations(
     errors = _column_errors(means, weights)
     score = means / errors
     centre, spread = middle_and_spread(score)
+    # Deviations are from the middle column, since most nodes are regular.
     value = means - centre * errors
     reach = two_sided_t(MISS, degrees_of_freedom(len(columns))) * spread * errors
     # Columns that all agree have no spread, and no outlier.

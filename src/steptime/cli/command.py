@@ -281,7 +281,7 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_interrupted
         is_interrupted = True
-        sys.unraisablehook = lambda _: None  # what drops it where an object ends is no news
+        sys.unraisablehook = lambda _: None  # no traceback if a destructor drops the exception
         signal.default_int_handler(number, frame)
 
     has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -297,7 +297,7 @@ def _interruptible() -> Iterator[None]:
     finally:
         if has_default_handler:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-    if is_interrupted:  # while an object ended, which drops what is raised
+    if is_interrupted:  # but a destructor ran, and Python drops what is raised in one
         raise InterruptError
 
 
@@ -389,7 +389,7 @@ def make_progress_printer() -> Progress:
         if part_count == 0:  # the work begins, and with it the time without a line
             last_line_s = clock_s
         elapsed_s = clock_s - begin_s_by_work.setdefault(work, last_line_s)
-        is_due = clock_s > last_line_s + PATIENCE_S  # so never of 0 parts, by which is divided
+        is_due = clock_s > last_line_s + PATIENCE_S  # false for 0 parts: no division by 0 below
         if total > 1 and is_due:
             last_line_s = clock_s
             remaining_s = elapsed_s * (total / part_count - 1)

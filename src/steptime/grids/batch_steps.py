@@ -29,8 +29,8 @@ MAX_LOWERED_BATCHES = 64  # batches whose kernels stay in memory from device to 
 class BatchSteps:
     """A network's step at many batches.
 
-    It is of the stack and the data type of `model`; a device that has another is asked under that
-    (`under`).
+    It is of the stack and the data type of `model`; a device with another stack or type has steps
+    of its own (`for_model`).
 
     Attributes:
         model: the network on some device.
@@ -64,8 +64,8 @@ class BatchSteps:
         lacks_lines = is_worth_lines and self.lines is None
         if lacks_lines and may_split and stack_of(model.settings).pads:
             self.pieces = _split_by_remainder(model, batches)
-        # Devices with another usual stack or data type have steps of their own (`under`).
-        self._under = {_step_key(model): self}
+        # Devices with another usual stack or data type have steps of their own (`for_model`).
+        self._steps_by_key = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
         self._built_blocks: list[int] = []
@@ -152,14 +152,15 @@ class BatchSteps:
     def for_model(self, model: StepModel) -> BatchSteps:
         """Return the steps as the stack of a model's device runs them, in its data type."""
         key = _step_key(model)
-        if key not in self._under:
-            self._under[key] = BatchSteps(model, self.batches)
-        return self._under[key]
+        if key not in self._steps_by_key:
+            self._steps_by_key[key] = BatchSteps(model, self.batches)
+        return self._steps_by_key[key]
 
     def needed_bytes(self, model: StepModel) -> list[int]:
         """Return the memory that a process needs of a model's device at each batch."""
         steps = self.for_model(model)
-        # What a process needs beside its tensors and blocks.
+        # What a process needs beside its tensors and blocks. Where the stack does not say that, its
+        # blocks are None, and tensors alone count.
         empty = model.process_memory.needs(peak_bytes=0, blocks_bytes=0)
         process_bytes = np.array(steps.peak_bytes) + empty.total_bytes
         if empty.blocks_bytes is not None:

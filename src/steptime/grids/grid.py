@@ -156,6 +156,7 @@ def _link_bounds(
         kernels_error_s = np.repeat(kernel_bounds_s, len(replicas)) - kernels_s
         links_error_s = exchange_s - communication_s
         error_s = np.hypot(kernels_error_s, links_error_s)  # kernels and links err independently
+        # Shorter for fast links (1), longer for slow ones (-1).
         yield (kernels_s + communication_s - link_end * error_s).tolist()
 
 

@@ -27,7 +27,8 @@ def main() -> None:
     """
     source = os.fdopen(os.dup(STDIN), "rb")
     replies = FileIO(os.dup(STDOUT), "w")
-    # From here on the descriptors of stdin and stdout are not the pipes to the server.
+    # From here on the descriptors of stdin and stdout are not the pipes to the server: what a
+    # library prints must not be taken for a reply.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, STDIN)
     os.close(null)

@@ -102,8 +102,10 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     from steptime.questions.fit.question import fit
 
     text = limits.fits or ""  # `24GB`, or the name of a device whose memory it must fit
-    device = catalog.device(limits.device or (MEMORY_DEVICE if _is_size(text) else text))
-    usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.datasheet.usable_bytes
+    is_size = _is_size(text)
+    device_of_limit = MEMORY_DEVICE if is_size else text  # a size alone names no device
+    device = catalog.device(limits.device or device_of_limit)
+    usable_bytes = parse_bytes(text, "fits") if is_size else device.datasheet.usable_bytes
     answer = fit(step.model, device, step.batch, **step.predicted_options)
     if not isinstance(answer, FitAnswer):
         raise InputError("fits: quantised weights of a desktop server have no training step")

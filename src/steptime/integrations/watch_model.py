@@ -30,7 +30,8 @@ def time_limit(limit_s: float) -> Iterator[None]:
     It comes between two steps of Python, so that a single long call of a library ends first.
     """
     thread = ctypes.c_ulong(threading.get_ident())
-    # Python runs the exception in that thread at its next step; None takes a pending one back.
+    # Python raises the exception in that thread at its next instruction; None takes back one that
+    # is not raised yet.
     raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
     lock = threading.Lock()
     is_running = True

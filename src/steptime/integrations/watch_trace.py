@@ -123,7 +123,7 @@ def predict_traced_step(path: Path, device: str, limit_s: float) -> TracedPredic
 
     What was measured in it is not carried over, since the loop is held against the prediction.
     """
-    # `from_device`: from this device to itself, so that what was measured is not carried over.
+    # `predicted_s` of the answer is priced by the shapes alone: the profiled times do not enter.
     arguments = {"trace": str(path), "device": device, "from_device": device, "steps": 1}
     answer = ask_question("predict", arguments, limit_s)
     step_s = answer["predicted_s"]

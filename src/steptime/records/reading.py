@@ -193,7 +193,7 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
     amounts = quantity.samples
     if quantity.value is not None:
         amounts = (*amounts, quantity.value)
-    # Of many samples the extremes say enough; each is looked at where these are suspicious.
+    # The extremes are checked first: only if they are suspicious is every sample looked at.
     smallest = min(amounts, default=0)
     extremes = (smallest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
     largest_magnitude = max(map(abs, extremes))
@@ -201,7 +201,7 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_magnitude)} is too large")
     if name in _AMOUNTS and smallest < SMALLEST:
         nonzero_amounts = [amount for amount in amounts if amount]  # 0 itself is allowed
-        # Of zeros alone nothing is too small: 1.0 passes.
+        # If all are 0, the stand-in 1.0 passes the check.
         _check_smallest(name, min(nonzero_amounts, default=1.0))
     if quantity.columns:
         _check_columns(name, quantity)

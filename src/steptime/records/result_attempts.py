@@ -49,7 +49,8 @@ def _attempt_expressions() -> list[pl.Expr]:
     has_samples = sample_counts.len() > 0
     has_several_good = is_good.sum() > 1
 
-    # Without samples a single record has no shortest time, and repeats count as samples.
+    # Several records without samples count as samples themselves; a single one has no shortest
+    # time.
     shortest_value_s = pl.when(has_several_good).then(good["step_s"].min())
     repeat_count = pl.when(has_several_good).then(is_good.sum()).otherwise(0)
     sample_count = pl.when(has_samples).then(sample_counts.sum())

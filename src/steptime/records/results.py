@@ -96,7 +96,8 @@ def group_predicted_and_measured(
     measured = pl.lit(MEASURED)
     if is_by_host:
         measured = pl.concat_str(measured, pl.col("host").fill_null(""))
-    # Stacks are methods of predictions, and of measurements the whole method with its options.
+    # Predictions of one method and stack are one group. Measurements are so only if all options of
+    # their methods are equal, too.
     level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(measured)
     predicted_method = hash_of([METHOD_NAME, "stack"])
     measured_method = hash_of(METHOD)

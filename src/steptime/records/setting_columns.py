@@ -32,7 +32,7 @@ def typed_settings(
         for name, column in columns.items()
     ]
     numbers = pl.Series(range(len(texts)), dtype=COUNT)
-    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)  # of no rows it is a text
+    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)  # without rows it is text
     return [column.gather(text_numbers) for column in typed]
 
 

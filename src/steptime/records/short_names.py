@@ -90,6 +90,7 @@ def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHA
     Rows of one value of `within` are named together, where they have it.
     """
     names = [""] * len(rows)
+    # Rows are told apart from those with the same `within` alone (such as their folder).
     families = [(row.get("within"), row["family"]) for row in rows]
     row_numbers_by_family = group_by(range(len(rows)), families.__getitem__)
     for (_, family), row_numbers in row_numbers_by_family.items():

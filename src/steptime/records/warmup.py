@@ -66,7 +66,8 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     steady = np.full(len(run_counts), np.nan)
     drift = np.zeros(len(run_counts))
     run_ends = _find_warm_up_ends(logs)
-    profile_ends = np.zeros(len(logs), np.int64)  # of each run that of its cell
+    # The profile of a cell is the mean of its runs, sample by sample; an entry for each run.
+    profile_ends = np.zeros(len(logs), np.int64)
 
     # A run is steady if MSER ends within its first half: it leaves out at most half of the samples,
     # so an end there means that the samples still change.
@@ -76,6 +77,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     is_too_short = sample_counts[single_runs] < MIN_SAMPLES
     steady[single_cells] = np.where(is_too_short, np.nan, is_steady)
 
+    # Several runs are judged by their profile; a single run that is not steady has a drift.
     needs_profile = (run_counts > 1) | (steady == 0)
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])

@@ -147,6 +147,7 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
     fewest_replicas = choices.replicas[0]  # what a speed-up is over
+    # A network is its text and type, and the function that makes it at a batch.
     networks_and_links = [
         (model, link) for model in choices.models.items() for link in choices.links
     ]

@@ -308,7 +308,7 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     warm_up_s = record.env.get("warmup_s") or ()
     has_list_of_runs = any(isinstance(steps, list) for steps in warm_up_s)
     omitted_of_runs = list(warm_up_s) if has_list_of_runs else [warm_up_s]
-    omitted_of_runs += [()] * len(runs)  # runs without
+    omitted_of_runs += [()] * len(runs)  # runs that omitted no steps
     for run, warm_up_count, omitted_s in zip(runs, warm_up_counts, omitted_of_runs, strict=False):
         for step_s in omitted_s or ():
             yield step_s, WARM_UP

@@ -114,7 +114,7 @@ class MeasuredSteps:
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        # Nothing is paired: a pairing only names the groups, whatever their host.
+        # No pairs are asked for here: the pairing serves to name the groups, without their hosts.
         names = Pairing(groups, PREDICTED, level_words={}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
@@ -179,6 +179,7 @@ def reference_numbers(reference: Data, steps: Sequence[StepMeasurement]) -> list
         InputError: if none of the steps is in the reference.
     """
     measured = MeasuredSteps(reference, "step_s", is_by_host=False)  # its nodes are pooled
+    # A number of the same method is taken if there is one, else that of the step by any method.
     by_method: dict[tuple[object, ...], StepNumber] = {}
     by_identity: dict[tuple[object, ...], StepNumber] = {}
     for step in measured.steps:

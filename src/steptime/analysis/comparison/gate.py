@@ -166,17 +166,18 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     comparison_noise = np.maximum(np.maximum(tail_noise, root_mean_square), MIN_NOISE)
     pooled = np.repeat(comparison_noise, pair_count)
 
-    # Chi-square: by how much the noise of a pair alone may exceed the pooled one by chance.
+    # By chance the noise of a pair alone exceeds the pooled one: by `expected_excess` or more in
+    # `EXCESS_NOISE` of pairs, by `loud_excess` or more in `LOUD_NOISE` of them (chi-square).
     freedom = _count_runs(a) + _count_runs(b) - 2  # of each pair
-    single = np.sqrt((_squares(a) + _squares(b)) / freedom)
+    pair_noise = np.sqrt((_squares(a) + _squares(b)) / freedom)
     expected_excess = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
     loud_excess = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
     comparison_freedom = freedom.reshape(comparisons, -1).sum(axis=1)
     return Noise(
-        deviation=np.maximum(pooled, single / expected_excess),
+        deviation=np.maximum(pooled, pair_noise / expected_excess),
         degrees_of_freedom=np.repeat(comparison_freedom, pair_count),
-        is_loud=(single > loud_excess * pooled) & (pair_count > 1),
-        unpooled_deviation=single,
+        is_loud=(pair_noise > loud_excess * pooled) & (pair_count > 1),
+        unpooled_deviation=pair_noise,
     )
 
 
@@ -188,7 +189,8 @@ def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) 
     error_share = FALSE_ALARMS_FEW if has_few_runs else FALSE_ALARMS
     limit = noise * two_sided_t(error_share / pairs, freedom) * error_factor
 
-    # As in `_find_limit`: a spread of runs that a second speed of the machine may cause.
+    # As in `_find_limit`: a machine with two speeds spreads the runs of one side, and a change must
+    # exceed this spread.
     hides_second_speed = runs <= SPREAD_RUNS and freedom <= SPREAD_FREEDOM
     is_single_of_two_runs = has_few_runs and pairs == 1
     if hides_second_speed and not is_single_of_two_runs:
@@ -211,7 +213,8 @@ def _find_smallest(
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
     sigmas = _find_normal_quantile(PAIR_POWER)
-    limit_loss = sigmas * limit / np.sqrt(2 * freedom)  # for draws of the noise
+    # The noise is an estimate, so the limit may come out higher by this.
+    limit_loss = sigmas * limit / np.sqrt(2 * freedom)
     min_for_noise = limit + np.hypot(power_loss, limit_loss)
     min_for_margin = margin + sigmas * standard_error
     return np.asarray(np.minimum(np.maximum(min_for_noise, min_for_margin), MAX_SMALLEST))
@@ -261,7 +264,8 @@ def _find_limit(
     limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
     limit = limit * _error_factor(runs_a, runs_b)
 
-    # All runs of a side may have met one of two speeds: no spread would show that.
+    # A machine may have two speeds. All of a few runs may have met the same one, which no spread
+    # of theirs shows: a change must exceed the usual difference of two speeds.
     limit = np.where(has_few_runs, np.maximum(limit, FEW_CHANGE), limit)
 
     # A few more runs show a second speed as the difference between two runs of one side.

@@ -62,7 +62,7 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
             row |= {"level": levels[number], "against": pairing.against}
         row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
         row |= verdicts[number] | differences[difference_index[number]]
-        # Only then the shares of peak and roof have a meaning: FLOP are predicted, times measured.
+        # Shares of peak and roof need both: FLOP are predicted, times are measured.
         is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
         is_step = not right["scope"]
         if is_prediction_judged and is_step:
@@ -112,7 +112,7 @@ def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row
         row = {name: column[number] for name, column in cells.items()}
         row["interval"] = side["interval"]
         if columns.is_sampled[index]:
-            # Of samples: a single run says nothing of how runs differ.
+            # Judged by samples: only several runs show how much runs differ from each other.
             row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
         row["steady"] = None if steady[number] is None else bool(steady[number])
         rows.append(row)
@@ -135,7 +135,7 @@ def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     value = pairing.groups.columns.value
     ids = unpaired.group[indices]
     all_ids = np.r_[ids, unpaired.a[indices], unpaired.b[indices]]
-    exists = all_ids >= 0  # what has no partner at all has neither group of a pair
+    exists = all_ids >= 0  # `a` and `b` are -1 where the cell has no partner at all
     facts = pairing.groups.facts(all_ids[exists], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []

@@ -197,7 +197,7 @@ class Pairing:
             self._run_logs(a),
             self._run_logs(b),
             ratio,
-            # What either side still changed by adds to the other.
+            # By how much each side still changed at its end: either may have caused the change.
             drift=drift[a] + drift[b],
             is_step=self.groups.columns.is_step[b],
             quantity=self.quantity,
@@ -219,8 +219,8 @@ class Pairing:
         partner_levels = [name for name in self.level_words if name != self.against]
         partnerless = self.groups.unpaired_steps(self.against, partner_levels, self._matched_groups)
 
-        # Two reasons a level: nothing of it is in the cell, or what is there differs. The level
-        # `against` stands last, where its number of -1 leads.
+        # Two texts for each level: the cell has no group of it (even index), or has one that
+        # differs (odd index). `against` has the number -1, which the modulo turns into the last.
         words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
         reason_texts = []
         for words in words_of_levels:

@@ -68,7 +68,7 @@ def two_folders(
         InputError: for a quantity that no record holds.
     """
     check_quantity(data, quantity)
-    free = (CONTENT_SETTING,) if any_content else ()
+    free = (CONTENT_SETTING,) if any_content else ()  # settings in which partners may differ
     grouping = Grouping(
         quantity=quantity,
         # The rank of a folder is its place among those that were named: 0 is the first.
@@ -106,7 +106,7 @@ def by_column(
         InputError: for a column, a level or a quantity that no record has, and for a single level.
     """
     check_quantity(data, quantity)
-    free = (column, "dtype") if any_dtype else (column,)
+    free = (column, "dtype") if any_dtype else (column,)  # in which partners may differ
     groups = group_by_level(data, column, quantity, free, takes_part)
     if len(groups.levels) == 1:
         raise InputError(f"--by {column}: all records have one {column}, '{groups.levels[0]}'")

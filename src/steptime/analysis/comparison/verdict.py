@@ -64,9 +64,10 @@ def judge_folders(
     """
     columns = {name: np.full(len(ratio), np.nan) for name in Judgement._fields}
     kind_masks = [is_kind for is_kind in (is_step, ~is_step) if is_kind.any()]
+    # Steps and single ops are judged apart, since their noise differs.
     for is_kind in kind_masks:
-        share = FALSE_ALARMS / len(kind_masks)
-        judged = judge_runs(a[is_kind], b[is_kind], math.log1p(margin), share, comparisons)
+        false_alarms = FALSE_ALARMS / len(kind_masks)
+        judged = judge_runs(a[is_kind], b[is_kind], math.log1p(margin), false_alarms, comparisons)
         for name, column in columns.items():
             column[is_kind] = getattr(judged, name)
     # The interval of clipped means is widened to hold the ratio of plain medians.

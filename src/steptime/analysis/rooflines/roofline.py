@@ -128,12 +128,12 @@ def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFram
         roofs, on=GROUP_KEYS, how="left", nulls_equal=True, maintain_order="left"
     )
     # A published share of the peak is a speed, once the peak is known.
-    speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
+    measured_speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
     intensity = pl.col("intensity")
     has_roof = intensity > 0
     # A speed or an intensity of 0 is an unknown one: it becomes null.
     return placed.with_columns(
-        pl.when(speed != 0).then(speed).alias("flop_per_s"),
+        pl.when(measured_speed != 0).then(measured_speed).alias("flop_per_s"),
         pl.when(intensity != 0).then(intensity).alias("intensity"),
         pl.when(has_roof)
         .then(pl.min_horizontal(PEAK, intensity * BANDWIDTH))
@@ -143,12 +143,14 @@ def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFram
 
 def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
     """Return a group for each platform and dtype, with the fastest of its points."""
-    speed = pl.col("flop_per_s")
-    # Points without an intensity are null, and are in neither share.
+    measured_speed = pl.col("flop_per_s")  # null for a prediction alone, unlike `SPEED`
+    # Null for a point without an intensity or a group without a ridge: these are in neither share.
     is_above = pl.col("intensity") >= RIDGE
+    has_placed_point = is_above.count() > 0
     above_share = is_above.sum() / is_above.count()
-    fastest = pl.col("name").filter(speed.is_not_null()).get(speed.drop_nulls().arg_max())
-    has_ridge = is_above.count() > 0
+    # Name and speed lose the same points, so that the place of the highest speed is right for both.
+    is_measured = measured_speed.is_not_null()
+    fastest = pl.col("name").filter(is_measured).get(measured_speed.drop_nulls().arg_max())
     groups = (
         placed.group_by(GROUP_KEYS, maintain_order=True)
         .agg(
@@ -158,13 +160,13 @@ def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
             pl.len().alias("points"),
             pl.col("intensity").count().alias("with_intensity"),
             SPEED.count().alias("with_speed"),  # measured or predicted
-            pl.when(has_ridge).then(above_share).alias("above_ridge_share"),
-            pl.when(has_ridge).then(1 - above_share).alias("below_ridge_share"),
-            pl.when(speed.count() > 0).then(fastest).alias("best"),
-            speed.max().alias("best_flop_per_s"),
-            (speed / PEAK).max().alias("best_peak_fraction"),
-            (speed / pl.col("roof_flop_per_s")).max().alias("best_roof_fraction"),
-            (speed > PEAK).sum().alias("above_peak"),
+            pl.when(has_placed_point).then(above_share).alias("above_ridge_share"),
+            pl.when(has_placed_point).then(1 - above_share).alias("below_ridge_share"),
+            pl.when(is_measured.any()).then(fastest).alias("best"),
+            measured_speed.max().alias("best_flop_per_s"),
+            (measured_speed / PEAK).max().alias("best_peak_fraction"),
+            (measured_speed / pl.col("roof_flop_per_s")).max().alias("best_roof_fraction"),
+            (measured_speed > PEAK).sum().alias("above_peak"),
         )
         .sort(GROUP_KEYS, nulls_last=True)
     )

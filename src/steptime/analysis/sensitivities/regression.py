@@ -285,7 +285,8 @@ def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats
     valued_rows = valued_rows[np.argsort(keys[valued_rows])]
     sorted_keys = keys[valued_rows]
 
-    # A key is a sum of levels times multipliers: a level up adds one, a level down its negative.
+    # A key is the sum of levels times multipliers, one for each column. So a row that is a level
+    # higher in one column has that multiplier added. Unsigned numbers wrap: `~m + 1` is -m.
     negative_multipliers = ~multipliers + np.uint64(1)
     neighbour_keys = np.stack(
         [keys[rows] + multiplier for multiplier in (*multipliers, *negative_multipliers)]

@@ -104,7 +104,8 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
         rows = rows.select(*expressions.values())
         # A failed record has no number that counts.
         counts = pl.col("status") == "ok"
-    else:  # a prediction that does not fit failed
+    else:
+        # A result that is only predicted has a status only if it does not fit: it failed.
         counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
     number = pl.col(quantity).cast(pl.Float64(), strict=False)
     candidates = (*data.hyperparameters, *STEP_COLUMNS, "family", "platform")

@@ -159,7 +159,7 @@ def _number_setups(members: Members) -> Ids:
     starts = members.starts
     has_several_records = np.bincount(members.group) > 1
     has_groups = len(has_several_records) > 0
-    # Of each group's first record, which is the only one of most.
+    # The setup of each group's first record; most groups have no other one.
     group_setup = setup_by_group[starts[:-1]] if has_groups else setup_by_group
     setups_of_group = {
         group: tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())

@@ -145,6 +145,7 @@ class Members:
         # `groups` may repeat: each group is read once, and `group_index` gives it back.
         distinct, first, group_index = np.unique(groups, return_index=True, return_inverse=True)
         members, owner = self.list_members(distinct)
+        # A repeat is a record without samples: its value counts as a sample of its group.
         is_repeat = is_of_repeats[first][owner]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
         member_samples = self._read_member_samples(members[is_read], is_repeat[is_read])

@@ -98,7 +98,8 @@ class RecordGroups:
         is_match = self._match_partners(a, b)
         a = a[is_match]
         b = b[is_match]
-        order = np.lexsort((a, level[b]))  # by `b` they stand in order already
+        # By the level of `b`, then by `a`, then by `b`: the sort is stable, and `b` is in order.
+        order = np.lexsort((a, level[b]))
         return {"a": a[order], "b": b[order]}
 
     def _join_by_cell(self, first_ids: Ids, second_ids: Ids) -> tuple[Ids, Ids]:
@@ -133,9 +134,8 @@ class RecordGroups:
     @cached_property
     def _is_single_in_cell(self) -> Flags:
         """Which groups are the only ones of their level in their cell."""
-        cell_and_level = (
-            self.columns.cell * len(self.levels) + self.columns.level
-        )  # a pair's number
+        # A number for each combination of cell and level.
+        cell_and_level = self.columns.cell * len(self.levels) + self.columns.level
         _, combination, group_counts = np.unique(
             cell_and_level, return_inverse=True, return_counts=True
         )

@@ -233,7 +233,7 @@ class MappedRow:
     def _read_amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
         unit, _ = QUANTITIES[name]
-        must_be_positive = unit == "s" or amount.inverse
+        must_be_positive = unit == "s" or amount.inverse  # no step takes 0 s; 1 / 0 is no number
         if amount.formula:
             value = self.value(amount.formula)
             place, scale = name, 1.0

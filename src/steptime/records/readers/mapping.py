@@ -166,7 +166,7 @@ class TableMapping:
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            raw_cells = cells  # as they stand, but for numbers written otherwise than in Python
+            raw_cells = cells  # the texts of the table, with numbers written as Python reads them
             if not form.is_plain:
                 raw_cells = {column: form.to_plain_text(cell) for column, cell in cells.items()}
             our_cells = raw_cells  # with words of the table replaced by ours

@@ -163,9 +163,9 @@ def _make_point(
     except InputError as error:
         return text[:200], str(error)
     env: JsonObject = {"source_entry": text, "cores": machine.cores}
-    absent = [name for name, quantity in quantities.items() if quantity is None]
-    if absent:
-        env["not_given"] = absent
+    unreadable_quantities = [name for name, quantity in quantities.items() if quantity is None]
+    if unreadable_quantities:
+        env["not_given"] = unreadable_quantities
     return text, Record(
         origin="published",
         method=method,
@@ -188,7 +188,8 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
-    # FLOP over batch x parameters are about 6, or 6 / 8 in files of one core of a TPU.
+    # A training step has about 6 FLOP an example and parameter. Files of a TPU count one of its
+    # eight cores, so 6 / 8.
     flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
     is_float32 = None  # unknown
     if parameter_bytes:

@@ -226,7 +226,7 @@ def _find_devices(log: Log, name: FileName) -> DevicesUsed:
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
     product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
-    # Without one of these signs nobody knows on what, and so on how many, it ran.
+    # Without one of these signs the kind of device is only assumed, so its number is unknown.
     is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
     count = log["tasks"] if is_surely_on_cpu else None
     return DevicesUsed("cpu", product, count, source)

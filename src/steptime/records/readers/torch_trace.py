@@ -148,7 +148,7 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
     """Return the record of the step and those of its ops."""
     workload = _make_workload(source, profile)
     platform = platform_of(find_device_name(source) or "cpu")
-    kinds = {part.scope: part.op for part in profile.seconds_by_part}  # as `_group_by_scope` does
+    kinds = {part.scope: part.op for part in profile.seconds_by_part}  # see `_group_by_scope`
     step = OpTimes(
         scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
     )
@@ -207,7 +207,7 @@ def _group_by_scope(profile: Profile) -> Profile:
     Raises:
         InputError: for more ops than `MAX_OPS`.
     """
-    # A scope has several ops: the one of the longest time gives it its kind.
+    # A scope has several ops: the one of the longest time gives it its kind (time and kind).
     longest_op: dict[str, tuple[float, str]] = {}
     for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)

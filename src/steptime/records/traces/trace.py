@@ -289,7 +289,8 @@ def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
         while open_contexts and open_contexts[-1].end <= event.start:
             open_contexts.pop()
         outer = open_contexts[-1] if open_contexts else _Context()
-        # Gradients are added up right after the node that made them, without a number.
+        # The event that adds up gradients has no sequence number of its own: it follows the node
+        # that made them, so the number of that node stays in use.
         if event.name.startswith(NODE) and event.sequence is not None:
             last_sequence = event.sequence
         inner = _enter_event(event, outer, last_sequence)
@@ -301,7 +302,7 @@ def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
         is_forward_op = inner.pass_ == FORWARD and inner.op
         if is_forward_op and event.sequence is not None:
             maker = host.maker_by_sequence.get(event.sequence)
-            # Ops before the maker of a node see its number, too; the maker is the last of them.
+            # Several forward ops carry the number of an autograd node; the last of them made it.
             if maker is None or maker.start <= event.start:
                 host.maker_by_sequence[event.sequence] = _Launch(event.start, inner)
         open_contexts.append(inner)

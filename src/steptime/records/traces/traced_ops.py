@@ -169,10 +169,12 @@ def read_traced_step(
     if profile.is_on_device:
         _collect_lone_kernels(step_events, totals)
     ops = _list_ops(totals, step_count)
+    # Without shapes (compiled regions, ops of extensions) the work of an op is unknown.
     unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
     ops_s = sum(op.seconds for op in ops)
     gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
-    # On a CPU gaps can be seen, and those that other work lengthened count with their usual time.
+    # On a CPU each gap between ops is in the trace. One that another process lengthened counts with
+    # the usual time between these two ops.
     if not profile.is_on_device:
         gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
     return TracedStep(
@@ -232,7 +234,8 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     The time before the first piece of a step and after the last one is a gap, too.
     """
     marks = [event for event in events if event.is_step_mark]
-    # Gaps between the same two ops should be equal: their usual time leaves out disturbed ones.
+    # Gaps between the same two ops should be equal: `_usual_us` leaves out what other processes
+    # on the machine added.
     end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
     for mark in marks:
         end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))

@@ -230,7 +230,7 @@ def _shared_depth(rows: Sequence[style.Row], depth: int) -> int:
     paths = [_scope_path(row) for row in rows]
     shared_depth = depth + 1
     is_pass = depth == 0
-    if is_pass:
+    if is_pass:  # a pass always has a box of its own
         return shared_depth
     shortest_length = min(map(len, paths))
     while shortest_length > shared_depth and len({path[shared_depth] for path in paths}) == 1:
