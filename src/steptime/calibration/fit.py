@@ -152,6 +152,7 @@ def leave_out_residuals(
     # Ridge regression: the identity is the precision of the priors, in spreads.
     covariance = np.linalg.inv(slopes.T @ weighted_slopes + np.eye(len(names)))
     hat = slopes @ covariance @ weighted_slopes.T
+    # Residuals of each family in closed form, without a fit that leaves it out.
     left_out = np.empty(len(residuals))
     for indices in indices_by_family(families or [""] * len(residuals)):
         block = np.eye(len(indices)) - hat[np.ix_(indices, indices)]

@@ -48,7 +48,8 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
     else:
         parts = _price_on_vector_units(kernels, layer, device, constants)
         peak = device.datasheet.peak_flop_per_s[kernels.dtype]
-        executed_flop = parts.compute_s * peak * constants["convolution.share"]  # Winograd's: less
+        # Winograd's algorithm executes fewer FLOP than are counted.
+        executed_flop = parts.compute_s * peak * constants["convolution.share"]
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
         return parts
@@ -287,8 +288,8 @@ def _price_on_matrix_units(
     element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
-        # In the mean a share of the layers is transposed: whose fastest kernel asks for the other
-        # layout. TF32's forward kernels read and write both layouts.
+        # A layer is transposed if its fastest kernel needs the other layout: on average a share of
+        # the layers. TF32's forward kernels read and write both layouts.
         forward_share = "new_turned" if loads_tensors else "matrix_turned"
         constant = forward_share if is_forward else "gradients_turned"
         share = constants[f"convolution.{constant}"]

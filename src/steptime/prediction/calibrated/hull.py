@@ -95,7 +95,7 @@ def _plain_memory_type(datasheet: Datasheet) -> str:
 
 def _power_reasons(device: Device, measured_watts: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
-    # Nothing to compare: an unknown process is another reason's matter.
+    # Nothing to compare; an unknown process is a reason of its own (`_unstated_figures`).
     if device.datasheet.process_nm is None or not measured_watts:
         return []
     process = f"{device.datasheet.process_nm:g}"

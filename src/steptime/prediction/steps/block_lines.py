@@ -55,6 +55,7 @@ class BlockLines:
             axis=1,
         )
         distinct_sizes, column_of_size = np.unique(end_sizes, axis=0, return_inverse=True)
+        # Each part as two arrays: the moment and the column (a distinct size) of each tensor.
         part_ends = np.cumsum([len(sizes) for _, sizes in first_parts])
         allocated, scratch, freed = (
             (moments, columns)
@@ -62,7 +63,7 @@ class BlockLines:
                 first_parts, np.split(column_of_size.reshape(-1), part_ends[:-1]), strict=True
             )
         )
-        # Freed tensors live until the end of their moment, so that they lack from the next one on.
+        # Freed tensors live until the end of their moment, so that only later ones lack them.
         counts = np.zeros((len(first) + 1, len(distinct_sizes)), np.int32)
         np.add.at(counts, allocated, 1)
         freed_moments, freed_columns = freed
@@ -76,13 +77,17 @@ class BlockLines:
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
-        # In a chunk of near batches few moments may be the one in which most is reserved.
+        # Shares are taken in chunks: at near batches few moments can hold the peak, and only those
+        # are computed (`_can_reserve_peak`).
         moment_count = len(self.counts)
+        # A short chunk leaves out most moments, but must outweigh the cost of numpy's calls.
         narrow_length = max(
             MIN_CHUNK_SHARES, MIN_CHUNK // moment_count, len(shares) // MAX_NARROW_CHUNKS
         )
-        bounded_length = max(1, CHUNK // moment_count)  # bounds memory
-        chunk_count = -(-len(shares) // min(narrow_length, bounded_length)) or 1
+        # A long one is limited by memory: moments by shares in one array.
+        max_length = max(1, CHUNK // moment_count)
+        chunk_length = min(narrow_length, max_length)
+        chunk_count = -(-len(shares) // chunk_length) or 1  # no shares make one empty chunk
         chunks = np.array_split(shares, chunk_count)
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
@@ -96,8 +101,9 @@ class BlockLines:
         reserved: Floats = np.zeros((len(counts), len(shares)))
         for pool in range(POOL_COUNT):
             is_in_pool = pool_of_sizes == pool
-            has_pool = is_in_pool.any(axis=1)  # of each size, at some share
-            pool_bytes = counts[:, has_pool] @ np.where(is_in_pool, blocks, 0.0)[has_pool]
+            is_ever_in_pool = is_in_pool.any(axis=1)  # of each size: whether it is at some share
+            pool_blocks = np.where(is_in_pool, blocks, 0.0)[is_ever_in_pool]
+            pool_bytes = counts[:, is_ever_in_pool] @ pool_blocks
             has_segments = pool < len(SEGMENT_BYTES)
             if has_segments:
                 pool_bytes = np.ceil(pool_bytes / SEGMENT_BYTES[pool]) * SEGMENT_BYTES[pool]

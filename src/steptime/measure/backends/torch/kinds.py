@@ -117,7 +117,7 @@ def _group_norm(x: Tensor, w: Tensor, b: Tensor, groups: int, instance: bool = F
     return functional.group_norm(x, groups, w, b, NORM_EPSILON)
 
 
-def _make_pooling(image: Pool, volume: Pool, padding_is: float) -> Pool:
+def _make_pooling(image: Pool, volume: Pool, padding_value: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
     def pool(
@@ -130,7 +130,7 @@ def _make_pooling(image: Pool, volume: Pool, padding_is: float) -> Pool:
         is_small = all(2 * side <= size for side, size in zip(padding_before, kernel, strict=False))
         if is_symmetric and is_small:
             return run(x, kernel, stride, padding_before or 0, ceil_mode=ceil)
-        padded = functional.pad(x, _last_first(padding), value=padding_is)
+        padded = functional.pad(x, _last_first(padding), value=padding_value)
         y = run(padded, kernel, stride, 0, ceil_mode=ceil)
         if not ceil:
             return y
