@@ -384,6 +384,7 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, options: Options) -> tuple[Kerne
         full_text, _, text_behind_function = str(error).partition("outputs() ")
         reason = text_behind_function or full_text
         message = f"{kind} of {shorten(shapes)}: {reason}"
+        # The cause leaves out the shapes, so that rows with the same fault are counted together.
         raise InputError(message) from InputError(f"{kind}: {reason}")
     run_count = size_of(op.count, row, "count", MAX_COUNT)
     return kernels * run_count

@@ -112,6 +112,7 @@ class MovedStep:
 
 def check_shares(step: TracedStep) -> None:
     """Raise `InputError` where too much of a step has no shapes."""
+    # Ops without recorded shapes, such as compiled ones, cannot be priced on another device.
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s <= MAX_UNSHAPED_SHARE * step.undisturbed_s:
         return
@@ -260,6 +261,7 @@ def _host_s(
     in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
     host is the one that the cost model knows.
     """
+    # A step is carried only between devices of one kind, so that the target tells the origin, too.
     if target.is_cpu:
         is_from_cpu = moved.is_carried
         return step.gap_s if is_from_cpu else 0.0
