@@ -140,6 +140,7 @@ class Columns:
         classes, class_count = self._kernels.error_classes
         case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
         case_of_class[classes] = self._case_of_kernel
+        # Repeats of a kernel in a case share their whole error, different kernels a part of it.
         prices = self._price_kernels(constants).sum_correlated(classes, class_count)
         sums = prices.sum_groups(case_of_class, len(self.cases))
         return sums.low, sums.high

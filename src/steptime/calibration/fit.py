@@ -68,9 +68,12 @@ def influential_constants(
     # No spread: the constant is known.
     names = [name for name, prior in priors.items() if prior.spread > 0]
     start = constants_of(priors)
-    steepest = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
+    # Of each set of rows, the steepest slope by each constant: 0 if no row depends on it.
+    max_slopes = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
     return [
-        name for column, name in enumerate(names) if max(slopes[column] for slopes in steepest) > 0
+        name
+        for column, name in enumerate(names)
+        if max(slopes[column] for slopes in max_slopes) > 0
     ]
 
 

@@ -259,7 +259,7 @@ def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> No
     if last.startswith(_RESERVED):
         for i in range(1, len(parts)):
             above = "/".join(parts[:i])
-            if meaning_by_name.get(above) == above:
+            if meaning_by_name.get(above) == above:  # a layer, whose gradient would get this name
                 raise file_layer.fault(f"'{last}' inside '{above}' is a name of gradients")
 
 

@@ -226,9 +226,10 @@ def _scale(layer: LayerBuilder) -> str:
 
     After a batch norm, which has them already, it passes its input on.
     """
-    if f"{layer.x[0]}/running_mean" in layer.b.tensors:
+    if f"{layer.x[0]}/running_mean" in layer.b.tensors:  # a batch norm scales and shifts already
         return layer.x[0]
     channels = layer.image[3]
+    # A factor a channel: a convolution of each channel by itself.
     w = layer.b.weight(f"{layer.name}/w", (channels, 1, 1, 1))
     return layer.add_bias(layer.op("conv2d", layer.x[0], w, groups=channels))
 

@@ -92,7 +92,7 @@ def _has_winograd(kernels: Rows, device: Device) -> bool:
 
     There are none for dilated ones, whose spread stands in `figures`.
     """
-    is_dilated = bool(kernels.figures)
+    is_dilated = bool(kernels.figures)  # the dilation, where it is above 1
     is_old = has_trait(device, "kepler")
     return kernels.window is not None and kernels.dtype == "float32" and not (is_old or is_dilated)
 
@@ -313,6 +313,7 @@ def _copied_elements(layer: ConvShape) -> Any:
 
     Images that enter a network, with few channels, have kernels of their own.
     """
+    # Images that enter a network, with few channels, have kernels that need no padding.
     pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
     copied_inputs = layer.strides * (layer.inputs * pads_inputs)
     copied_outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)

@@ -33,6 +33,7 @@ def extrapolation_width(device: Device) -> float:
     """
     if device.kind not in read_packaged_toml(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
+    # Each figure that the file leaves out is a reason; the list of reasons has them as one.
     unstated_count = len(_unstated_figures(device))
     reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
     return WIDTH_OF_REASON * sqrt(reason_count)

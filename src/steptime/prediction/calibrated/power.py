@@ -27,6 +27,7 @@ def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) ->
     dtype = rated_dtype(kernels, device)
     on_matrix_units = kernels.unit == "matrix" and has_matrix_units(device, dtype)
     flop_j = _flop_j(device, constants, on_matrix_units, dtype)
+    # The constant of vector units is stated at the power limit; at full clocks they need more.
     flop_j *= 1.0 if on_matrix_units else constants["power.unthrottled"]
     return flop * flop_j + kernels.bytes * constants["power.byte_j"]
 
@@ -74,9 +75,10 @@ def _node_factor(device: Device, constants: Constants) -> float:
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
     node_nm: float = device.datasheet.process_nm or UNKNOWN_NM
-    effective_node = f"power.nm_{node_nm:g}"
-    if effective_node in constants:
-        node_nm = constants[effective_node]
+    # Some processes are denser or less dense than their names say.
+    effective_nm = f"power.nm_{node_nm:g}"
+    if effective_nm in constants:
+        node_nm = constants[effective_nm]
     return float((node_nm / NODE_NM) ** constants["power.node"])
 
 

@@ -235,8 +235,7 @@ class Submission:
         link = self.folder / "progress" / f"{task}.job"
         claimant = job or "0"  # a link needs a target where no job is known
         array = next(array for array in reversed(self.arrays) if array.first <= task)
-        # Cells of a withdrawn array were sent again, unless a job had claimed the task before.
-        if array.first in self.read_withdrawn() and not link.is_symlink():
+        if array.first in self.read_withdrawn() and not link.is_symlink():  # sent again, unclaimed
             return False
         try:
             link.symlink_to(claimant)

@@ -150,6 +150,7 @@ class StandIns:
         """Drop the stand-ins of a tensor, and of all that are views of the same memory."""
         if not isinstance(tensor, Tensor) or tensor not in self._by_tensor:
             return
+        # All views of the same memory change with it.
         memory = _find_memory(self._by_tensor[tensor])
         for traced, stand_in in list(self._by_tensor.items()):
             if _find_memory(stand_in) == memory:
