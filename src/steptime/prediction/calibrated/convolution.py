@@ -347,7 +347,8 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
         inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
     )
     groups, m, n, k = implicit_product(kind, padded_layer)
-    row_count = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
+    # The smaller side of a grouped convolution takes the rows of tiles, which it may not fill.
+    row_count = np.where(groups > 1, np.minimum(m, n), m)
     return groups, row_count, m * n / row_count, k
 
 

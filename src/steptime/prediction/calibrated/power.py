@@ -122,8 +122,9 @@ def capped_s(
     """
     if limit is None:
         return 0.0
-    executed_flop = kernels.flop if flop is None else flop
-    executed_flop = np.minimum(executed_flop, compute_s * limit.peak_flop_per_s)
+    # `flop`, where a form knows how many are executed; never more than the peak allows.
+    stated_flop = kernels.flop if flop is None else flop
+    executed_flop = np.minimum(stated_flop, compute_s * limit.peak_flop_per_s)
     budget_w = (
         isolated_share * limit.isolated_limit_w + (1 - isolated_share) * limit.in_step_limit_w
     )

@@ -141,6 +141,7 @@ def _list_patch_shapes(config: Any) -> Iterator[tuple[tuple[int, ...], Packing]]
     frames = _first_number(find_setting(config, "temporal_patch_size"), 1)
     flat = (channels * frames * patch * patch,)
     image = (channels, patch, patch)
+    # The likeliest pair of a shape and a packing comes first.
     yield flat, FLAT_PACKING
     yield image, FLAT_PACKING
     yield image, LEADING_AXIS_PACKING

@@ -27,7 +27,8 @@ Pool = Callable[..., Tensor]
 def _make_extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
     """Return a function for the larger or smaller of two, one of which may be a number."""
 
-    # With a number, the larger of two is a clamp by `min`, the smaller one by `max` (`bound`).
+    # `torch.maximum` takes tensors alone: with a number it is a clamp by `min`, and
+    # `torch.minimum` one by `max`. This keyword is `bound`.
     def extreme(a: Any, b: Any) -> Tensor:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return of_two(a, b)
