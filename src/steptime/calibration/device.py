@@ -96,7 +96,7 @@ def calibrate(
     left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
     residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
     extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
-    # Phases with tables of their own have their own intervals.
+    # Phases with tables of their own, whose residuals `fit_phases` has set, have own intervals.
     shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":

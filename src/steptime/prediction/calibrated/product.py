@@ -68,6 +68,7 @@ def _bytes_along_contraction(kernels: Rows) -> Any:
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     stores_weights_along = kernels.kind == "linear"  # whose weights are `[n, k]`
     total_bytes: Any = 0
+    # Operands whose rows of k numbers lie in memory along the contraction.
     for batch, m, n, k in kernels.products:
         rows_along = m + n if stores_weights_along else m
         total_bytes = total_bytes + element_bytes * batch * rows_along * k

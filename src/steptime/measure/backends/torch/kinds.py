@@ -220,6 +220,7 @@ def delta_rule(
     By the rule `delta` queries and keys have length 1. By the rule `scan` the decay of a head is
     multiplied by `rates [heads, d]`.
     """
+    # `share`: of the change that is written; `rates`: none, or [heads, features] times `decay`.
     is_delta = rule == "delta"
     state_dtype = torch.promote_types(v.dtype, torch.float32)
 

@@ -125,6 +125,7 @@ _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
 
 def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
+    # cuDNN runs a layer faster if its weights lie in one block, which `nn.LSTM` and others make.
     for op in graph.ops:
         _, *weight_names = op.inputs  # the sequence, then w_ih, w_hh, b_ih, b_hh and a projection
         is_recurrent = op.kind in RECURRENT
