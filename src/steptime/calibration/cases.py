@@ -227,6 +227,7 @@ def _expand_attr(value: Attr, size_count: int) -> Attr:
         return value
     if isinstance(value, int):
         return (value,) * size_count
+    # (1, 0) for 4 sizes is (1, 1, 0, 0): each value stands for neighbouring sizes.
     repeats = size_count // len(value or (0,)) or 1
     return tuple(size for size in value for _ in range(repeats))
 

@@ -211,7 +211,7 @@ def _make_open_load(
 ) -> Load:
     """Return requests that come at times, or that all come at once."""
     has_equal_arrivals = arrivals_s[-1] == arrivals_s[0]
-    if has_equal_arrivals:
+    if has_equal_arrivals:  # all come at once, as from as many users with one request each
         return Load(inputs, outputs, concurrency=len(inputs))
     return Load(inputs, outputs, arrivals_s)
 

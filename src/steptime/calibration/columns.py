@@ -118,7 +118,7 @@ class Columns:
             device_error_s = self._add_host_time(passes_bound_s, constants) - value_s
             host_error_s = self._add_host_time(passes_s, host_constants) - value_s
             isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
-            # Others than isolated ops have no time of a host, but steps, whose ends follow below.
+            # Only isolated ops and steps have a time of the host; the ends of steps are set below.
             interval_ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
         low_s, high_s = interval_ends_s
         hosts = self._find_step_hosts(constants)
@@ -140,6 +140,7 @@ class Columns:
         classes, class_count = self._kernels.error_classes
         case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
         case_of_class[classes] = self._case_of_kernel
+        # Repeats of a kernel in a case share their whole error, different kernels a part of it.
         prices = self._price_kernels(constants).sum_correlated(classes, class_count)
         sums = prices.sum_groups(case_of_class, len(self.cases))
         return sums.low, sums.high

@@ -91,11 +91,12 @@ def calibrate(
         priors = priors_of(device, stack)
     columns = Columns(fitted_cases)
     constants = fit_step_constants(columns, priors)
-    # From here on residuals are those of cases that were left out of the fit.
-    residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
-    residual_tables, residuals = learn_residuals(columns, constants, residuals)
+    # Residuals are those of cases that were left out of the fit. `residuals` are what is left of
+    # them after the tables of residuals correct predictions.
+    left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
+    residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
     extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
-    # Phases with tables of their own have their own intervals.
+    # Phases with tables of their own, whose residuals `fit_phases` has set, have own intervals.
     shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":
@@ -224,9 +225,9 @@ def fit_single_ops(
     left_out_residuals = leave_out_residuals(
         columns, op_priors, op_constants, sigma, columns.families
     )
-    residual_tables, left_out_residuals = learn_residuals(columns, op_constants, left_out_residuals)
+    residual_tables, op_residuals = learn_residuals(columns, op_constants, left_out_residuals)
     op_tables = {"alone": moved_constants(op_constants, step_priors), **residual_tables}
-    return op_tables, left_out_residuals
+    return op_tables, op_residuals
 
 
 def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:

@@ -236,8 +236,8 @@ def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Sc
     op_constants: Constants = {
         **constants,
         **(device.calibration.alone or {}),  # where single ops differ from steps
-        # `constants` hold these intervals already where they are of steps; those of a calibration
-        # with single ops alone tell nothing of steps, but hold for ops.
+        # A calibration by single ops alone has intervals that do not hold for steps: `constants`
+        # leave them out. Other intervals are in `constants` already.
         **interval_constants(device.calibration),
     }
     ops = [case for case in cases if case.is_single_op and not case.has_low_operands]

@@ -291,9 +291,10 @@ def _list_published_rows(
 ) -> list[JsonObject]:
     """Return the errors of published predictions, each with the method's on the same cases."""
     error_rows = []
-    for published_method in {  # a dict keeps their order
-        published_method: None for case in cases for published_method in case.published_s_by_method
-    }:
+    published_methods = dict.fromkeys(  # each once, in the order of the cases
+        published_method for case in cases for published_method in case.published_s_by_method
+    )
+    for published_method in published_methods:
         rival_cases = [case for case in cases if published_method in case.published_s_by_method]
         rival_scores = [
             Scored(case, case.published_s_by_method[published_method], low=None, high=None)

@@ -68,9 +68,12 @@ def influential_constants(
     # No spread: the constant is known.
     names = [name for name, prior in priors.items() if prior.spread > 0]
     start = constants_of(priors)
-    steepest = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
+    # Of each set of rows, the steepest slope by each constant: 0 if no row depends on it.
+    max_slopes = [np.abs(log_slopes(rows, priors, start, names)).max(axis=0) for rows in row_sets]
     return [
-        name for column, name in enumerate(names) if max(slopes[column] for slopes in steepest) > 0
+        name
+        for column, name in enumerate(names)
+        if max(slopes[column] for slopes in max_slopes) > 0
     ]
 
 
@@ -152,6 +155,7 @@ def leave_out_residuals(
     # Ridge regression: the identity is the precision of the priors, in spreads.
     covariance = np.linalg.inv(slopes.T @ weighted_slopes + np.eye(len(names)))
     hat = slopes @ covariance @ weighted_slopes.T
+    # Residuals of each family in closed form, without a fit that leaves it out.
     left_out = np.empty(len(residuals))
     for indices in indices_by_family(families or [""] * len(residuals)):
         block = np.eye(len(indices)) - hat[np.ix_(indices, indices)]

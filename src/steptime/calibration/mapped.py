@@ -141,9 +141,9 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     Raises:
         InputError: if a key is missing, unknown or has a bad value.
     """
-    device = None if row.get("device") else device  # for rows that name none
+    default_device = None if row.get("device") else device
     keys = _plain_keys(row, place)
-    required = ["seconds"] if device else ["seconds", "device"]
+    required = ["seconds"] if default_device else ["seconds", "device"]
     for name in required:
         if row.get(name) is None:
             raise InputError(f"{place}: '{name}' is missing")
@@ -151,7 +151,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
         mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)
-        case = _make_case(mapped_row, network_kernels=None, place=place, device=device)
+        case = _make_case(mapped_row, network_kernels=None, place=place, device=default_device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__
     if case is None:
@@ -164,7 +164,7 @@ def _plain_keys(row: Row, place: str) -> RowKeys:
     values = {key: row[key] for key in row if key in PLAIN_KEYS and row[key] is not None}
     if "attrs" in values:
         attrs = dict(values["attrs"])
-        values["attrs"] = {  # texts become quoted formulas
+        values["attrs"] = {  # values are formulas, as in a mapping: a text must be quoted in one
             name: repr(value) if isinstance(value, str) else value for name, value in attrs.items()
         }
     rivals = dict(row.get("rivals") or {})
@@ -384,6 +384,7 @@ def _op_kernels(op: OpOf, row: Row, dtype: str, options: Options) -> tuple[Kerne
         full_text, _, text_behind_function = str(error).partition("outputs() ")
         reason = text_behind_function or full_text
         message = f"{kind} of {shorten(shapes)}: {reason}"
+        # The cause leaves out the shapes, so that rows with the same fault are counted together.
         raise InputError(message) from InputError(f"{kind}: {reason}")
     run_count = size_of(op.count, row, "count", MAX_COUNT)
     return kernels * run_count

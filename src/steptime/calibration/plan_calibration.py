@@ -240,7 +240,8 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value
         )
-        # A device that the stack was fitted on is known better: only what plans share is open.
+        # A device that the stack was fitted on is known better: only the error that its plans
+        # share is left.
         factor = shared_plan_width / shared_device_width
         free_priors = {
             name: prior._replace(spread=factor * prior.spread)

@@ -58,7 +58,7 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
     columns = groups.columns
     is_measured = columns.level == groups.level_index(MEASURED)
     cell_ids = np.flatnonzero(is_measured & (columns.value > 0))
-    record_numbers = columns.best_seq[cell_ids]
+    record_numbers = columns.best_seq[cell_ids]  # the record that stands for each cell
     places = dict(data.take_records(record_numbers, ["place"]).iter_rows())
     records = data.read_records(folder=0, places=sorted(places.values()))  # the only folder
     for record_number, step_s in zip(

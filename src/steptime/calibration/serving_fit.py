@@ -287,10 +287,10 @@ def _predict_left_out(
 
     Runs of one file are left out together, unless there is one file alone.
     """
-    groups = [run.run.group for run in runs]
+    groups = [served_run.run.group for served_run in runs]  # the file that each is read from
     if len(set(groups)) == 1:
         # A single file: its runs are left out one by one.
-        groups = [run.run.place for run in runs]
+        groups = [served_run.run.place for served_run in runs]
     if len(set(groups)) == 1:
         # A single run has no others.
         return [None] * len(runs)

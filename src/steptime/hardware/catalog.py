@@ -173,6 +173,7 @@ def stack_since(name: str) -> str:
     """
     for path in _list_stack_and_base_files(STACKS.file_of(name)):
         head = _read_stack_head(path)
+        # The month is inherited from a base unless a file states its own, or none (`unlike`).
         if "since" in head or "since" in head.get("unlike", ()):
             return str(head.get("since", ""))
     return ""
@@ -210,6 +211,7 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     """
     owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
     constants = {**constants_of(owner), **stack().uses, **stack(software).uses}
+    # A CPU is its own host, whose constants are those of the device.
     return constants if kind == "cpu" else {**constants, **stack(software).host}
 
 

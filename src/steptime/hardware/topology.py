@@ -81,7 +81,7 @@ def _group_sides(torus_sides: list[int], group: int) -> list[int]:
     """Return the lengths of a part of a torus along each axis, the longest first."""
     group_sides = []
     remaining_parts = group
-    for side in reversed(torus_sides):
+    for side in reversed(torus_sides):  # a group fills the longest axes first
         group_sides.append(min(side, remaining_parts))
         remaining_parts = -(-remaining_parts // side)  # rounded up
     return group_sides
@@ -110,6 +110,7 @@ def _share_through_host(row: Row, link: Link, __: int, group: int) -> GroupShare
     if group <= row.get("direct", 1):
         return GroupShare()
     host_bytes_per_s = catalog.constants_of("host")["memory.bytes_per_s"].value
+    # All parts share the host's memory, to which each byte is written and from which it is read.
     staged_bytes_per_s = host_bytes_per_s / (2 * group)
     max_rate = row.get("beyond", 1.0)
     return GroupShare(rate=min(max_rate, staged_bytes_per_s / link.bytes_per_s))

@@ -115,31 +115,33 @@ def measure_cell(
         raise MissingFileError(f"model '{workload.file}': no such file")
     graph = dequantise(build(workload))
     _refuse_unmeasurable(graph, workload, options, request)
-    backend, missing_kinds = _find_backend_of_kinds(backend, graph, workload)
+    # The user's own module runs in place of a graph with op kinds that the backend lacks.
+    running_backend, missing_kinds = _find_backend_of_kinds(backend, graph, workload)
     with ExitStack() as stack:
         dataset, feed, feed_facts = _open_feed(graph, workload, options)
         if feed:
             stack.callback(feed.close)
-        read_resident_peak = machine.resident_memory_meter()
-        prepared: Prepared = backend.prepare(graph, workload, options, feed)
+        read_resident_peak = machine.resident_memory_meter()  # before the network takes memory
+        prepared: Prepared = running_backend.prepare(graph, workload, options, feed)
         prepared.reset_memory()
-        group_timer = (
-            GroupTimer(prepared.group, prepared.sync, prepared.waited) if prepared.group else None
-        )
+        group_timer = None
+        if prepared.group:  # several processes: rank 0 decides how many steps all of them run
+            group_timer = GroupTimer(prepared.group, prepared.sync, prepared.waited)
         counters = _open_counters(group_timer)
         run = _CellRun(prepared, options, request, dataset, group_timer, counters)
         measurement = Measurement()
-        samples = (
-            _take_samples(run, workload, measurement, report_event)
-            if run.is_reporting_rank
-            else None
-        )
-        if group_timer:  # the ranks without samples run the steps that rank 0 asks for
+        samples = None
+        if run.is_reporting_rank:
+            samples = _take_samples(run, workload, measurement, report_event)
+        if group_timer:
+            # The other ranks run the steps of rank 0's samples here, until rank 0 ends them.
             group_timer.finish_sampling(prepared.step)
-        meter = _measure_memory(run, backend, samples, measurement, read_resident_peak)
-        if request["parts"]:
+        memory_meter = _measure_memory(
+            run, running_backend, samples, measurement, read_resident_peak
+        )
+        if request["parts"]:  # forward, backward and update apart
             measurement.quantities |= _time_parts(prepared, group_timer, samples)
-        if samples is None:  # rank 0 reports for all
+        if samples is None:  # not rank 0, which reports for all
             return Measurement()
         if request["energy"]:
             _measure_energy(prepared, samples, options, request["timing"]["budget_s"], measurement)
@@ -148,14 +150,14 @@ def measure_cell(
     if samples.input_s:
         measurement.quantities["input_s"] = single_run(samples.input_s)
     measurement.facts = {
-        "memory_meter": meter,
+        "memory_meter": memory_meter,
         "absent_counters": dict(run.watch.absent),
         **_timing_facts(samples),
-        **measurement.facts,
+        **measurement.facts,  # of memory, training and energy, added by the functions above
         **({"module_runs_for": missing_kinds} if missing_kinds else {}),
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
-        **prepared.afterwards(),
+        **prepared.afterwards(),  # known after the steps alone, such as the time of compiling
         **feed_facts,
     }
     return measurement

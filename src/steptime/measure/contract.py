@@ -135,7 +135,7 @@ def pick_device(
         InputError: if there is no such device.
     """
     kind, colon, number = device.partition(":")
-    index: float = 0  # `cuda` alone is the first; what is no number lies beyond all devices
+    index: float = 0  # `cuda` alone is the first; text in place of a number is beyond all devices
     if colon:
         index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf
     if index < device_counts.get(kind, 0):

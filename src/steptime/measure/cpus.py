@@ -96,11 +96,11 @@ def _cpu_quota(root: Path) -> float | None:
 def _read_cpu_caches(cpu: int, root: Path) -> Iterator[tuple[int, str, int, str]]:
     """Yield level, type, bytes (0: unknown) and the sharing CPUs of a CPU's caches."""
     for index in sorted((root / CPUS / f"cpu{cpu}/cache").glob("index*")):
-        level, kind, size, shared = (
+        level, kind, size, sharing_cpus = (
             procfs.read_text(index / name) or ""
             for name in ("level", "type", "size", "shared_cpu_list")
         )
-        yield int(level or 0), kind.lower(), procfs.cache_bytes(size), shared
+        yield int(level or 0), kind.lower(), procfs.cache_bytes(size), sharing_cpus
 
 
 def caches(root: Path = procfs.ROOT) -> tuple[Cache, ...] | None:

@@ -54,7 +54,7 @@ def rise_j(meter: Meter, before: float, after: float, elapsed_s: float) -> float
         return (before + after) / 2 * elapsed_s
     if after >= before:
         return after - before
-    # The counter has begun again at 0: behind its range, or because it was reset.
+    # The counter has restarted at 0: it passed its range, or was reset where it has none.
     if meter.range_j is None:
         raise AbsentError(f"{meter.name} was reset")
     return after - before + meter.range_j

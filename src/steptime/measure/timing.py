@@ -187,7 +187,7 @@ def take_samples(
     while True:
         total_s = sampler.take_sample(steps)
         left_s = start_s + budget_s - sampler.clock()
-        was_not_warm = total_s < sampler.sample_s  # the step became faster
+        was_not_warm = total_s < sampler.sample_s  # too short: steps are faster than in the warm-up
         if was_not_warm and left_s > 0:
             warmup_s.append(sampler.step_s.pop())
             sampler.sample_rows.pop()

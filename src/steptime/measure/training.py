@@ -30,7 +30,7 @@ def prepare_examination(
     if prepared.loss is None or prepared.inference is None:
         raise UnsupportedError("the backend gives neither loss nor accuracy")
     last_loss = prepared.loss
-    # The same network without dropout and updates, over the weights that the training has then.
+    # The same network without dropout and updates; it reads the weights as training leaves them.
     infer = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
     test, per_epoch = cell_input.dataset.parts["test"], cell_input.order.per_epoch
     facts = {

@@ -57,8 +57,8 @@ def _corrected_methods(target: Method) -> Iterator[tuple[str, str, Method]]:
     """Yield each correction, its meaning, and the method with it and those before it."""
     # From Paleo with all faults, one correction after the other, to the target.
     remaining_faults = list(FAULTS)
-    extras = {name: getattr(ANALYTIC, name) for name in EXTRAS}
-    start = {"paleo": "as published, compute and memory time added"}
+    extras = {name: getattr(ANALYTIC, name) for name in EXTRAS}  # at their defaults to begin with
+    start = {"paleo": "as published, compute and memory time added"}  # the first row, no fault
     for name, meaning in {**start, **FAULTS, **EXTRAS}.items():
         if name in settings_of(target.settings).faults:
             continue  # an option keeps the fault

@@ -103,6 +103,7 @@ def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     lowered = lower_ops(graph, dtype, settings)
     kernels = list(lowered.kernels)
     compute = precision(dtype).compute
+    # Layers as Paleo sees them are needed only where its rules replace the kernels of ops.
     layers = layers_of(graph) if faults & {"update", *_RULED_PASSES} else ()
     passes = {pass_ for fault in faults & _RULED_PASSES.keys() for pass_ in _RULED_PASSES[fault]}
     if passes:

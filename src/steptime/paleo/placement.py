@@ -98,10 +98,10 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
 
 def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
     """Return the layer of an op `layer/...`; ops after the network belong to the last layer."""
-    name = op
+    name = op  # such as `layer/bias`
     while name not in layers:
         name, slash, _ = name.rpartition("/")
-        if not slash:
+        if not slash:  # an op after the network, such as its loss
             return last
     return name
 

@@ -39,7 +39,7 @@ def apply_figures(device: Device, dtype: str, settings: Settings) -> Device:
     efficient = price.derate_device(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
         return efficient
-    # Paleo's update ignores the efficiency, so that it needs the full peaks beside.
+    # Paleo's update ignores the efficiency: for it the device has the full peaks, too.
     full = price.derate_device(published, peak_dtype, replace(settings, compute_efficiency=1.0))
     return PaleoDevice(
         **{item.name: getattr(efficient, item.name) for item in fields(Device)},

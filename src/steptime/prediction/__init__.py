@@ -23,7 +23,7 @@ def cost_model(name: str | Method) -> Method:
     if isinstance(name, Method):
         return name
     method: Method = registry.resolve(METHODS, "methods", "method", name)
-    if method.name != name:  # a package's own name for a method of the house
+    if method.name != name:  # a package registers a method of this module under its own name
         method = replace(method, name=name)
     # `analytic` corrects Paleo's model: the corrections are options, shown before its own.
     if name not in CORRECTIONS:

@@ -101,8 +101,8 @@ def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     node_devices, nodes = fabric.node_size_and_count(replicas)
     link = fabric.between if nodes > 1 or fabric.inside is None else fabric.inside
     has_several_levels = node_devices > 1 and nodes > 1
-    # Inf means that this cannot be done: a switch adds up only what a single one joins, so that the
-    # callers' minimum never takes it.
+    # A switch adds up only for devices that it joins by itself. Otherwise the time is infinite, so
+    # that the callers' minimum takes another algorithm.
     if isinstance(link, Fabric) or link.switch_bytes_per_s is None or has_several_levels:
         return inf
     bytes_per_s = link.switch_bytes_per_s * fabric.efficiency

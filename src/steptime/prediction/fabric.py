@@ -71,14 +71,15 @@ class Fabric:
 
     def with_link_rates(self, sign: int) -> Fabric:
         """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
-        # -1 and 1 are the slow and the quick end of what links reach.
+        # -1 and 1 are the slow and the quick end of what links reach; `spread` is their distance
+        # from the usual rate, in ln.
         between = self.between.scale_rates(exp(sign * self.between.spread))
         inner = self.inside
         if isinstance(inner, Link):
             return replace(
                 self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
             )
-        # `inside` is a fabric itself, whose links move, too, or None.
+        # `inside` is a fabric, whose links are scaled, too, or None.
         return replace(self, between=between, inside=inner and inner.with_link_rates(sign))
 
     @property

@@ -271,7 +271,7 @@ def step_similarity(host_s: Any, device_s: Any, other_host_s: Any, other_device_
     # 2 x / (x^2 + 1) is 1 at x = 1, and equal for x and 1 / x.
     size_similarity = 2 * scale / (scale**2 + 1)
     ratio_similarity = 2 * ratio / (ratio**2 + 1)
-    return size_similarity * ratio_similarity**0.5
+    return size_similarity * ratio_similarity**0.5  # the ratio of host to device counts less
 
 
 def _wait_after_step(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, Any, Any]:

@@ -244,7 +244,7 @@ class Kernels:
             for first, second, share in _find_meetings(group):
                 batch = round(share * length)
                 numbers = group.interpolate_numbers(batch / length)
-                # Those that are equal between two batches are equal at none.
+                # Kernels that meet between two whole batches are equal at none.
                 if np.allclose(numbers[:, first], numbers[:, second], EQUAL, 0.0):
                     pair = MergingPair(group_index, first, second)
                     pairs_by_batch.setdefault(batch, []).append(pair)
@@ -286,13 +286,14 @@ class Kernels:
         sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.batch_count))
         for group_index, (rows, distinct_indices) in enumerate(self.groups):
             group_counts = counts[:, distinct_indices]
-            is_used = group_counts.any(axis=1)  # of each sum: those of the group's pass
+            is_used = group_counts.any(axis=1)  # whether a sum has kernels of this group
             group_counts = group_counts[is_used]
             interval = as_interval(price_rows(rows, distinct_indices))
             prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
+            # Kernels that become equal at a batch have one common error there.
             pairs = [
-                (place, pair)
-                for place, batch_pairs in merging.items()
+                (batch_index, pair)
+                for batch_index, batch_pairs in merging.items()
                 for pair in batch_pairs
                 if pair.group_index == group_index
             ]
@@ -325,16 +326,17 @@ def _add_squares(
     Args:
         counts: a row for each sum with the number of times that each kernel runs.
         batch_count: number of batches.
-        pairs: kernels that are equal at a batch, each with the place of the batch.
+        pairs: kernels that are equal at a batch, each with the index of the batch.
         squares: squared errors, kernels by batches (or by one, if all batches have the same).
     """
     sums: Floats = counts**2 @ squares
     if not pairs:
         return sums
     sums = np.repeat(sums, batch_count // sums.shape[1], axis=1)
-    for place, pair in pairs:
-        square = squares[pair.first, place if squares.shape[1] > 1 else 0]
-        sums[:, place] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
+    has_column_per_batch = squares.shape[1] > 1
+    for batch_index, pair in pairs:
+        square = squares[pair.first, batch_index if has_column_per_batch else 0]
+        sums[:, batch_index] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
     return sums
 
 

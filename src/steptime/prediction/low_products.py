@@ -36,6 +36,7 @@ def find_low_ops(graph: Graph, low: str) -> frozenset[str]:
     if not low:
         return frozenset()
     names = {op.name for op in graph.ops if op.kind in LOW_KINDS and op.part == "forward"}
+    # The layers of a language model, without its head; elsewhere all linear layers.
     return frozenset({name for name in names if in_layer(name)} or names)
 
 
@@ -64,6 +65,7 @@ def find_low_weight_bytes(stack: Stack, device: Device, low: str) -> float | Non
     flag = stack.training.get("training.low_weights")
     if low != LOW_WEIGHT_TYPE or flag is None or not flag.value:
         return None
+    # Products that read operands in one layout need a transposed copy, too.
     copies = 2 if has_trait(device, "one_layout") else 1
     return copies * OPERAND_BYTES[low]
 
@@ -123,11 +125,11 @@ def _make_scaled_casts(
     cast = make_cast(kernel, source.size, source.dtype, low)
     if not SCALE_READS[low]:
         return (cast,)
-    if "kernels.scale_s" in scaling:
+    if "kernels.scale_s" in scaling:  # a kernel of its own finds the largest number first
         scale_bytes = SCALE_READS[low] * SIZE_BYTES[source.dtype] * source.size
         scale = cast._replace(kind="scale", bytes=scale_bytes)
         return scale, cast._replace(bytes=cast.bytes - scale_bytes)
-    if "kernels.cast_row_s" in scaling:
+    if "kernels.cast_row_s" in scaling:  # a block of threads scales and casts a row
         width = source.shape[-1]
         return (cast._replace(figures=(source.size / width, float(width))),)
     return (cast,)
@@ -145,6 +147,7 @@ def lower_kernel(kernel: Kernel, dtype: str, low: str) -> Kernel:
     result_bytes = SIZE_BYTES[dtype] * sum(
         batch * rows * columns for batch, rows, columns, _ in kernel.products
     )
+    # Only the operands shrink: the result stays in `dtype`.
     operand_bytes = max(0.0, kernel.bytes - result_bytes)
     lower_bytes = operand_bytes * OPERAND_BYTES[low] / SIZE_BYTES[dtype]
     return kernel._replace(dtype=low, bytes=lower_bytes + min(result_bytes, kernel.bytes))

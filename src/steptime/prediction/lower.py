@@ -223,7 +223,7 @@ class _Lowering(NamedTuple):
         """Return the kernel of a launch without what its stack adds."""
         first_op = launch.ops[0]
         first_case = self.graph.cases[first_op.name][:3]  # kind, tensors, attributes
-        output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # several in a mixed step
+        output_dtype = self.graph.tensors[first_op.outputs[0]].dtype  # mixed steps have several
         dtype = output_dtype if output_dtype in FLOATS else self.compute_dtype
         # `runs_as` names the kind of kernel where an op runs as several unlike ones. The first
         # fields go by their order: with names a kernel takes twice as long to make.

@@ -351,7 +351,7 @@ def _optimizer_states(graph: Graph, updates: Iterable[Op]) -> set[str]:
         name
         for op in updates
         for name in op.inputs
-        if name in graph.buffers and graph.tensors[name].size > 1
+        if name in graph.buffers and graph.tensors[name].size > 1  # no counter of steps
     }
 
 

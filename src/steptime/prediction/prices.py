@@ -69,7 +69,8 @@ class Prices(NamedTuple):
         kernel of each sum.
         """
         sums = Prices._make(sum_rows(column, sum_of_row, sum_count) for column in self)
-        # Assigned from the last kernel to the first, so that the first one of each sum remains.
+        # The common share of a sum is that of its first kernel. Indices are assigned from the last
+        # kernel to the first, so that the first one of each sum remains.
         first_kernel = np.zeros(sum_count, dtype=np.intp)
         first_kernel[sum_of_row[::-1]] = np.arange(len(sum_of_row))[::-1]
         return sums._replace(shared=self.shared[first_kernel])

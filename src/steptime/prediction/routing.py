@@ -25,7 +25,7 @@ def expected_parts(
         groups: groups of experts.
         active_groups: groups of a token.
     """
-    # Experts that may be chosen once the groups are.
+    # The experts of the active groups, among which those of a token are chosen.
     allowed_experts = experts // groups * active_groups
 
     def miss_probability(part_experts: int) -> float:
@@ -70,7 +70,7 @@ def dispatch_s(
     all_nodes = fabric_count * nodes
     all_devices = all_nodes * node_devices
 
-    # A token goes once to each part that it reaches: so much on the mean to each of them.
+    # A token goes once to each part that it reaches, however many of its experts are there.
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
         return size_bytes * expected_part_count(all_parts) / parts

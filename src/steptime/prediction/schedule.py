@@ -135,9 +135,9 @@ def schedule(
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
     # Repeats of a kernel share one error, so that these are summed up first.
-    kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
+    all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
-    bounded = bound_step(device_passes_s, kernels.shares, host)
+    bounded = bound_step(device_passes_s, all_kernels.shares, host)
     forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
     low_s, high_s = (
         None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
@@ -159,7 +159,7 @@ def schedule(
         host_s=None if host is None else host.issued_s[-1],
         low_s=communication.ends.low_s,
         high_s=communication.ends.high_s,
-        is_extrapolated=kernels.is_extrapolated,
+        is_extrapolated=all_kernels.is_extrapolated,
         exchange_s=communication.exchange_s,
         exposed_s=communication.exposed_s,
     )

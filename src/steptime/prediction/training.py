@@ -96,8 +96,10 @@ def _attention_clock_factor(device: Device) -> float:
     limit = limit_of(device, device.constants, "matrix", "bfloat16")
     if limit is None:
         return 0.0
+    # Attention at the share of the peak that it reaches: how many times the limit it would draw.
     peak_share = catalog.constants_of("gpu")["attention.published"].value
     power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
+    # Power falls with clock^(1 + clock_power).
     return float(power_ratio ** (1 / (1 + limit.clock_power)))
 
 

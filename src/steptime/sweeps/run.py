@@ -83,7 +83,7 @@ def profile_cell(workers: Workers, trial: Trial, means: Means, trace: str = "") 
 
 
 def _ask_worker(
-    workers: Workers, trial: Trial, means: Means, on_event: OnEvent, **do: str
+    workers: Workers, trial: Trial, means: Means, on_event: OnEvent, **action: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
     cell = workers.with_threads(trial.cell)
@@ -91,7 +91,7 @@ def _ask_worker(
     worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
     request = {
-        **do,
+        **action,  # `do`, and the arguments of what is done
         "workload": workload_to_json(cell.workload),
         "code": cell.workload.code,
         "options": asdict(cell.options),

@@ -147,6 +147,7 @@ def _transposed_size(
 def _make_convolution_backward(inputs: Inputs) -> TracedCall:
     """Return the gradients of a convolution; the mask says whether of its image and its filters."""
     call = _make_convolution(inputs, input_index=1, first_setting_index=4)
+    # The mask says which inputs get a gradient: "[True, True, False]" is image, filters, bias.
     output_mask = inputs[10].value.strip("[]").split(", ")
     gradient_indices = tuple(
         input_index for input_index in (0, 1) if output_mask[input_index] == "True"
@@ -160,7 +161,7 @@ def _make_norm(kind: str, input_index: int, inputs: Inputs) -> TracedCall:
     x = inputs[input_index].shape
     if kind == "batch_norm" and len(x) == 2:  # a matrix
         x = (*x, 1, 1)
-    gradients = (0,) if input_index else None
+    gradients = (0,) if input_index else None  # a backward op reads a gradient before `x`
     return TracedCall(kind, (x,), attrs, gradients)
 
 

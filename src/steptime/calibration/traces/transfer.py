@@ -112,6 +112,7 @@ class MovedStep:
 
 def check_shares(step: TracedStep) -> None:
     """Raise `InputError` where too much of a step has no shapes."""
+    # Ops without recorded shapes, such as compiled ones, cannot be priced on another device.
     unshaped_s = sum(step.unshaped_s.values())
     if unshaped_s <= MAX_UNSHAPED_SHARE * step.undisturbed_s:
         return
@@ -260,13 +261,14 @@ def _host_s(
     in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
     host is the one that the cost model knows.
     """
+    # A carried step moves between devices of one kind: the origin is of the target's kind.
     if target.is_cpu:
         is_from_cpu = moved.is_carried
         return step.gap_s if is_from_cpu else 0.0
     is_from_gpu = moved.is_carried
     if is_from_gpu:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
-        # Where kernels fill the step, it bounds the time of issuing it; else it is that time.
+        # If kernels fill the step, issuing them took at most the step, else as long as the step.
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)
     settings = _settings(method, target)

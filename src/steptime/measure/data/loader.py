@@ -173,10 +173,11 @@ def _start_iterator(loader: Any) -> Any:
 
     PyTorch also raises it from a signal, at any moment in any code of the process.
     """
-    before = signal.getsignal(signal.SIGCHLD)
-    begun = iter(loader)
-    signal.signal(signal.SIGCHLD, before)
-    return begun
+    # PyTorch's handler of the signal would raise at any moment in any code of this process.
+    current_handler = signal.getsignal(signal.SIGCHLD)
+    iterator = iter(loader)
+    signal.signal(signal.SIGCHLD, current_handler)
+    return iterator
 
 
 def _find_death(loaders: Sequence[Any]) -> Exception | None:
@@ -213,6 +214,6 @@ def spare_cpus() -> list[int]:
     if not hasattr(os, "sched_getaffinity"):
         return []
     bound = affinity()
-    with suppress(OSError):
+    with suppress(OSError):  # of the CPUs of the parent, those that this worker is not bound to
         return sorted((affinity(os.getppid()) - bound) or bound)
     return sorted(bound)

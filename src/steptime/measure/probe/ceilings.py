@@ -196,7 +196,7 @@ def _per_op(timer: Timer, count: int) -> Timer:
     """Return a timer of single ops from that of steps of `count`, which it rounds up to."""
 
     def per_op(calls: int) -> float:
-        steps = math.ceil(calls / count)
+        steps = math.ceil(calls / count)  # a step holds `count` ops: whole steps are timed
         return timer(steps) * calls / (steps * count)
 
     return per_op

@@ -92,6 +92,7 @@ def _bandwidth(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
 
     Without such arrays, or with an unknown cache, it is that of the largest arrays.
     """
+    # Without a known cache size no array is known to be out of the cache.
     min_bytes = FAR_OUT_OF_CACHE * (cache_bytes or math.inf)
     far_rates = []  # of arrays that no cache holds
     largest_bytes: float = 0

@@ -129,15 +129,18 @@ def _admit(
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
         # The smallest cases are timed however long they take: they tell the pace of the others.
         must_fit = len(admitted) >= SMALLEST and case.work > admitted[0].work
-        if must_fit:
+        while must_fit:
+            needs_s = _expected_s(case, admitted, prepare_s)
+            remaining_s = end - clock()
+            if needs_s <= remaining_s:
+                break
             last = admitted[-1]
-            while (needs_s := _expected_s(case, admitted, prepare_s)) > (left_s := end - clock()):
-                has_enough_samples = len(last.samples) >= PATIENCE
-                is_expensive = last.sample_s >= left_s / PATIENCE
-                if has_enough_samples or is_expensive:
-                    why = f"{name} and larger: no time, it needs {needs_s:.2g} s"
-                    return admitted, left_s, why
-                last.visit()  # a shorter sample may show that the case fits
+            has_enough_samples = len(last.samples) >= PATIENCE
+            is_expensive = last.sample_s >= remaining_s / PATIENCE
+            if has_enough_samples or is_expensive:
+                reason = f"{name} and larger: no time, it needs {needs_s:.2g} s"
+                return admitted, remaining_s, reason
+            last.visit()  # a shorter sample may show that the case fits
         started = clock()
         try:
             case.timer = case.prepare()

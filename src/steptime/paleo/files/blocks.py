@@ -195,21 +195,22 @@ def _resolve_parent(
     if mark and not base:
         raise file_layer.fault(f"{parent} names no layer")
     name = _resolve_name(meaning_by_name, base, reference, file_layer)
-    splits = meaning_by_name[name]
+    # A text for a layer or a block with an endpoint, a number of parts for a split layer.
+    meaning = meaning_by_name[name]
     # Layers of one split block may refer to each other's part of the same split.
     is_sibling = file_layer.split is not None and scopes == file_layer.scopes
     if not mark:
-        if isinstance(splits, str):
+        if isinstance(meaning, str):
             return (_resolve_endpoint(meaning_by_name, name),)
         self_hint = " or @self" if is_sibling else ""
         raise file_layer.fault(
             f"{parent} is split: name a layer of the block, with @all{self_hint}"
         )
     # Not a number, or 0 for the block itself: there are no parts.
-    if isinstance(splits, str) or not splits:
+    if isinstance(meaning, str) or not meaning:
         raise file_layer.fault(f"{parent}: '{name}' is not split")
     if part == "all":
-        return tuple(f"{name}@{k}" for k in range(splits))
+        return tuple(f"{name}@{k}" for k in range(meaning))
     if part == "self":
         if not is_sibling or not name.startswith(file_layer.scopes[-1]):
             raise file_layer.fault(f"{parent}: @self has a meaning only inside its own block")
@@ -258,7 +259,7 @@ def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> No
     if last.startswith(_RESERVED):
         for i in range(1, len(parts)):
             above = "/".join(parts[:i])
-            if meaning_by_name.get(above) == above:
+            if meaning_by_name.get(above) == above:  # a layer, whose gradient would get this name
                 raise file_layer.fault(f"'{last}' inside '{above}' is a name of gradients")
 
 

@@ -61,10 +61,11 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
     outputs = (batch, *size, layer.filters_per_split(channels))
     window = layer.window(kernel)
-    back, settings = layer.slide_window(outputs, window)
-    if [*back] != inner:
+    # Its convolution, which leads back from the output, must give the size of the parent.
+    convolved_size, settings = layer.slide_window(outputs, window)
+    if [*convolved_size] != inner:
         raise layer.fault(
-            f"its convolution leads from {list(outputs)} to {list(back)}, "
+            f"its convolution leads from {list(outputs)} to {list(convolved_size)}, "
             f"not to the {inner} of its parent"
         )
     weights = (*kernel, outputs[3], c_in)
@@ -225,9 +226,10 @@ def _scale(layer: LayerBuilder) -> str:
 
     After a batch norm, which has them already, it passes its input on.
     """
-    if f"{layer.x[0]}/running_mean" in layer.b.tensors:
+    if f"{layer.x[0]}/running_mean" in layer.b.tensors:  # a batch norm scales and shifts already
         return layer.x[0]
     channels = layer.image[3]
+    # A factor a channel: a convolution of each channel by itself.
     w = layer.b.weight(f"{layer.name}/w", (channels, 1, 1, 1))
     return layer.add_bias(layer.op("conv2d", layer.x[0], w, groups=channels))
 

@@ -42,11 +42,12 @@ def _memory_efficient_s(kernels: Rows, device: Device, constants: Constants) -> 
 
     It computes its products at a share of the rate of matrix products.
     """
-    counted_flop: Any = 0.0
+    full_flop: Any = 0.0
     for batch, m, n, k in kernels.products:
-        counted_flop = counted_flop + 2.0 * batch * m * n * k
+        full_flop = full_flop + 2.0 * batch * m * n * k
     products = product(kernels, device, constants)
-    share = constants["attention.plain"] * counted_flop / kernels.flop
+    # The products are priced in full; `kernels.flop` leaves out the scores that a mask hides.
+    share = constants["attention.plain"] * full_flop / kernels.flop
     return products.compute_s / share
 
 

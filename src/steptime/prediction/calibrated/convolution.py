@@ -48,7 +48,8 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
     else:
         parts = _price_on_vector_units(kernels, layer, device, constants)
         peak = device.datasheet.peak_flop_per_s[kernels.dtype]
-        executed_flop = parts.compute_s * peak * constants["convolution.share"]  # Winograd's: less
+        # Winograd's algorithm executes fewer FLOP than are counted.
+        executed_flop = parts.compute_s * peak * constants["convolution.share"]
         parts = parts._replace(flop=np.minimum(kernels.flop, executed_flop))
     if not np.any(is_depthwise):
         return parts
@@ -91,7 +92,7 @@ def _has_winograd(kernels: Rows, device: Device) -> bool:
 
     There are none for dilated ones, whose spread stands in `figures`.
     """
-    is_dilated = bool(kernels.figures)
+    is_dilated = bool(kernels.figures)  # the dilation, where it is above 1
     is_old = has_trait(device, "kepler")
     return kernels.window is not None and kernels.dtype == "float32" and not (is_old or is_dilated)
 
@@ -287,8 +288,8 @@ def _price_on_matrix_units(
     element_bytes = SIZE_BYTES[kernels.dtype]
     if not kernels.channels_last:
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
-        # In the mean a share of the layers is transposed: whose fastest kernel asks for the other
-        # layout. TF32's forward kernels read and write both layouts.
+        # A layer is transposed if its fastest kernel needs the other layout: on average a share of
+        # the layers. TF32's forward kernels read and write both layouts.
         forward_share = "new_turned" if loads_tensors else "matrix_turned"
         constant = forward_share if is_forward else "gradients_turned"
         share = constants[f"convolution.{constant}"]
@@ -312,6 +313,7 @@ def _copied_elements(layer: ConvShape) -> Any:
 
     Images that enter a network, with few channels, have kernels of their own.
     """
+    # Images that enter a network, with few channels, have kernels that need no padding.
     pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
     copied_inputs = layer.strides * (layer.inputs * pads_inputs)
     copied_outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
@@ -345,7 +347,8 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
         inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
     )
     groups, m, n, k = implicit_product(kind, padded_layer)
-    row_count = np.where(groups > 1, np.minimum(m, n), m)  # few filters of a group fill few rows
+    # The smaller side of a grouped convolution takes the rows of tiles, which it may not fill.
+    row_count = np.where(groups > 1, np.minimum(m, n), m)
     return groups, row_count, m * n / row_count, k
 
 

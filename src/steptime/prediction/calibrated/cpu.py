@@ -58,6 +58,8 @@ def cache_bytes(device: Device, cores: Any) -> Any:
     """
     if device.datasheet.l3_bytes is None:
         return device.datasheet.l2_bytes or CACHE_BYTES
+    # Groups of cores have an L3 each. Kernels are spread over all groups, and so reach the share
+    # of all L3 that their cores have, but at least the L3 of one group.
     group_bytes = device.datasheet.l3_of_core_bytes or device.datasheet.l3_bytes
     return np.maximum(
         group_bytes, device.datasheet.l3_bytes * cores / (device.datasheet.cores or 1)

@@ -89,13 +89,17 @@ def _count_tile_scores(kernels: Rows) -> Any:
     batch, queries, keys, width = kernels.products[0]
     value_width = kernels.products[1][2]
     all_scores = queries * keys
-    share = kernels.flop / (2.0 * batch * all_scores * (width + value_width))
-    tiles = ceil(queries, TILE)
-    half_tile = TILE * TILE / 2
-    edge_count = np.where(share >= 1, 0.0, np.where(share < WINDOWED_SHARE, 2.0, 1.0))
-    tiled_scores = share * all_scores + edge_count * tiles * half_tile
-    padded_scores = tiles * TILE * ceil(keys, TILE) * TILE
-    return np.where(share >= 1, padded_scores, np.minimum(tiled_scores, padded_scores))
+    # The kernel's FLOP leave out hidden scores, so that they tell the visible share.
+    visible_share = kernels.flop / (2.0 * batch * all_scores * (width + value_width))
+    is_unmasked = visible_share >= 1
+    has_window = visible_share < WINDOWED_SHARE
+    tile_rows = ceil(queries, TILE)
+    # The mask's edge cuts a tile of each row of tiles, a window's second edge another one. The
+    # hidden half of a cut tile is computed, too.
+    edge_count = np.where(is_unmasked, 0.0, np.where(has_window, 2.0, 1.0))
+    tiled_scores = visible_share * all_scores + edge_count * tile_rows * (TILE * TILE / 2)
+    padded_scores = tile_rows * TILE * ceil(keys, TILE) * TILE
+    return np.where(is_unmasked, padded_scores, np.minimum(tiled_scores, padded_scores))
 
 
 def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any:
@@ -118,7 +122,8 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
     head_s = block_s
     if "kernels.decode_head_s" in constants:
         head_s = _scale_block_s(kernels, device, constants, "kernels.decode_head_s")
-    is_unpacked = False & (shared_heads > 0)
+    # "Packed": one block for several heads that share keys. No head is apart without a constant.
+    is_unpacked = False & (shared_heads > 0)  # False, in the shape of `shared_heads`
     if "kernels.packed_limit" in constants:
         is_single = (shared_heads <= 1) & (not is_new)
         is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single

@@ -84,6 +84,7 @@ def miss_share(working_set_bytes: Any, device: Device) -> Any:
     """
     if not device.datasheet.l2_bytes:
         return 1.0
+    # A smooth step: a half where the working set is as large as the cache.
     return 1 - 1 / (1 + (working_set_bytes / device.datasheet.l2_bytes) ** CACHE_EDGE_POWER)
 
 
@@ -159,4 +160,5 @@ def has_matrix_units(device: Device, dtype: str) -> bool:
     vector_peak = device.datasheet.vector_flop_per_s.get("float32")
     if not vector_peak:
         return False
+    # Vector units that run half types at double rate are no matrix units, which are far faster.
     return device.datasheet.peak_flop_per_s[dtype] > MATRIX_UNIT_RATIO * vector_peak

@@ -33,6 +33,7 @@ def extrapolation_width(device: Device) -> float:
     """
     if device.kind not in read_packaged_toml(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
+    # Each figure that the file leaves out is a reason; the list of reasons has them as one.
     unstated_count = len(_unstated_figures(device))
     reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
     return WIDTH_OF_REASON * sqrt(reason_count)
@@ -95,7 +96,7 @@ def _plain_memory_type(datasheet: Datasheet) -> str:
 
 def _power_reasons(device: Device, measured_watts: Mapping[str, tuple[float, float]]) -> list[str]:
     """Return a line if no device of this process drew as many watts: `5 nm at 72 W`."""
-    # Nothing to compare: an unknown process is another reason's matter.
+    # Nothing to compare; an unknown process is a reason of its own (`_unstated_figures`).
     if device.datasheet.process_nm is None or not measured_watts:
         return []
     process = f"{device.datasheet.process_nm:g}"

@@ -108,7 +108,8 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         memory_s=parts.memory_s,
         shared=ends.shared,
     )
-    # A training slows products down by factors of its own; other kernels are as measured.
+    # Products and attention take longer in a training step than alone, by factors of the stack;
+    # other kernels do not.
     if rows.unit == "vector" or "step.product" not in constants:
         return time
     if form is attention:
@@ -176,7 +177,7 @@ def calibrated_device(device: Device, dtype: str, settings: Settings) -> Device:
     priors = on_usual_host(device, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
     constants |= calibration.constants
-    # Rows of single ops tell no intervals of steps.
+    # A calibration by single ops has no intervals of steps.
     if not calibration.is_of_single_ops:
         constants |= interval_constants(calibration)
     if settings.host_name:

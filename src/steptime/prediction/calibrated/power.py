@@ -27,6 +27,7 @@ def dynamic_j(kernels: Rows, flop: Any, device: Device, constants: Constants) ->
     dtype = rated_dtype(kernels, device)
     on_matrix_units = kernels.unit == "matrix" and has_matrix_units(device, dtype)
     flop_j = _flop_j(device, constants, on_matrix_units, dtype)
+    # The constant of vector units is stated at the power limit; at full clocks they need more.
     flop_j *= 1.0 if on_matrix_units else constants["power.unthrottled"]
     return flop * flop_j + kernels.bytes * constants["power.byte_j"]
 
@@ -74,9 +75,10 @@ def _node_factor(device: Device, constants: Constants) -> float:
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
     node_nm: float = device.datasheet.process_nm or UNKNOWN_NM
-    effective_node = f"power.nm_{node_nm:g}"
-    if effective_node in constants:
-        node_nm = constants[effective_node]
+    # Some processes are denser or less dense than their names say.
+    effective_nm = f"power.nm_{node_nm:g}"
+    if effective_nm in constants:
+        node_nm = constants[effective_nm]
     return float((node_nm / NODE_NM) ** constants["power.node"])
 
 
@@ -120,8 +122,9 @@ def capped_s(
     """
     if limit is None:
         return 0.0
-    executed_flop = kernels.flop if flop is None else flop
-    executed_flop = np.minimum(executed_flop, compute_s * limit.peak_flop_per_s)
+    # `flop`, where a form knows how many are executed; never more than the peak allows.
+    stated_flop = kernels.flop if flop is None else flop
+    executed_flop = np.minimum(stated_flop, compute_s * limit.peak_flop_per_s)
     budget_w = (
         isolated_share * limit.isolated_limit_w + (1 - isolated_share) * limit.in_step_limit_w
     )

@@ -68,6 +68,7 @@ def _bytes_along_contraction(kernels: Rows) -> Any:
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     stores_weights_along = kernels.kind == "linear"  # whose weights are `[n, k]`
     total_bytes: Any = 0
+    # Operands whose rows of k numbers lie in memory along the contraction.
     for batch, m, n, k in kernels.products:
         rows_along = m + n if stores_weights_along else m
         total_bytes = total_bytes + element_bytes * batch * rows_along * k
@@ -82,7 +83,8 @@ def _cached_bytes(kernels: Rows, device: Device) -> Any:
     element_bytes = SIZE_BYTES.get(kernels.dtype, NARROW_BYTES)
     cached_bytes: Any = 0
     for batch, m, n, k in kernels.products:
-        size_bytes = element_bytes * batch * m * (n + k)  # without the weights, n * k
+        # Without the weights, n * k: a step reads them once, from memory.
+        size_bytes = element_bytes * batch * m * (n + k)
         cached_bytes = cached_bytes + size_bytes * (1 - miss_share(size_bytes, device))
     return cached_bytes
 
@@ -160,6 +162,8 @@ def _transposition_share(kernels: Rows, dtype: str, device: Device, constants: C
     imm-trans-a). TF32 operands have to lie along the contraction, as in the forward pass of a
     linear layer; its gradients run on the instructions of earlier devices.
     """
+    # Tensor copies transpose operands of 16 bits alone. In TF32 only a linear layer's forward
+    # pass has its operands along the contraction; other products run on slower instructions.
     is_across = dtype == "tf32" and kernels.kind != "linear"
     if is_across and is_nvidia(device) and operand_loader(device) == "tensor":
         return constants["product.across_tensor"]

@@ -59,7 +59,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
     step_products = kernels.products[1:step_product_end]
     final_products = kernels.products[step_product_end + 1 :]
-    (steps, *_), *_ = step_products
+    (steps, *_), *_ = step_products  # all have a product for each step
     weights = _describe_weights(kernels, step_products, device, constants)
     peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
     memory_bytes_per_s = memory_rate(device, constants)

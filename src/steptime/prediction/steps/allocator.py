@@ -35,6 +35,7 @@ def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
     freed = _sum_pools([allocation.freed for allocation in allocations])
     freed_before = freed.cumsum(axis=1) - freed
     pools = allocated.cumsum(axis=1) - freed_before + scratch
+    # A large block is a segment of its own; blocks of the other pools fill whole segments.
     moment_bytes = pools[LARGE_POOL]
     for pool, segment in enumerate(SEGMENT_BYTES):
         moment_bytes = moment_bytes + -(-pools[pool] // segment) * segment

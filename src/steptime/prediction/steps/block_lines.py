@@ -47,28 +47,24 @@ class BlockLines:
     @classmethod
     def through_batches(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
-        # Sizes of both batches by part (allocated, scratch, freed), in the same order.
+        # Both batches have the same tensors in each part (allocated, scratch, freed).
         first_parts = [flatten_sizes(part) for part in zip(*first, strict=True)]
         last_parts = [flatten_sizes(part) for part in zip(*last, strict=True)]
-        end_sizes = np.stack(
-            [np.concatenate([sizes for _, sizes in parts]) for parts in (first_parts, last_parts)],
-            axis=1,
-        )
-        distinct_sizes, column_of_size = np.unique(end_sizes, axis=0, return_inverse=True)
+        first_sizes = np.concatenate([sizes for _, sizes in first_parts])
+        last_sizes = np.concatenate([sizes for _, sizes in last_parts])
+        end_sizes = np.stack([first_sizes, last_sizes], axis=1)  # a row for each tensor
+        # A column of `counts` is a distinct size; each tensor has one.
+        distinct_sizes, column_of_tensor = np.unique(end_sizes, axis=0, return_inverse=True)
         part_ends = np.cumsum([len(sizes) for _, sizes in first_parts])
-        allocated, scratch, freed = (
-            (moments, columns)
-            for (moments, _), columns in zip(
-                first_parts, np.split(column_of_size.reshape(-1), part_ends[:-1]), strict=True
-            )
-        )
-        # Freed tensors live until the end of their moment, so that they lack from the next one on.
+        column_parts = np.split(column_of_tensor.reshape(-1), part_ends[:-1])
+        allocated_columns, scratch_columns, freed_columns = column_parts
+        (allocated_moments, _), (scratch_moments, _), (freed_moments, _) = first_parts
         counts = np.zeros((len(first) + 1, len(distinct_sizes)), np.int32)
-        np.add.at(counts, allocated, 1)
-        freed_moments, freed_columns = freed
+        np.add.at(counts, (allocated_moments, allocated_columns), 1)
+        # Freed tensors live until the end of their moment, so that only later ones lack them.
         np.add.at(counts, (freed_moments + 1, freed_columns), -1)
         np.cumsum(counts, axis=0, out=counts)
-        np.add.at(counts, scratch, 1)  # during its moment alone
+        np.add.at(counts, (scratch_moments, scratch_columns), 1)  # during its moment alone
         first_bytes, last_bytes = distinct_sizes.astype(float).T
         has_bytes = distinct_sizes.any(axis=1)  # ops without scratch allocate 0 bytes of it
         counts_of_moments = _drop_dominated_rows(counts[:-1, has_bytes])
@@ -76,13 +72,17 @@ class BlockLines:
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
-        # In a chunk of near batches few moments may be the one in which most is reserved.
+        # Shares are taken in chunks: at near batches few moments can hold the peak, and only those
+        # are computed (`_can_reserve_peak`).
         moment_count = len(self.counts)
+        # A short chunk leaves out most moments, but must outweigh the cost of numpy's calls.
         narrow_length = max(
             MIN_CHUNK_SHARES, MIN_CHUNK // moment_count, len(shares) // MAX_NARROW_CHUNKS
         )
-        bounded_length = max(1, CHUNK // moment_count)  # bounds memory
-        chunk_count = -(-len(shares) // min(narrow_length, bounded_length)) or 1
+        # A long one is limited by memory: moments by shares in one array.
+        max_length = max(1, CHUNK // moment_count)
+        chunk_length = min(narrow_length, max_length)
+        chunk_count = -(-len(shares) // chunk_length) or 1  # no shares make one empty chunk
         chunks = np.array_split(shares, chunk_count)
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])
 
@@ -96,8 +96,9 @@ class BlockLines:
         reserved: Floats = np.zeros((len(counts), len(shares)))
         for pool in range(POOL_COUNT):
             is_in_pool = pool_of_sizes == pool
-            has_pool = is_in_pool.any(axis=1)  # of each size, at some share
-            pool_bytes = counts[:, has_pool] @ np.where(is_in_pool, blocks, 0.0)[has_pool]
+            is_ever_in_pool = is_in_pool.any(axis=1)  # of each size: whether it is at some share
+            pool_blocks = np.where(is_in_pool, blocks, 0.0)[is_ever_in_pool]
+            pool_bytes = counts[:, is_ever_in_pool] @ pool_blocks
             has_segments = pool < len(SEGMENT_BYTES)
             if has_segments:
                 pool_bytes = np.ceil(pool_bytes / SEGMENT_BYTES[pool]) * SEGMENT_BYTES[pool]

@@ -175,9 +175,10 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
     for start in range(0, len(batches), chunk_length):
         chunk_batches = batches[start : start + chunk_length]
         kernels = lines.kernels.interpolate(lines.share_between_ends(chunk_batches))
+        # Batches at which different kernels become equal, by their index in the chunk.
         merging = {
-            place: lines.merging[batch]
-            for place, batch in enumerate(chunk_batches)
+            batch_index: lines.merging[batch]
+            for batch_index, batch in enumerate(chunk_batches)
             if batch in lines.merging
         }
         step_kernels = _StepKernels(kernels, counts, merging)
@@ -244,7 +245,7 @@ def _price_batches(lines: StepLines, step_kernels: _StepKernels, model: StepMode
     bounded = bound_step(passes_s, (low_share, high_share), model.host(lines.low_step))
     low_s, high_s = model.widen(sum(bounded.passes_s), bounded.low_s, bounded.high_s)
     extrapolated_counts = parts.is_extrapolated.sum(axis=0)
-    # Unknown ends have no row.
+    # A bound that is unknown has no row in the result.
     bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
     return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
 

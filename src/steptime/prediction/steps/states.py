@@ -112,7 +112,8 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
 
     Each kernel reads weight, gradient and states once, and writes weight and states.
     """
-    # States as they are by default have the kernels of the stack.
+    # Default optimizer states are updated by the kernels of the stack, others by a fused kernel
+    # for each weight.
     if not tuning.states:
         return step
     kernels = [kernel for kernel in step.kernels if kernel.pass_ != "update"]

@@ -58,13 +58,13 @@ def estimate_job(
         oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
     skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
-    trial_s = {
+    seconds_by_trial = {
         trial.id: 0.0
         if trial.id in skipped_ids
         else _trial_s(trial, means, device if trial.id in gpu_ids else None)
         for trial in track_progress(trials, "cells estimated")
     }
-    tasks_s = [START_S + sum(trial_s[trial.id] for trial in task.trials) for task in job]
+    tasks_s = [START_S + sum(seconds_by_trial[trial.id] for trial in task.trials) for task in job]
     memory = max(gpu_memories, key=_needed_bytes)
     node_memory = max(node_memories, key=_needed_bytes)
     estimate = JobEstimate(

@@ -64,7 +64,8 @@ def take_snapshot(out: Path, warn: Warn) -> Snapshot:
     record_of_cell = {
         (record.env["submission"], record.env["cell"]): record
         for record in records
-        if "submission" in record.env and not record.env.get("again")  # else a later start decides
+        # "again": the job was interrupted, and a later start of it measures the cell once more.
+        if "submission" in record.env and not record.env.get("again")
     }
     states: dict[str, CellState] = {}
     for submission in submissions:

@@ -235,7 +235,7 @@ class Submission:
         link = self.folder / "progress" / f"{task}.job"
         claimant = job or "0"  # a link needs a target where no job is known
         array = next(array for array in reversed(self.arrays) if array.first <= task)
-        if array.first in self.read_withdrawn() and not link.is_symlink():  # unless claimed before
+        if array.first in self.read_withdrawn() and not link.is_symlink():  # sent again, unclaimed
             return False
         try:
             link.symlink_to(claimant)

@@ -65,13 +65,13 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
     group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
     counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
     has_too_few = count > 1 and not group_count
-    # With its number a name is that of no device, so that the refusal says how many are lacking.
+    # "2 x gpu" names no device: `pick_device` refuses it with a message that says the number.
     try:
         _, first = contract.pick_device(
             f"{count} x {name}" if has_too_few else name, counts, "to jax"
         )
     except InputError:
-        # Else JAX tries, and fails, to start the absent platform in later calls, too.
+        # Otherwise every later call of JAX would try to start the absent platform again, and fail.
         jax.config.update("jax_platforms", "cpu")
         raise
     return devices[first : first + count]
@@ -126,7 +126,7 @@ class Running:
         waits: bool,
     ) -> None:
         self.compiled, self.carry, self.inputs, self.trains = compiled, carry, inputs, trains
-        self.waits = waits
+        self.waits = waits  # whether each step ends before the next is queued
         self.results: list[Any] = []  # the last loss, or all outputs since they were waited for
 
     def step(self) -> None:
@@ -157,7 +157,7 @@ def prepare(
     matmul_precision = "tensorfloat32" if options.tf32 else "highest"
     jax.config.update("jax_default_matmul_precision", matmul_precision)
     trains = workload.phase == "train"
-    spread = JaxSpread(devices)
+    spread = JaxSpread(devices)  # puts weights on all devices, and a part of the batch on each
     strategy = options.strategy if replicas > 1 else ""
     host_inputs = _inputs(graph, options.seed, replicas)
     running, compile_s = _compile(graph, workload, options, spread, host_inputs)

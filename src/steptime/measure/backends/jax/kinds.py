@@ -255,7 +255,7 @@ def experts(
     """
     tokens = x.reshape(-1, x.shape[-1])
     best_logits, expert_ids = lax.top_k(logits.reshape(-1, logits.shape[-1]), per_token)
-    # Sorted by expert: `expert` and `token` say of each place who computes, and for whom.
+    # Rows sorted by expert: `expert` computes the row, and `token` is the token that it is for.
     order = jnp.argsort(expert_ids.ravel())
     expert = expert_ids.ravel()[order]
     token = order // per_token

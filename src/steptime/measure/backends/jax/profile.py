@@ -65,7 +65,7 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
 def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _ProfileSpan | None:
     """Return a step or an instruction of the trace, None for another event."""
     start_us = event.start_ns / 1e3
-    negative_us = -event.duration_ns / 1e3  # so that the longest of one start is sorted first
+    negative_us = -event.duration_ns / 1e3  # sorts the longest of spans with the same start first
     if event.name.startswith(_MARK):
         step = STEP + event.name.removeprefix(_MARK)
         return _ProfileSpan(start_us, negative_us, "user_annotation", (step,))
@@ -80,7 +80,7 @@ def _events_of_track(spans: list[_ProfileSpan]) -> list[dict[str, object]]:
     """Return events of one track: time in which several threads run counts once."""
     events: list[dict[str, object]] = []
     covered_until_us = 0.0
-    for start, negative_us, category, names in spans:  # by start, the longest of one start first
+    for start, negative_us, category, names in spans:  # by start, an outer span before inner ones
         begin, end = start, start - negative_us
         if category == "cpu_op":
             # Several threads run at once: only time that no earlier span covers is counted.

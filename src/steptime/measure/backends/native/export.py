@@ -125,20 +125,22 @@ def _export_with_assumptions(
     """
     buffers = list_value_buffers(module)
     try:
-        plain = _export_with_open_batch(network, inputs, axis)
+        fixed_batch_reason, program, is_unrolled = _export_with_open_batch(network, inputs, axis)
     except Exception:
-        exported = _export_with_values(network, buffers, inputs, axis)
-        if exported is None:
+        export_with_values = _export_with_values(network, buffers, inputs, axis)
+        if export_with_values is None:
             raise
-        return exported
-    if _has_value_sizes(plain[1]):
-        exported = _export_with_values(network, buffers, inputs, axis)
-        if exported is not None:
-            program, assumptions = exported[1], exported[3]
-            has_fixed_sizes = not _has_value_sizes(program) and INPUTS_NOTE not in assumptions
-            if buffers or has_fixed_sizes:
-                return exported
-    return (*plain, [])
+        return export_with_values
+    if _has_value_sizes(program):
+        export_with_values = _export_with_values(network, buffers, inputs, axis)
+        if export_with_values is not None:
+            _, program_with_values, _, assumptions = export_with_values
+            # Without buffers only stand-ins decide sizes: they must settle all, and not by inputs.
+            has_fixed_sizes = not _has_value_sizes(program_with_values)
+            assumes_inputs = INPUTS_NOTE in assumptions
+            if buffers or (has_fixed_sizes and not assumes_inputs):
+                return export_with_values
+    return fixed_batch_reason, program, is_unrolled, []  # nothing is assumed
 
 
 def _export_with_values(
@@ -226,7 +228,8 @@ def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mappin
         settings = {"dynamic_shapes": dynamic, "strict": False}
         program = torch.export.export(network, tuple(by_place), by_name, **settings)
         if CALLS:
-            # The marks of checkpoints survive on request alone, and `torch.cond` fails with it.
+            # Marks of checkpoints survive only under `preserve_node_meta`. As `torch.cond` fails
+            # under it, only modules that call checkpoints are exported so.
             with torch.fx.traceback.preserve_node_meta():
                 program = torch.export.export(network, tuple(by_place), by_name, **settings)
     return _flatten_vmap(program)
@@ -333,7 +336,7 @@ def _answer(request: Mapping[str, Any]) -> JsonObject:
     fault = ""
     for device in (META, "cpu"):  # some modules compute with values while they are made
         module, stated_inputs = module_of(source, name, device, request["inputs"])
-        # Of the user, of the code itself, else as the code took them when it was last converted.
+        # Inputs that the user states, else those in the code, else those of the last conversion.
         inputs = specs_of(request["inputs"] or stated_inputs or request.get("before") or {})
         check_arguments(module, inputs, place)
         try:

@@ -212,7 +212,8 @@ def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[s
     repeated = dict.fromkeys(missing, first_spec)
     specs_by_layer = [*layer_specs, *[first_spec] * len(missing)]
     by_layer = dict(zip(missing, specs_by_layer, strict=False))
-    # Else the first argument is the tensor, and the others are numbers or time steps.
+    # Else the first argument is the tensor, and the others are numbers or time steps. Where the
+    # user states inputs, the tensor is one of those.
     head = dict.fromkeys(missing[:1], first_spec) if not inputs else {}
     numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
     time_steps: dict[str, Spec] = {name: head.get(name, ((_BATCH,), "int64")) for name in missing}

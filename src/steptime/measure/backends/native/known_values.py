@@ -132,6 +132,7 @@ class KnownValues(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call a function, with real values where all its tensors have them."""
+        # 1. All tensors have values, or a small one is made of numbers: compute with real values.
         kwargs = kwargs or {}
         tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
         has_real_tensor = any(map(has_values, tensors))
@@ -142,14 +143,17 @@ class KnownValues(TorchFunctionMode):
         if is_computed:
             with _disable_current_modes():
                 return func(*args, **kwargs)
+        # 2. The positions of non-zero elements decide how often a loop runs: assume all of them.
         if func in _POSITIONS_OF_NONZERO and _is_short_vector(args[0]):
             return self._assume_nonzero(args[0], kwargs.get("as_tuple", False))
+        # 3. Traced and real tensors together: sizes and row numbers are passed as plain numbers.
         if has_real_tensor:
             takes_sizes = getattr(func, "__name__", "") in _SIZE_METHODS
             if func is Tensor.__getitem__:
                 args = (args[0], _with_rows(args[1]))
             args = tuple(_with_sizes(value, takes_sizes) for value in args)
             kwargs = {name: _with_sizes(value, takes_sizes) for name, value in kwargs.items()}
+        # 4. A number is read from a traced tensor: its stand-in knows the value.
         number = self._stand_ins.read(func, args, kwargs)
         if number is not None:
             if self._stand_ins.has_read_inputs:

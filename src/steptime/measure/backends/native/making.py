@@ -45,7 +45,8 @@ def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     size_bytes = shape.numel() * dtype.itemsize
     if size_bytes < MIN_MAPPED_BYTES or not sys.platform.startswith("linux"):
         return torch.empty(shape, dtype=dtype)
-    # Pages that nobody writes take no memory, and without a reserve the system lets them be many.
+    # Pages that are never written take no memory. With MAP_NORESERVE the system allows more of
+    # them than it has memory.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     mapping = mmap.mmap(-1, size_bytes, flags)
     return torch.frombuffer(mapping, dtype=dtype).reshape(shape)

@@ -128,14 +128,14 @@ def _of_timm(
         raise unknown("network of timm", name, library.list_models())
     make = partial(library.create_model, name, pretrained=False)
 
-    def sized() -> Any:
+    def make_for_inputs() -> Any:
         (shape, _), *_ = (inputs or {}).values()  # of the first input, whose last axis is the width
         try:
             return make(img_size=shape[-1])
-        except TypeError:  # of a network that takes any
+        except TypeError:  # a network that takes images of any size has no `img_size`
             return make()
 
-    network = make_module(sized if inputs else make, device, f"timm:{name}")
+    network = make_module(make_for_inputs if inputs else make, device, f"timm:{name}")
     return network, {"": ((2, *network.default_cfg["input_size"]), "float32")}
 
 

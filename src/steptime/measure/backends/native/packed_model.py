@@ -129,6 +129,7 @@ def _find_grid_side(config: Any) -> int:
     merge = _first_number(find_setting(config, *merge_names), 1)
     window = _first_number(find_setting(config, "window_kernel_size"), 1)
     image = _first_number(find_setting(config, "image_size"), IMAGE_SIDE)
+    # A side must divide into windows of merged patches, and be even.
     unit = math.lcm(merge * window, 2)
     return max(1, image // (patch * unit)) * unit
 
@@ -140,6 +141,7 @@ def _list_patch_shapes(config: Any) -> Iterator[tuple[tuple[int, ...], Packing]]
     frames = _first_number(find_setting(config, "temporal_patch_size"), 1)
     flat = (channels * frames * patch * patch,)
     image = (channels, patch, patch)
+    # The likeliest pair of a shape and a packing comes first.
     yield flat, FLAT_PACKING
     yield image, FLAT_PACKING
     yield image, LEADING_AXIS_PACKING

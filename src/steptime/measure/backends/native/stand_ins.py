@@ -88,7 +88,7 @@ class StandIns:
         if func is Tensor.__len__ and isinstance(args[0].shape[0], int):
             return None  # no value decides it
         number, other_number = self._compute(func, args, kwargs)
-        if number != other_number:
+        if number != other_number:  # it depends on the batch
             return None
         self.has_read_inputs |= self._is_assumed((args, kwargs))
         return number
@@ -150,6 +150,7 @@ class StandIns:
         """Drop the stand-ins of a tensor, and of all that are views of the same memory."""
         if not isinstance(tensor, Tensor) or tensor not in self._by_tensor:
             return
+        # All views of the same memory change with it.
         memory = _find_memory(self._by_tensor[tensor])
         for traced, stand_in in list(self._by_tensor.items()):
             if _find_memory(stand_in) == memory:

@@ -198,6 +198,7 @@ def find_inputs(model: nn.Module, config: Any) -> tuple[nn.Module, dict[str, Spe
             unexported_inputs = inputs
     if unexported_inputs:
         return model, unexported_inputs
+    # Last, with values in small integer buffers, by which some models decide their sizes.
     with keep_small_values(network, list_value_buffers(model)):
         for inputs in _inputs_of(network, config):
             if runs_with(network, inputs, as_exported=True, opens_sizes=True):
@@ -227,7 +228,7 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     arguments = [*inspect.signature(model.forward).parameters]
     proposals = list(propose_model_inputs(main, config, BATCH, arguments))
     # First those with all required arguments, then all (as some signatures require too much), and
-    # last those with guesses for the arguments that lack.
+    # last those with guesses for the missing arguments.
     for proposal in proposals:
         lacking = missing_arguments(model, proposal)
         if not lacking:

@@ -104,17 +104,17 @@ def prepare(
     running = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
     compile_s = perf_counter() - began
     binding = _bind_tensors(running, graph, values, kind, number)
-    copies = options.input != "device"  # else the inputs lie there from the start
+    copies_inputs = options.input != "device"  # else they are on the device from the start
     synthetic_inputs = {
-        name: values[name].numpy().copy() for name in graph.inputs if copies and not feed
+        name: values[name].numpy().copy() for name in graph.inputs if copies_inputs and not feed
     }
     dtypes = {name: _element_type(graph.tensors[name].dtype) for name in graph.inputs}
 
-    def copied() -> None:
+    def copy_inputs() -> None:
         for name, array in (feed.next() if feed else synthetic_inputs).items():
             values[name].update_inplace(np.ascontiguousarray(array, dtypes[name]))
 
-    take, waited = time_input(copied) if copies else (None, None)
+    timed_copy, waited = time_input(copy_inputs) if copies_inputs else (None, None)
 
     def forward() -> None:
         running.run_with_iobinding(binding)
@@ -127,7 +127,7 @@ def prepare(
         "intra_op_threads": running.get_session_options().intra_op_num_threads,
     }
     return contract.Prepared(
-        step=chain_calls(take, forward),
+        step=chain_calls(timed_copy, forward),
         sync=lambda: None,  # a run returns when its outputs are there
         parts={"forward": forward},
         memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),

@@ -135,13 +135,14 @@ def prepare(
     _apply_settings(options)
     group = torch_parallel.join(ranks.find_rank(), device) if workload.plan.data > 1 else None
     sync = _make_sync(device)
-    watch = Stopwatch(sync)
-    network = _make_network(graph, workload, options, group, watch, user_module)
-    values, types, spread = network.values, network.types, network.spread
+    exchange_watch = Stopwatch(sync)  # adds up the seconds in which replicas exchange gradients
+    network = _make_network(graph, workload, options, group, exchange_watch, user_module)
+    values, types = network.values, network.types
+    spread = network.spread  # how replicas exchange gradients; nothing for one replica
     load_batch, waited = None, None
-    if options.input != "device":  # else the inputs lie there from the start
-        copy = torch_module.input_copier(graph, values, device, feed)
-        load_batch, waited = _clocked_input(copy, device)
+    if options.input != "device":  # else the inputs are on the device from the start
+        copy_batch = torch_module.input_copier(graph, values, device, feed)
+        load_batch, waited = _clocked_input(copy_batch, device)
     inputs = [values[name] for name in graph.inputs]
     parts, loss = torch_module.parts_of(network.run, inputs, workload, types, device, spread)
     run = chain_calls(load_batch, *parts.values())
@@ -149,20 +150,19 @@ def prepare(
     def trace(steps: int) -> str:
         if not (options.compile or user_module):  # compiled ops do not say their names
             torch_module.annotate(network.module)
-        run()
+        run()  # a warm-up of the annotated network, which is not traced
         return _trace_of(run, sync, steps)
 
     def step_without_exchange() -> Callable[[], None]:
         if spread.make_step_without_exchange:
             return spread.make_step_without_exchange(run)
-        # a sharded network cannot leave it out: a copy that is not sharded
+        # A sharded network cannot leave the exchange out: an unsharded copy without it is timed.
         return prepare(graph, workload, replace(options, strategy="independent"), feed).step
 
     memory, reset_memory = _memory_meter(device)
-    # How communication is timed: exchanges that stand alone by the host's clock, those beside
-    # computation by the time of a step that lacks them.
+    # The host times exchanges that overlap with nothing; others are the excess over a step without.
     if group and spread.is_timed:
-        group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
+        group = replace(group, comm_meter=BY_THE_HOST, communication_s=exchange_watch.read)
     elif group:
         meter = WITHOUT_SYNC if spread.make_step_without_exchange else AGAINST_COPY
         group = replace(group, comm_meter=meter, make_step_without_exchange=step_without_exchange)
@@ -248,9 +248,9 @@ def _clocked_input(
     """
     if device.type != "cuda":
         return time_input(take)
-    events: list[list[torch.cuda.Event]] = []  # before and after, of each step since it was asked
+    events: list[list[torch.cuda.Event]] = []  # before and after the input of each step
 
-    # The first event waits for earlier work: reading while the device computes is no waiting.
+    # The first event comes when earlier work is done: reading while the device computes is free.
     def timed() -> None:
         pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         stream = torch.cuda.current_stream(device)
@@ -327,8 +327,8 @@ def _apply_settings(options: contract.Options) -> None:
     torch.backends.cudnn.allow_tf32 = options.tf32
     torch.backends.cudnn.benchmark = True  # shapes never change, so the search pays
     if options.compile:
-        # the compiler's cache does not tell vector units apart: a loop over 16 numbers at a time
-        # that another CPU has left there would be built for 8, and leave out every other half
+        # The compiler's cache is not keyed by vector width: code for 16 numbers a vector would skip
+        # half of them on a CPU with 8. So each kind of CPU gets a folder of its own.
         units, folder = torch.backends.cpu.get_cpu_capability(), os.environ.get(CACHE)
         if folder and Path(folder).name != units:
             os.environ[CACHE] = str(Path(folder) / units)

@@ -27,7 +27,8 @@ Pool = Callable[..., Tensor]
 def _make_extreme(of_two: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
     """Return a function for the larger or smaller of two, one of which may be a number."""
 
-    # With a number, the larger of two is a clamp by `min`, the smaller one by `max` (`bound`).
+    # `torch.maximum` takes tensors alone: with a number it is a clamp by `min`, and
+    # `torch.minimum` one by `max`. This keyword is `bound`.
     def extreme(a: Any, b: Any) -> Tensor:
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             return of_two(a, b)
@@ -117,7 +118,7 @@ def _group_norm(x: Tensor, w: Tensor, b: Tensor, groups: int, instance: bool = F
     return functional.group_norm(x, groups, w, b, NORM_EPSILON)
 
 
-def _make_pooling(image: Pool, volume: Pool, padding_is: float) -> Pool:
+def _make_pooling(image: Pool, volume: Pool, padding_value: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
     def pool(
@@ -130,7 +131,7 @@ def _make_pooling(image: Pool, volume: Pool, padding_is: float) -> Pool:
         is_small = all(2 * side <= size for side, size in zip(padding_before, kernel, strict=False))
         if is_symmetric and is_small:
             return run(x, kernel, stride, padding_before or 0, ceil_mode=ceil)
-        padded = functional.pad(x, _last_first(padding), value=padding_is)
+        padded = functional.pad(x, _last_first(padding), value=padding_value)
         y = run(padded, kernel, stride, 0, ceil_mode=ceil)
         if not ceil:
             return y
@@ -219,6 +220,7 @@ def delta_rule(
     By the rule `delta` queries and keys have length 1. By the rule `scan` the decay of a head is
     multiplied by `rates [heads, d]`.
     """
+    # `share`: of the change that is written; `rates`: none, or [heads, features] times `decay`.
     is_delta = rule == "delta"
     state_dtype = torch.promote_types(v.dtype, torch.float32)
 

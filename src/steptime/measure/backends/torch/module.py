@@ -125,15 +125,17 @@ _DRAWS: dict[str, Callable[[Tensor, Fill, torch.Generator], object]] = {
 
 def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
     """Put each recurrent layer's weights into one block, as cuDNN wants them and nn.LSTM does."""
+    # cuDNN runs a layer faster if its weights lie in one block, which `nn.LSTM` and others make.
     for op in graph.ops:
         _, *weight_names = op.inputs  # the sequence, then w_ih, w_hh, b_ih, b_hh and a projection
         is_recurrent = op.kind in RECURRENT
-        # Weights that ops make are no values, and cannot be moved into the block.
+        # Weights that ops compute have no tensor here that could be moved into the block.
         if not is_recurrent or any(name not in values for name in weight_names):
             continue
         weights = [values[name] for name in weight_names]
         w_ih, w_hh, _, _, *projection = weights
-        # With a projection `w_hh` takes its outputs: its own inputs are the hidden features.
+        # `w_hh` reads the output of the layer. With a projection that is narrower than the hidden
+        # state, whose width then is the projection's input.
         projection_size = {"proj_size": w_hh.shape[1]} if projection else {}
         hidden_width = (projection[0] if projection else w_hh).shape[1]
         layer = RECURRENT[op.kind](
@@ -144,7 +146,7 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
             dtype=w_ih.dtype,
             **projection_size,
         )
-        # a bias that a file does not have is no parameter
+        # The layer takes parameters alone: a bias that the network's file lacks is a buffer.
         parameters = [
             weight
             if isinstance(weight, nn.Parameter)

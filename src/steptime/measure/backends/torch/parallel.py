@@ -52,7 +52,7 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
             world_size=rank.size,
             device_id=device if device.type == "cuda" else None,
         )
-        control = dist.new_group(backend="gloo")  # of the numbers that are no part of a step
+        control = dist.new_group(backend="gloo")  # for numbers that are exchanged between steps
 
         def broadcast(number: int) -> int:
             shared = torch.tensor([number], dtype=torch.int64)
@@ -117,10 +117,10 @@ def _allreduce(
     weights = list(module.parameters())
     if overlap:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # what comes after is not in torch 2.6
+            warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 lacks the successor of DDP
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        # `no_sync()` is a context without exchange, which as a decorator wraps a step. It is the
-        # reference, as `watch` cannot time exchanges beside the backward pass (`is_timed`).
+        # `watch` cannot time exchanges that overlap with the backward pass. So steps with and
+        # without them are compared: `no_sync()`, called with a step, returns it without exchange.
         return Spread(ddp, weights, make_step_without_exchange=ddp.no_sync(), is_timed=False)
     buckets = _buckets(weights)
 
