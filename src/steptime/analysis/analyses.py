@@ -94,11 +94,11 @@ class Analysis:
     fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def describe_failures(self) -> str:
-        """Describe `--fail-on`: `Exit with 3 if something is: slow (slow), vanished (...).`."""
+        """Describe `--fail-on`: `Exit with 3 if anything is of a kind in parentheses: ...`."""
         words = (
             f"`{word}` ({' or '.join(keys).replace('_', ' ')})" for word, keys in self.fails.items()
         )
-        return f"Exit with 3 if something is: {', '.join(words)}."
+        return f"Exit with 3 if anything is of a kind in parentheses: {', '.join(words)}."
 
     def answer(self, data: Data, **settings: Any) -> Table:
         """Return the table of `data`; settings have defaults.

@@ -40,9 +40,9 @@ class NodeRow(AnswerRow, frozen=True, kw_only=True):
         high_fraction: high end of the 95 % interval of `slower_fraction`.
         verdict: slow, fast, like the others, or not measured.
         slow_in: kinds of work for which it is slow, "all" for all; None if it is not slow.
-        compute_fraction: how much slower it is in compute-bound cells.
-        memory_fraction: how much slower it is in memory-bound cells.
-        link_fraction: how much slower it is in cells that the links between replicas bound.
+        compute_fraction: how much slower it is in compute-bound cells; None without such cells.
+        memory_fraction: how much slower it is in memory-bound cells; None without such cells.
+        link_fraction: how much slower it is in cells of several replicas (link-bound).
         gpu: its GPU.
         cells: number of cells that it measured.
         cause: cause of the failure of a node without a measurement.

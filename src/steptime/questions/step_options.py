@@ -58,11 +58,12 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             stack does.
         tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
-            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
-            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
-            which the device was calibrated (the default of a calibrated device); or the name of
-            another calibrated device, for its CPU.
+        host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
+            server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
+            one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a
+            calibrated device: the CPU that launched the steps of its calibration. Default:
+            `calibrated` for a device that was calibrated with steps; else `any-desktop` for gaming
+            cards, `any-server` for others.
     """
 
     stack: str | None = None
@@ -166,17 +167,18 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             20).
         modules_to_save: Modules of which a full copy is trained beside the adapter, such as
             `embed_tokens,lm_head`.
-        weights: Format of frozen weights, in inference of all weights: `nf4`, `nf4-dq` (scales in 8
-            bits), `int4`, `awq`, `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`, or
-            `none` for that of --dtype. `fit` and `choose` also take a GGUF type, or `all`. Default:
-            as the network's file states.
+        weights: Format of the frozen weights, in inference of all weights: `nf4`, `nf4-dq` (scales
+            in 8 bits), `int4`, `awq`, `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`,
+            or `none` (weights in the type of --dtype). `fit` and `choose` also take a GGUF type, or
+            `all`. Default: as the network's file states.
         train: Train only the weights whose names match these patterns, such as
             `'*norm*,block32/*'`.
         recompute: `none`, or `full`: layers save their input only; the backward pass computes their
             activations again.
         offload: `none`, or `optimizer`: its state stays in the host's memory, and the host updates
             the weights.
-        host_link: The link from a device to its host. Default: the device's PCIe, else pcie-4-x16.
+        host_link: The link from a device to its host: a name of steptime list links, or FILE.toml.
+            Default: the device's PCIe, else pcie-4-x16.
         update_early: Apply and free each gradient as soon as it is computed.
         packed: Mean tokens of a document, if several documents are packed into a sequence.
         padded: Mean tokens of text in a sequence, if the others are padding.
@@ -186,11 +188,12 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             stack does.
         tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
-            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
-            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
-            which the device was calibrated (the default of a calibrated device); or the name of
-            another calibrated device, for its CPU.
+        host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
+            server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
+            one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a
+            calibrated device: the CPU that launched the steps of its calibration. Default:
+            `calibrated` for a device that was calibrated with steps; else `any-desktop` for gaming
+            cards, `any-server` for others.
     """
 
     dtype: str | None = None

@@ -58,7 +58,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: cells of the experiment, each as often as it is measured.
+        cells: cells of the experiment, counted once for each round.
         finished_before: cells that had a final record before.
         measured: cells that were tried now.
         cells_by_status: number of cells tried now of each status.
@@ -89,14 +89,14 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: cells of the experiment, each as often as it is measured.
+        cells: cells of the experiment, counted once for each round.
         finished_before: cells that had a final record before.
         in_flight: cells that wait or run.
-        collected: lost cells whose records were written now.
+        collected: cells whose jobs ended without a record: a record of the failure was written now.
         submitted: cells that Slurm took now.
         unsent: cells that a limit of the site kept back.
         tasks: tasks that measure the submitted cells.
-        jobs: Slurm's numbers of their jobs.
+        jobs: Slurm's numbers of the jobs of the tasks.
         folder: the folder of the submission, None where nothing was to submit.
         headline: the main numbers in words.
         notes: remarks that change how the answer is read.
@@ -134,8 +134,9 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
         tasks: number of tasks.
         longest_task_s: predicted seconds of the longest task.
         node_hours: predicted hours of all tasks, times their nodes.
-        needs_bytes: memory that the largest cell needs of a GPU, of the node for steps on a CPU.
-        has_bytes: memory of that GPU or node, None if unknown.
+        needs_bytes: memory that the largest cell needs: of a GPU, or of the node for steps on a
+            CPU.
+        has_bytes: memory of the GPU or the node, None if unknown.
         node_needs_bytes: memory that the largest cell needs of a node.
         node_has_bytes: memory of a node that the job may use, None if unknown.
         predicted_on: the device for which the times are predicted, None if only the time budget of
@@ -179,7 +180,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         name: the name of the experiment.
         out: the folder of the records.
-        cells: cells of the experiment, each as often as it is measured.
+        cells: cells of the experiment, counted once for each round.
         finished_before: cells that have a final record.
         in_flight: cells that wait or run.
         rows: the cells that would be submitted.

@@ -28,12 +28,12 @@ class CellRow(AnswerRow, frozen=True, kw_only=True):
         compile: whether the backend compiles the network.
         tf32: whether products of float32 may run as TF32.
         input: where the input comes from.
-        loaders: processes that read ahead.
-        prefetch: batches that each of these processes has ready.
+        loaders: processes that read ahead (loaders).
+        prefetch: batches that each loader has ready.
         strategy: how replicas reduce gradients, "" for one replica.
-        overlap: whether they communicate during the backward pass.
+        overlap: whether replicas communicate during the backward pass.
         allocation: name of the table of the experiment file that asks for the node.
-        round: number of the visit, from 0 on.
+        round: number of the round, from 0 on.
     """
 
     id: str

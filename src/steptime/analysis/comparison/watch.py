@@ -48,7 +48,8 @@ class StepChange(AnswerRow, frozen=True, kw_only=True):
         ratio_low: low end of the ratio's 95 % interval.
         ratio_high: high end of the ratio's 95 % interval.
         p_value: probability of such a ratio without a difference.
-        interval: between-runs, or within-run where a side has a single run.
+        interval: what the interval covers: `between-runs`, or `within-run` where a side has a
+            single run.
         reason: why there is no ratio.
     """
 
@@ -71,8 +72,8 @@ class VerdictCounts(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         slower: worse beyond the margin and noise.
         faster: better beyond the margin and noise.
-        equal: certainly within the margin; the key is `same`.
-        unsure: neither.
+        equal: certainly within the margin; in Python the attribute is `equal`.
+        unsure: noise hides whether they changed.
         failed: steps that ran in the first folder and failed in the second.
         vanished: steps that only the first folder has.
         new: steps that only the second folder has.

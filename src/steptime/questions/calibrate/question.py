@@ -44,7 +44,7 @@ class KindErrors(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         kind: the kind of op, or `all`.
-        points: number of points.
+        points: number of fitted times of this kind.
         mape: mean of |predicted / measured - 1|.
         bias: mean of ln(predicted / measured).
     """
@@ -59,7 +59,7 @@ class FormInterval(AnswerRow, frozen=True, kw_only=True):
     """The interval that holds 80 % of the kernels of a form.
 
     Attributes:
-        form: the form of kernel.
+        form: the form: the formula that prices the kernels.
         low: the lower end of ln(measured / predicted).
         high: the upper end of ln(measured / predicted).
     """
@@ -89,11 +89,12 @@ class CalibrateAnswer(Answer, frozen=True, kw_only=True):
         path: its file, which also has the residuals of the fit; None if none was written.
         date: when it was calibrated.
         source: what was fitted.
-        points: number of points that were fitted.
+        points: number of times that were fitted: a measured point (an op or a step at given sizes)
+            has one for each pass.
         stack: the software that ran the steps, "" if there were none.
-        constants: constants that moved from the priors, by name.
-        intervals: intervals of kernels, by form.
-        rows: errors of points that were left out of the fit, by kind.
+        constants: constants that the fit changed from their shipped values, by name.
+        intervals: intervals of kernels, by form (kind of formula, such as `product` or `stream`).
+        rows: errors by kind of op, each time predicted by a fit without its point.
         backend: the library that ran the points, None if nothing was measured here.
         version: version of this library, None if nothing was measured here.
         threads: CPU threads of the points, None if nothing was measured here.
@@ -102,8 +103,8 @@ class CalibrateAnswer(Answer, frozen=True, kw_only=True):
         check_points: points that were left out of the fit to check it, None if nothing was measured
             here.
         check_mape: mean of |predicted / measured - 1| of the check points, None without any.
-        drift: relative change of the first point when it was measured again at the end, None if it
-            was not.
+        drift: relative change of the time of the first point when it was measured again at the end,
+            None if it was not.
         disturbed_share: median share of the rounds that other work disturbed, None if nothing was
             measured here.
         failed: points that could not be measured.
@@ -170,7 +171,8 @@ def calibrate(
     Args:
         of: With --from: the device of the records; with --serving: the device of the server.
         records: Calibrate from these records, cases or table of training steps, without measuring.
-        points: Most points to measure or fit. Default: 60; of rows in Python all.
+        points: Largest number of points (an op or a step at given sizes) to measure or fit.
+            Default: 60; of rows in Python all.
         mapping: With --from: what the columns of a table mean.
         dry_run: With --from or --serving: write no file.
         backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
@@ -181,8 +183,8 @@ def calibrate(
         only: Measure a part only: `ceilings` (the highest rates of this machine) or `link`
             (all-reduces among processes).
         processes: With --only link: number of processes. Default: 2.
-        serving: Fit to results of vllm bench serve, SGLang's bench_serving, AIPerf, GenAI-Perf or
-            GuideLLM, or to a table of requests; may be repeated.
+        serving: Fit to results of `vllm bench serve`, `bench_serving` of SGLang, AIPerf, GenAI-Perf
+            or GuideLLM, or to a table of requests; may be repeated.
         server: With --serving: a setting of the server that the results lack, as `tensor=2`; may be
             repeated.
         out: With --serving: the file to write. Default: serving.toml.

@@ -73,7 +73,9 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
-        is_extrapolated: whether some kernels were measured on no device of this kind.
+        is_extrapolated: whether the answer goes beyond the measurements that the constants were
+            fitted on: kernels of the step (such as those of attention), or the device's maker,
+            architecture, memory or power, were not among them.
         examples_per_s: throughput.
         tokens_per_s: throughput in tokens, without padding; null for a network that reads no
             tokens.

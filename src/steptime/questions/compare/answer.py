@@ -29,9 +29,9 @@ class PairSide(AnswerRow, frozen=True, kw_only=True):
         dtype: data type of the step.
         version: version of the method.
         value: the quantity, a median for a time.
-        low: low end of its 95 % interval.
-        high: high end of its 95 % interval.
-        interval: between-runs, or within-run for a single run.
+        low: low end of the 95 % interval of `value`.
+        high: high end of the 95 % interval of `value`.
+        interval: what the interval covers: `between-runs`, or `within-run` for a single run.
         runs: number of runs; None if unknown.
     """
 
@@ -99,13 +99,16 @@ class PairRow(PairStep, frozen=True, kw_only=True):
         p_value: probability of such a ratio without a difference.
         smallest_slowdown: for two folders: the smallest slowdown of this step that would have been
             found with 90 % power, 0.1 for 10 %; None where a side has a single run.
-        interval: between-runs, or within-run where a side has a single run.
+        interval: what the interval of the ratio covers: `between-runs`, or `within-run` where a
+            side has a single run.
         steady: whether both sides reached a steady state; None if unknown.
         differing_options: options of the method that differ.
-        differ: all differences apart from the compared one, such as "threads 1 | 2".
-        flop_per_s: speed of a measured step, by its predicted FLOP.
-        peak_fraction: this speed over the device's peak.
-        roof_fraction: this speed over the roofline's bound.
+        differ: all differences of the sides but the compared one, such as "threads 1 | 2": 1 on
+            side a, 2 on side b.
+        flop_per_s: rate of a measured step: its predicted FLOP over its measured seconds.
+        peak_fraction: `flop_per_s` over the device's peak.
+        roof_fraction: `flop_per_s` over the highest rate that the device's peak and bandwidth allow
+            for the step (its roofline).
     """
 
     a: PairSide
@@ -176,7 +179,7 @@ class HostNodes(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         summary: numbers that hold for all nodes.
         headline: the slow nodes in sentences.
-        rows: one mapping a node.
+        rows: one table for each node.
     """
 
     summary: Mapping[str, Any]
@@ -189,7 +192,7 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         a: the side that b is compared with.
-        b: the other side, or the levels against the first.
+        b: the side that is compared with a; with --by, all levels but the one of a.
         by: the column whose levels are compared.
         quantity: the quantity that is compared.
         rows: the pairs.
@@ -197,8 +200,9 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         levels: with --by, the pairs of each level but the first.
         errors: errors of a as a prediction of b.
         changes: for two folders: what became slower or faster.
-        is_judged: for two folders: whether some step that became twice as slow would have been
-            found. False where no side has several runs, and where the hardware differs.
+        is_judged: for two folders: whether the data are precise enough that some step, had it
+            become twice as slow, would have been found. False where no side has several runs, and
+            where the hardware differs.
         smallest_slowdown: for two folders: the smallest slowdown of one step that would have been
             found with 90 % power, 0.1 for 10 %: the median of the rows; None if unknown.
         nodes: with --by host, the nodes that are slow.

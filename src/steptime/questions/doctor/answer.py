@@ -84,7 +84,7 @@ class Tool(AnswerRow, frozen=True, kw_only=True):
     """A program of the system that some features need.
 
     Attributes:
-        name: what it is.
+        name: the name of the program.
         path: its path; null where it is not installed.
     """
 
@@ -108,7 +108,7 @@ class MeterState(AnswerRow, frozen=True, kw_only=True):
     """A meter of energy.
 
     Attributes:
-        name: nvml or rapl.
+        name: `nvml` (GPUs) or `rapl` (CPUs).
         remedy: how to make it readable; "" where it can be read.
     """
 
@@ -140,7 +140,8 @@ class Probe(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         name: its name.
         source: where its numbers come from.
-        calibration: its calibration; null where it was only probed.
+        calibration: the calibration; null where only the ceilings were measured (`steptime
+            calibrate --only ceilings`).
     """
 
     name: str
@@ -154,7 +155,7 @@ class UserDevices(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         folder: its path.
         is_writable: whether it can be written to.
-        probe: the device `local`; null where there is none.
+        probe: the device `local`, which `steptime calibrate` writes; null where there is none.
         reason: why there is no device `local`.
     """
 
@@ -171,16 +172,16 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         steptime: the version of steptime.
         python: the version of Python.
         platform: the name of this machine's CPU in records.
-        cpu: its CPUs.
-        caches: their caches; null where unknown.
-        memory: its main memory.
-        gpus: its NVIDIA GPUs; null where nvidia-smi does not answer.
+        cpu: the CPUs of the machine.
+        caches: the caches of the CPUs; null where unknown.
+        memory: the main memory of the machine.
+        gpus: the NVIDIA GPUs; null where `nvidia-smi` does not answer.
         frameworks: packages that measure or read networks.
         meters: meters of energy.
         tools: programs of the system.
-        user_devices: the folder of the user's own devices.
+        user_devices: the folder of your own devices.
         load: load of the last minute as a share of the CPUs; null where unknown.
-        missing: what some feature needs and this machine lacks.
+        missing: what this machine lacks that some feature of steptime needs.
         problems: what makes measurements doubtful or impossible, with the remedy.
     """
 

@@ -10,7 +10,7 @@ class PairRatio(AnswerRow, frozen=True, kw_only=True):
         name: the network, with the settings in which it differs from other rows.
         model: the network.
         batch: examples of one replica in a step.
-        ratio: b / a: in `report` measured / predicted.
+        ratio: b / a.
     """
 
     name: str
@@ -20,14 +20,12 @@ class PairRatio(AnswerRow, frozen=True, kw_only=True):
 
 
 class Accuracy(AnswerRow, frozen=True, kw_only=True):
-    """How far a is from b in many pairs (a, b); in `report` the predicted from the measured time.
+    """How far a is from b in many pairs (a, b); in `report` a is the prediction, b the measurement.
 
     Attributes:
         pairs: number of pairs.
-        median_error: median of |a / b - 1|, in `report` of |predicted / measured - 1|; None without
-            a pair.
-        geometric_mean_ratio: geometric mean of b / a, in `report` of measured / predicted; None
-            without a pair.
+        median_error: median of |a / b - 1|; None without a pair.
+        geometric_mean_ratio: geometric mean of b / a; None without a pair.
         within_factor_2: share of the pairs with b / a from 0.5 to 2; None without a pair.
         worst: the pairs with the ratios farthest from 1.
     """

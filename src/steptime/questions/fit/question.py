@@ -62,8 +62,8 @@ def fit(
             say the network, give both.
         emit: Print the step as a command or recipe of a tool: `axolotl`, `trl`, `deepspeed`,
             `accelerate`, `megatron`.
-        max_context: Print first the longest context that fits; with GGUF --weights, or --stack
-            `vllm`, `sglang` or `trt-llm`.
+        max_context: Show in the first line the longest context (tokens that the cache holds) that
+            fits; needs --weights in GGUF, or --stack `vllm`, `sglang` or `trt-llm`.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:

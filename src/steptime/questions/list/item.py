@@ -58,12 +58,13 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
         maker: its maker.
         architecture: its architecture.
         memory_type: its kind of memory.
-        only_by_name: true for a device of a paper's figures, which only its full name selects.
+        only_by_name: whether only the full name selects the device, because its figures are from a
+            single paper.
         products: names that a driver reports.
-        details: what else its file says; units are in the names.
-        measured: values that a calibration measured.
-        calibration: what calibrate wrote.
-        constants: constants of the model of calibrated times.
+        details: further figures of the device's file; units are in the names.
+        measured: what `steptime calibrate` measured.
+        calibration: what `steptime calibrate` fitted.
+        constants: constants of the formulas of the method `calibrated`.
         unverified: figures that should be checked before they are relied on.
         source: where its figures come from.
         notes: remarks.
@@ -116,7 +117,7 @@ class LinkAnswer(Answer, frozen=True, kw_only=True):
         latency_high_s: the largest latency of sources and software.
         topology: how its parts are joined; "" where each reaches each other one.
         hops: links that a byte of an all-to-all passes in the mean.
-        measured: values that a calibration measured.
+        measured: what `steptime calibrate` measured.
         unverified: figures that should be checked before they are relied on.
         source: where its figures come from.
         notes: remarks.

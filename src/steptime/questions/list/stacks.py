@@ -72,7 +72,7 @@ class StackRow(AnswerRow, frozen=True, kw_only=True):
         backend: the backend that measures it; "" for none.
         is_compiled: whether the backend compiles.
         trains: whether it trains; else it only runs inference.
-        since: the month of its state; "" for none.
+        since: the month of the release that the file describes; "" for none.
         base: the stack that it equals in all that its file does not say; "" for none.
         fuses: units whose kernels also run the elementwise ops that follow: vector, matrix.
         joins: kinds of ops that run inside the kernel before them.
@@ -83,7 +83,7 @@ class StackRow(AnswerRow, frozen=True, kw_only=True):
         matmul_tf32: whether other products in float32 run as TF32.
         pads: whether rows of 16-bit products are padded to 16 bytes.
         master_weights: whether mixed precision keeps float32 weights in the optimizer.
-        tunes: how it fine-tunes.
+        tunes: the kinds of fine-tuning that it runs.
     """
 
     name: str

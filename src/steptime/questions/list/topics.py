@@ -97,8 +97,9 @@ class DeviceRow(AnswerRow, frozen=True, kw_only=True):
         clock_hz: clock of its cores, boosted.
         idle_w: power at idle.
         peak_w: power limit.
-        only_by_name: true for a device of a paper's figures, which only its full name selects.
-        details: what else its file says; units are in the names.
+        only_by_name: whether only the full name selects the device, because its figures are from a
+            single paper.
+        details: further figures of the device's file; units are in the names.
         aliases: its short names.
         source: where its figures come from.
     """

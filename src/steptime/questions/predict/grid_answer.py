@@ -30,7 +30,9 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         needed_bytes: memory that the process needs; null where the step cannot be predicted.
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
             the data type.
-        is_extrapolated: whether some kernels were measured on no device of this kind.
+        is_extrapolated: whether the answer goes beyond the measurements that the constants were
+            fitted on: kernels of the step (such as those of attention), or the device's maker,
+            architecture, memory or power, were not among them.
         train_s: seconds of the training of `--tokens`; null without it.
         train_low_s: lower end of the 80 % interval of `train_s`; null where the method has none.
         train_high_s: upper end of the 80 % interval of `train_s`; null where the method has none.

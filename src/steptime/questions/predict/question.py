@@ -109,7 +109,7 @@ def predict(
         batch: Examples in a step; with --grid several. Default: 64; for transformers 1; for a file
             or a trace what it states.
         steps: Steps of a whole run, to show its energy; with --trace: steps in a trace that does
-            not mark them.
+            not mark its steps.
         tokens: Tokens of a whole training of a language model: shows its time and cost.
         prices: With --tokens: a file of prices. Default: the shipped prices, each with its date.
         kwh_price: With --steps: price of a kWh.
@@ -124,7 +124,8 @@ def predict(
         sources: Show where the device's numbers come from.
         all_cells: Predict every combination of what MODEL, --device, --batch and --replicas list.
         replicas: With --grid: numbers of data-parallel replicas; each keeps the batch.
-        link: With --grid or --in: the link between replicas.
+        link: With --grid or --in: the link between replicas, a name of steptime list links, or
+            FILE.toml.
         out: With --grid: write the answer into this .csv or .jsonl file, or folder of records.
         folder: Predict every step in a folder of records and keep the predictions there. Default
             device: that of each record.

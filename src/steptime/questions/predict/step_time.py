@@ -106,12 +106,16 @@ class StepTime(Answer, frozen=True, kw_only=True):
         forward_s: seconds of the forward pass.
         backward_s: seconds of the backward pass.
         update_s: seconds of the optimizer.
-        host_s: seconds that the host needs to issue the kernels; null where the method has none.
-        is_extrapolated: whether some kernels were measured on no device of this kind.
+        host_s: seconds in which the host issues the kernels, mostly while the device works; null
+            where the method has none.
+        is_extrapolated: whether the answer goes beyond the measurements that the constants were
+            fitted on: kernels of the step (such as those of attention), or the device's maker,
+            architecture, memory or power, were not among them.
         assumed: settings that were not given and decide the time, by the option that changes them.
         parameters: number of parameters.
-        flop: work of a step; a multiply-add is 2.
-        executed_flop: work of the kernels as executed.
+        flop: FLOP of a step; a multiply-add is 2.
+        executed_flop: FLOP that the kernels execute: `flop` and additional work, such as
+            activations that are computed again.
         traffic_bytes: bytes that the kernels read and write.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.

@@ -27,9 +27,9 @@ class TracedKind(AnswerRow, frozen=True, kw_only=True):
         pass_: forward, backward or update.
         calls: how often such ops run in a step.
         measured_s: their seconds in the trace.
-        predicted_s: their predicted seconds on the device of the trace.
-        measured_over_predicted: `measured_s` over `predicted_s`, by which `step_s` is corrected.
-        step_s: their predicted seconds on the device of the prediction.
+        predicted_s: their predicted seconds on `from_device`.
+        measured_over_predicted: `measured_s` over `predicted_s`.
+        step_s: their predicted seconds on `device`, corrected by this ratio where `is_carried`.
     """
 
     kind: str
@@ -54,18 +54,18 @@ class TracedStepTime(Answer, frozen=True, kw_only=True):
         dtype: the data type of `--dtype`; null for the data type of the trace.
         traced_steps: number of steps in the trace.
         measured_s: seconds of a step in the trace.
-        step_s: seconds of a step.
+        step_s: seconds of a step on `device`.
         forward_s: seconds of the ops of the forward pass.
         backward_s: seconds of the ops of the backward pass.
         update_s: seconds of the ops of the optimizer.
         unshaped_s: seconds of ops without shapes, scaled by the bandwidth of memory.
-        host_s: seconds of a step in which no op runs.
+        host_s: seconds of a step in which no op runs, because the host has not issued the next.
         unshaped_share: share of the traced step in ops without shapes.
         examples_per_s: throughput; null where the batch is unknown.
-        is_carried: whether the ratio of measured to predicted time is applied to the new
-            prediction; not between a CPU and a GPU.
-        predicted_s: seconds of a step by the shapes of its ops, without the ratio of measured to
-            predicted.
+        is_carried: whether `step_s` is corrected by the ratio of measured to predicted time of each
+            op on `from_device`; not between a CPU and a GPU.
+        predicted_s: seconds of a step on `device` by the shapes of its ops alone, without this
+            correction.
         predicted_low_s: lower end of the 80 % interval of `predicted_s`; null where unknown.
         predicted_high_s: upper end of the 80 % interval of `predicted_s`.
         flop: FLOP of the forward and the backward pass, of the ops whose FLOP are known.

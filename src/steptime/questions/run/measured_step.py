@@ -25,13 +25,14 @@ class StepStatistics(AnswerRow, frozen=True, kw_only=True):
         median: the median.
         mean: the mean.
         low_s: lower end of the 95 % interval of the median, None if unknown.
-        high_s: upper end of the interval of the prediction, None without one.
+        high_s: upper end of the 95 % interval of the median, None if unknown.
         min: the minimum.
         p5: the 5th percentile.
         p95: the 95th percentile.
-        interval: within-run or between-runs: which variation the interval has.
-        samples: the seconds of each step.
-        run_of_sample: the number of the run of each step.
+        interval: the variation that the interval covers: `within-run` of a single run, else
+            `between-runs`; two runs are too few for an interval.
+        samples: the samples: each the mean seconds of a step in a block of steps that fills 10 ms.
+        run_of_sample: the run of each sample, from 0 on.
     """
 
     median: float
@@ -51,8 +52,8 @@ class Speed(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         mean: the mean.
-        uncertainty: its standard error.
-        jitter: standard deviation of single steps.
+        uncertainty: standard error of the mean.
+        jitter: spread of the samples: 1.4826 times the median absolute deviation of their speeds.
     """
 
     mean: float
@@ -78,8 +79,8 @@ class PeakShares(AnswerRow, frozen=True, kw_only=True):
     """Achieved FLOP/s of a replica over peaks, None for unknown ones.
 
     Attributes:
-        probed: over the peak that a probe found.
-        datasheet: over the peak of the datasheet.
+        probed: over the peak that `steptime calibrate` measured on this machine.
+        datasheet: over the peak that the datasheet of the device states.
     """
 
     probed: float | None
@@ -120,7 +121,8 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         method: the software that ran the steps.
         step_s: seconds of a step, None if nothing was measured.
         speed: throughput, None if nothing was measured.
-        parts: seconds of the parts of a step, None if nothing was measured.
+        parts: seconds of the parts of a step, each null without `--parts`; None if nothing was
+            measured.
         communication_s: seconds of communication of a step, None if unknown.
         input_s: seconds of a step that waited for input, None where input is resident.
         infeed: share of a step that waited for input.

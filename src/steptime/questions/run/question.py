@@ -79,9 +79,10 @@ def run(
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --demo none.
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
-        stack: The software that runs the steps, with its mode: torch, torch-compile, ... (steptime
-            list stacks).
-        backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.
+        stack: The software that runs the steps, by one name in place of --backend and --compile:
+            `torch`, `torch-compile`, ... (steptime list stacks).
+        backend: The library that runs the steps: `torch`, `jax`, `onnxruntime`, or one that a
+            package adds.
         device: Where to run: `cpu`, `cuda[:n]`, `mps`, `tpu[:n]`.
         phase: `train` or `infer`.
         dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
@@ -96,7 +97,7 @@ def run(
             counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
         threads: CPU threads. Default: all cores.
-        compile_: Use torch.compile.
+        compile_: Compile the network by torch.compile.
         tf32: Allow TF32 on a GPU.
         input_: `device` (synthetic, resident), `host` (synthetic, copied each step), `dataset`, or
             FILE.py:make_loader, which returns any iterable of batches.
@@ -116,7 +117,7 @@ def run(
         limit: Time after which a run is ended: 600 (seconds), 10min.
         runs: Number of runs, each in a fresh process.
         parts: Also time forward, backward and update separately.
-        energy: Also meter the energy of a step, which takes as long again.
+        energy: Also meter the energy of a step, in further steps that take at least 1 s.
         profile: Also time each op, in further steps.
         trace: Write the profiler's timeline, for ui.perfetto.dev (.json).
         out: Keep the record in this folder.

@@ -248,7 +248,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         currency: currency of costs; null where the price names none.
         billing: the smallest time that is paid, `second` or `hour`; null without a training.
         stops_paying: the first number of replicas at which throughput grows less than half as much
-            as the number; null if there is none.
+            as the number of replicas; null if there is none.
         rows: the step of each number of replicas.
         ops: layers of a network whose file splits layers; empty where all is data parallel.
         unmodelled: names of layers of unknown type, which count as no work.

@@ -110,9 +110,9 @@ def scale(
             one.
         batch: Examples of a replica, in weak scaling. Default: 64; for transformers 1; for a file
             what it states.
-        global_batch: Examples of all replicas, in strong scaling. Default: that of --batch.
+        global_batch: Examples of all replicas, in strong scaling. Default: the value of --batch.
         replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
-            with --parallel model or hybrid the splits of the file.
+            with --parallel model or hybrid the number into which the file splits its layers.
         scaling: `weak`: each replica keeps its batch. `strong`: the replicas divide the global
             batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model

@@ -42,11 +42,12 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             stack does.
         tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
             convolutions only.
-        host: The CPU that launches kernels: `server` or `desktop`, one of that kind; `any-server`
-            or `any-desktop`, unknown, so the interval is wider (the default: desktop for gaming
-            cards); `fast` or `slow`, the ends of the range of CPUs; `calibrated`, the CPU beside
-            which the device was calibrated (the default of a calibrated device); or the name of
-            another calibrated device, for its CPU.
+        host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
+            server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
+            one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a
+            calibrated device: the CPU that launched the steps of its calibration. Default:
+            `calibrated` for a device that was calibrated with steps; else `any-desktop` for gaming
+            cards, `any-server` for others.
     """
 
     per_node: int | float | str | None = None

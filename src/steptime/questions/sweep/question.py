@@ -52,7 +52,8 @@ def sweep(
     Args:
         file: The experiment file.
         out: Folder for the records.
-        rounds: Measure all cells N times, interleaved. Default: as the experiment says.
+        rounds: Measure all cells N times, one round after the other. Default: as the experiment
+            says.
         runs: Number of runs of each cell, each in a fresh process.
         retry: Also try cells of these statuses again, with commas.
         force: Measure all cells again.

@@ -73,23 +73,23 @@ class Summary(AnswerRow, frozen=True, kw_only=True):
     """The speed-ups of all networks together; null where no network has one.
 
     Attributes:
-        network_count: number of networks.
+        network_count: number of networks, each counted at each batch.
         speedup: geometric mean of the speed-ups at the same batch.
-        min_speedup: the smallest of these speed-ups.
-        median_speedup: the median of these speed-ups.
-        max_speedup: the largest of these speed-ups.
+        min_speedup: the smallest speed-up at the same batch.
+        median_speedup: the median of the speed-ups at the same batch.
+        max_speedup: the largest speed-up at the same batch.
         bounds: number of networks by what most of their step waits for before the change.
         newly_fitting_count: number of networks that fit only after the change.
         no_longer_fitting_count: number of networks that fit only before the change.
         larger_batch_count: number of networks whose largest batch changes.
-        batch_growth: geometric mean of the factors by which their batches grow.
-        larger_batch_speedup: geometric mean of their speed-ups in examples a second.
-        max_larger_batch_speedup: the largest of these speed-ups with a larger batch.
+        batch_growth: geometric mean of the factors by which these batches grow.
+        larger_batch_speedup: geometric mean of the speed-ups with the larger batch.
+        max_larger_batch_speedup: the largest speed-up with a larger batch.
         compute_bound_speedup: speed-up of compute-bound ops at the same batch.
         memory_bound_speedup: speed-up of memory-bound ops at the same batch.
         host_bound_speedup: speed-up of host-bound ops at the same batch.
-        memory_bound_larger_batch_speedup: speed-up at the larger batch of memory-bound ops that
-            move the same bytes at any batch.
+        memory_bound_larger_batch_speedup: speed-up with the larger batch, of memory-bound ops whose
+            bytes do not grow with the batch (such as those of weights).
     """
 
     network_count: int
@@ -116,8 +116,8 @@ class OpClass(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         batch: whether the batch after the change is the `same` or `larger`.
         bound: compute, memory or host.
-        traffic: for memory-bound ops at a larger batch: whether they move the same bytes in `each
-            step` or for `each example`; null for others.
+        traffic: for memory-bound ops at a larger batch: `each step` where their bytes stay the same
+            (weights), `each example` where they grow (activations); null for others.
         op_count: number of ops.
         time_share: their share of the time of all ops before the change.
         speedup: speed-up of all together; null without time after the change.
@@ -169,10 +169,10 @@ class NetworkRow(AnswerRow, frozen=True, kw_only=True):
         step_s: seconds of a step before the change; null where it does not fit.
         changed_step_s: seconds of a step after the change; null where it does not fit.
         speedup: `step_s` over `changed_step_s`; null where one of them is null.
-        grown_batch: the batch, grown as the largest batch grows; null where the step does not fit.
-        grown_speedup: speed-up in examples a second with the grown batch.
-        largest_batch: the largest power of two that fits before the change, 0 for none; at the
-            largest batch that is tried (1,048,576) a lower bound.
+        grown_batch: `batch` times `changed_largest_batch` over `largest_batch`; null where the step
+            does not fit.
+        grown_speedup: speed-up in examples a second, with `grown_batch` after the change.
+        largest_batch: the largest power of two (to 1,048,576) that fits before the change, or 0.
         changed_largest_batch: `largest_batch` after the change.
         status: ok, oom, new (fits only after the change) or oom after (fits only before).
     """

@@ -85,7 +85,8 @@ def whatif(
         dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
             with weights in `float32`. Default: `bfloat16-mixed` for sequence models
             (`float16-mixed` on a device without `bfloat16`), `float32` for others and on a CPU.
-        upgrade: Try each of these changes alone, and sort them by their gain; may be repeated.
+        upgrade: Try each of these changes alone, and sort them by their gain: the speed-up in
+            examples a second, with a batch that grows as memory allows; may be repeated.
         folder: Take the networks of a folder of records.
         phase: `train` or `infer`.
         optimizer: `sgd`, `momentum`, `rmsprop`, `adam`, `adamw`, `lion`, `lamb`, `adafactor` or

@@ -97,7 +97,9 @@ class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
         calibrated_s: seconds of a step by the calibrated method.
         low_s: lower end of the 80 % interval of `calibrated_s`.
         high_s: upper end of the 80 % interval of `calibrated_s`.
-        is_extrapolated: whether some kernels were measured on no device of this kind.
+        is_extrapolated: whether the answer goes beyond the measurements that the constants were
+            fitted on: kernels of the step (such as those of attention), or the device's maker,
+            architecture, memory or power, were not among them.
         rows: the step after each correction, from Paleo's to the analytic one.
         ops: every op.
         unmodelled: names of layers of unknown type, which count as no work.

@@ -49,7 +49,7 @@ def why(
             explains, and which causes to check.
         busy: With --measured: share of the time in which the device was busy (GPU-Util), 30%.
         replicas: Data-parallel replicas, one per device.
-        link: The link between replicas.
+        link: The link between replicas: a name of steptime list links, or FILE.toml.
         input_per_s: Examples a second that the input pipeline delivers, read ahead.
         folder: Explain the steps in a folder of records.
         from_: Only `paleo`: show, correction by correction, the way from the time of Paleo, a
