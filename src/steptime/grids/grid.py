@@ -24,7 +24,7 @@ class GridCell(NamedTuple):
     """One prediction of a grid. `batch` is a replica's; `step_s` includes `communication_s`.
 
     `low_s` and `high_s` bound the step, None where the method gives no bound; `is_extrapolated`
-    says that not all of its kernels were measured on a device of this kind. Where a device has no
+    says that some kernels, or devices like this one, were never measured. Where a device has no
     peak for the dtype, `status` is `unsupported`, `notes` say why, and there are no times.
     `assumed` is the software, layout and host that it is a prediction of. `peak_bytes` are
     of the tensors, `needed_bytes` of the whole process, which decides whether the step fits; None

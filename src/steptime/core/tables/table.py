@@ -211,7 +211,7 @@ def describe_hidden_rows(hidden_rows: int, options: str = "--json or --format cs
 
 
 EXTRAPOLATED_FOOTNOTE = (
-    "~ extrapolated: not all of its kernels were measured on a device of this kind"
+    "~ extrapolated: some kernels, or devices like this one, were never measured"
 )
 
 
