@@ -7,7 +7,7 @@
 
 `measure` runs rounds of two networks, one of 8 layers and one of 12, each in a fresh process as
 `steptime_bench` does, and keeps all samples; with `--reference` the reference beside each round,
-too, over which a step must be slower as well (`pytest_reference`). `judge` draws baselines and
+too, over which a step must be slower as well (`pytest_rounds`). `judge` draws baselines and
 branches from these rounds: by chance, as neighbours in time, and at two times. Each side takes as
 many rounds as `needs_rounds` asks for, and `judge_runs` judges as `compare` does. A branch that is
 1.5 times slower has the rounds of the 8 layers with all times multiplied, so that the slowdown is
@@ -47,7 +47,7 @@ def measure(count: int, path: Path, has_reference: bool) -> None:
         path: the file.
         has_reference: whether the reference is measured beside each round.
     """
-    from steptime.integrations.pytest_reference import measure_reference
+    from steptime.integrations.pytest_rounds import measure_reference
     from steptime.questions.run.measured_step import RunAnswer
     from steptime.questions.run.question import run
 

@@ -21,7 +21,6 @@ from steptime.core.units import (
     format_bytes,
     format_count,
     format_duration,
-    format_many_bytes,
     format_percent,
     format_seconds,
     format_si,
@@ -149,18 +148,6 @@ def test_a_number_keeps_four_digits(value, unit):
     prefixes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "m": 1e-3, "u": 1e-6, "n": 1e-9}
     factor = prefixes.get(named.removesuffix(unit), 1.0)
     assert float(number) * factor == pytest.approx(value, rel=5.1e-4)
-
-
-@given(
-    st.lists(st.integers(0, 2**53), max_size=30),
-    st.lists(st.tuples(st.integers(1000, 9999), st.integers(0, 10)), max_size=30),
-)
-def test_many_sizes_have_the_texts_of_each(values, halves):
-    """Halves lie in the middle of two texts: 12,345 is rounded to even, as 12.34 kB."""
-    middles = [(10 * digits + 5) * 10**power for digits, power in halves]
-    values += [middle + change for middle in middles for change in (-1, 0, 1)]
-    values += [0, 1, 999, 1000, 9999, 10_000, 999_949, 999_950, 10**15 - 1, 10**15]
-    assert format_many_bytes(values) == [format_si(value, "B") for value in values]
 
 
 def test_quantities_wear_their_units():

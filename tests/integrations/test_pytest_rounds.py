@@ -9,21 +9,19 @@ import numpy as np
 import pytest
 
 from steptime.analysis.comparison.gate import judge_runs
-from steptime.integrations.pytest_reference import (
+from steptime.integrations.pytest_rounds import (
+    FIRST_ROUNDS,
+    MAX_ROUNDS,
     REFERENCE_FILE,
+    BenchRounds,
     ReferencedRounds,
     judge_relative,
     make_rounds,
     measure_reference,
-    read_reference,
-    write_reference,
-)
-from steptime.integrations.pytest_rounds import (
-    FIRST_ROUNDS,
-    MAX_ROUNDS,
-    BenchRounds,
     needs_rounds,
+    read_reference,
     read_rounds,
+    write_reference,
 )
 
 MARGIN = 0.05

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from steptime.core.units import format_si
+from steptime.prediction.memory import format_many_bytes
 from steptime.prediction.steps import block_lines
 from steptime.prediction.steps.allocator import peak_segment_bytes
 from steptime.prediction.steps.block_lines import BlockLines, block_lines_through
@@ -40,3 +44,15 @@ def test_chunks_of_shares_change_nothing(monkeypatch):
         BlockLines, "_can_reserve_peak", lambda lines, _: np.full(len(lines.counts), True)
     )
     assert lines.reserved_bytes(shares).tolist() == narrow.tolist()
+
+
+@given(
+    st.lists(st.integers(0, 2**53), max_size=30),
+    st.lists(st.tuples(st.integers(1000, 9999), st.integers(0, 10)), max_size=30),
+)
+def test_many_sizes_have_the_texts_of_each(values, halves):
+    """Halves lie in the middle of two texts: 12,345 is rounded to even, as 12.34 kB."""
+    middles = [(10 * digits + 5) * 10**power for digits, power in halves]
+    values += [middle + change for middle in middles for change in (-1, 0, 1)]
+    values += [0, 1, 999, 1000, 9999, 10_000, 999_949, 999_950, 10**15 - 1, 10**15]
+    assert format_many_bytes(values) == [format_si(value, "B") for value in values]

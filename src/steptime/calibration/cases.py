@@ -21,8 +21,8 @@ from steptime.network.ops import OPS, kind_row, output_names, outputs_of, resolv
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
 from steptime.prediction import cost_model
+from steptime.prediction.calibrated.engine_kernels import adapt_to_engine
 from steptime.prediction.calibrated.hosts import on_usual_host
-from steptime.prediction.engine_kernels import adapt_to_engine
 from steptime.prediction.kernel import Kernel, Settings
 from steptime.prediction.low_products import LOW_KINDS, lower_products
 from steptime.prediction.lower import lower

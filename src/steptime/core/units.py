@@ -1,6 +1,6 @@
 """The table of quantities with their units, and numbers as people read them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from math import log10
 from typing import Any
@@ -13,8 +13,6 @@ QUANTITIES: Mapping[str, list[str]] = read_packaged_toml(
 
 HOURS_OF_DAY = 24
 HOURS_BELOW = 2 * HOURS_OF_DAY  # from here on a time is written in days
-FOUR_DIGITS = 1e3  # the smallest number of four digits
-POWERS_OF_TEN = tuple(10.0**power for power in range(17))
 _Prefixes = tuple[tuple[float, str], ...]
 _PLAIN: _Prefixes = ((1.0, ""),)
 _LARGE: _Prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -57,25 +55,6 @@ def format_hours(value: float) -> str:
 def format_bytes(value: float) -> str:
     """Return bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
     return format_si(value, "B")
-
-
-def format_many_bytes(values: Sequence[float]) -> list[str]:
-    """Return the text of each of many sizes, as `format_bytes` does.
-
-    Sizes of one text are formatted once. They have at most 2^53 bytes, up to which whole numbers
-    are exact.
-    """
-    import numpy as np
-
-    numbers = np.array(values, dtype=float)
-    # From 1,000 on a text has four digits: whole multiples of a power of ten.
-    magnitudes = np.maximum(np.abs(numbers), FOUR_DIGITS)
-    digits_before = np.searchsorted(POWERS_OF_TEN, magnitudes, side="right")
-    multiples = np.array(POWERS_OF_TEN)[digits_before - 4]
-    rounded = np.where(
-        np.abs(numbers) < FOUR_DIGITS, numbers, np.rint(numbers / multiples) * multiples
-    )
-    return [format_bytes(value) for value in rounded.tolist()]
 
 
 def format_rate(value: float) -> str:

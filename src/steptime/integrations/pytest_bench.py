@@ -28,19 +28,17 @@ from steptime.integrations.pytest_limits import (
     read_limits,
 )
 from steptime.integrations.pytest_names import LINES_KEY, MARKER
-from steptime.integrations.pytest_reference import (
+from steptime.integrations.pytest_rounds import (
+    FIRST_ROUNDS,
     MIN_ROUNDS,
+    BenchRounds,
     RelativeChange,
     judge_relative,
     measure_reference,
-    read_reference,
-    write_reference,
-)
-from steptime.integrations.pytest_rounds import (
-    FIRST_ROUNDS,
-    BenchRounds,
     needs_further_rounds,
+    read_reference,
     read_rounds,
+    write_reference,
 )
 
 if TYPE_CHECKING:

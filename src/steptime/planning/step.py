@@ -192,16 +192,17 @@ def _device_waits(cost: PlanCost, microbatches: int, tails: Sequence[StepTail]) 
 
 def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[float, float]:
     """Return the seconds of a device's kernels in a step, and of the kernels that it repeats."""
-    compute_s = repeated_s = 0.0
+    compute_s = 0.0  # without recomputation, which only backward passes have
+    recompute_s = 0.0
     for part, count in load:
         forward, backward = cost.passes(part)
         # With DualPipe a device has the parts of both directions, each with half of the
         # microbatches.
         device_microbatches = microbatches * cost.microbatch_share
-        repeats = count * device_microbatches
-        compute_s += (forward.compute_s + backward.compute_s) * repeats
-        repeated_s += (forward.recompute_s + backward.recompute_s) * repeats
-    return compute_s, repeated_s
+        pass_count = count * device_microbatches
+        compute_s += (forward.compute_s + backward.compute_s) * pass_count
+        recompute_s += (forward.recompute_s + backward.recompute_s) * pass_count
+    return compute_s, recompute_s
 
 
 def _device_collectives(

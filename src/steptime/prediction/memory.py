@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from steptime.core.graph import Graph, Op
-from steptime.core.units import format_bytes, format_many_bytes
+from steptime.core.units import format_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
@@ -20,6 +22,8 @@ from steptime.network.ops.gradient_tape import FORMER
 MIB = 2**20
 HANDLES = {"train": 2, "infer": 1}  # of cuBLAS: one a thread, and autograd has its own
 UNSHARDED_BYTES = 25 * MIB  # of weights that FSDP gathers at once, at least
+FOUR_DIGITS = 1e3  # the smallest number of four digits
+POWERS_OF_TEN = tuple(10.0**power for power in range(17))
 PARTS = ("weights", "state", "inputs", "gradients", "copies", "activations", "temporaries")
 
 
@@ -74,6 +78,23 @@ def describe_lacks(device: Device, needed_bytes: Sequence[int]) -> list[str]:
         f"out of memory by {excess}: needs {needed}, {has}"
         for excess, needed in zip(excess_texts, format_many_bytes(needed_bytes), strict=True)
     ]
+
+
+def format_many_bytes(values: Sequence[float]) -> list[str]:
+    """Return the text of each of many sizes, as `format_bytes` does.
+
+    Sizes of one text are formatted once. They have at most 2^53 bytes, up to which whole numbers
+    are exact.
+    """
+    numbers = np.array(values, dtype=float)
+    # From 1,000 on a text has four digits: whole multiples of a power of ten.
+    magnitudes = np.maximum(np.abs(numbers), FOUR_DIGITS)
+    digits_before = np.searchsorted(POWERS_OF_TEN, magnitudes, side="right")
+    multiples = np.array(POWERS_OF_TEN)[digits_before - 4]
+    rounded = np.where(
+        np.abs(numbers) < FOUR_DIGITS, numbers, np.rint(numbers / multiples) * multiples
+    )
+    return [format_bytes(value) for value in rounded.tolist()]
 
 
 LOGIT_CHUNKS = "training.logit_chunks"

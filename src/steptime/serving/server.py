@@ -170,7 +170,8 @@ class Server:
             has_late_request = bool(self.waiting) and (
                 self._arrived_s[self.waiting[0]] > arrived_by_s
             )
-            self._steps = self._decode_steps(time_s, has_preempted or has_late_request)
+            is_single = has_preempted or has_late_request  # prompts may be scheduled after it
+            self._steps = self._decode_steps(time_s, is_single)
         else:
             self.end_s = inf
             return

@@ -327,9 +327,11 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
     indices = order[::pairs_per_point]
     columns = _make_point_columns(speedups, indices)
-    b = speedups.b[indices]
+    # A pair stands at the x and in the color of its compared group, not of its baseline's.
+    compared_groups = speedups.b[indices]
     for axis, name in (("x", x), ("color", color)):
-        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(indices)
+        cells = plain_values(speedups.cells(name, compared_groups)) if name else None
+        columns[axis] = [None] * len(indices) if cells is None else cells
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
     # Edges at multiples of the width, so that equal speeds (0) are an edge.

@@ -156,7 +156,7 @@ def qwen3_5_moe_text(config: Config) -> Settings:
 @model_type("gpt_oss")
 def gpt_oss(config: Config) -> Settings:
     """Describe gpt-oss: sinks, a window in every second block, biases everywhere."""
-    config.rename(num_experts="num_local_experts", file_spelling_wins=True)  # if it states both
+    config.rename(num_experts="num_local_experts", file_spelling_wins=True)  # of both the first
     config.fill_defaults(
         vocab_size=201088,
         hidden_size=2880,

@@ -100,6 +100,6 @@ def _measure_ratio_spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     for (regime, kind), cases in sorted(by_regime_and_kind.items()):
         ratios = [case["ratio"] for case in cases]
         low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()
-        span = {"regime": regime, "kind": kind, "one": EQUALITY}
+        span = {"regime": regime, "kind": kind, "one": EQUALITY}  # "one": the line of the chart
         spans.append(span | {"low": low, "middle": middle, "high": high})
     return spans

@@ -44,7 +44,8 @@ def chart(table: Table) -> style.Spec:
     tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
     panels = [_panel(level, chart_rows, summary, tooltip, width) for level in levels]
-    is_single_view = len(panels) == 1 and "title" not in panels[0]  # the picture has a title itself
+    # The title of the picture would take the place of a panel's own, which then needs a frame.
+    is_single_view = len(panels) == 1 and "title" not in panels[0]
     view = panels[0] if is_single_view else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
         f"Above 1x: better than {summary['against']} in {summary['quantity']}. Line: the median.",
