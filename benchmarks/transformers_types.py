@@ -128,6 +128,7 @@ def count_distances(points: list[int], others: list[int], *_: Any, **__: Any) ->
 
 def make_counter() -> FlopCounterMode:
     """Return torch's counter, which counts the product in distances of points, too."""
+    # `torch.cdist` dispatches to this op, which has no public name.
     distances = {torch.ops.aten._euclidean_dist: count_distances}  # noqa: SLF001
     return FlopCounterMode(display=False, custom_mapping=distances)
 

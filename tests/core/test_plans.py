@@ -8,7 +8,7 @@ from every import every
 from steptime.core.copying import replace
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import TensorSpec, check, freeze_attrs
+from steptime.core.graph import Attr, TensorSpec, check, freeze_attrs
 from steptime.core.workload import Plan, Workload, workload_from_json, workload_to_json
 from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
@@ -104,8 +104,8 @@ def test_wrong_plans(wrong, says):
     assert says in str(error.value)
 
 
-def outputs(kind: str, shape: tuple[int, ...], **attrs: object) -> list[tuple[int, ...]]:
-    made = outputs_of(kind, (TensorSpec(shape),), freeze_attrs(attrs))  # type: ignore[arg-type]
+def outputs(kind: str, shape: tuple[int, ...], **attrs: Attr) -> list[tuple[int, ...]]:
+    made = outputs_of(kind, (TensorSpec(shape),), freeze_attrs(attrs))
     return [spec.shape for spec in made]
 
 

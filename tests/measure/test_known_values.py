@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# The imports below (E402) need torch: without it they would fail before the file is skipped.
 from torch import nn  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 from torch.nn import functional  # noqa: E402

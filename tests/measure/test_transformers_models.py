@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# The imports below (E402) need torch: without it they would fail before the file is skipped.
 from torch import nn  # noqa: E402
 
 from steptime.core.errors import InputError  # noqa: E402
