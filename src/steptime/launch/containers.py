@@ -112,3 +112,9 @@ def _substitute_variables(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(
         lambda match: variables.get(match[1] or match[3], match[2] or ""), unescaped
     )
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """Return the variables of a `.env` file, whose lines are `NAME=value`."""
+    lines = [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)

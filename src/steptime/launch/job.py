@@ -140,8 +140,10 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
         job.notes.append(
             f"the job starts {started_count} devices; the answer is for {device_count}"
         )
-        for name in ("data", "shard", "nodes", "accumulation"):  # follow from the devices
+        for name in ("data", "shard", "nodes"):  # follow from the devices
             job.facts.pop(name, None)
+        if "global_batch" in job.facts:  # which is kept, and decides it
+            job.facts.pop("accumulation", None)
     job.set("devices", device_count)
 
 

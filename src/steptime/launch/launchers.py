@@ -33,7 +33,10 @@ SRUN_VARIABLES = {"nodes": "SLURM_NNODES", "gpus_per_node": "SLURM_GPUS_PER_NODE
 MPIRUN_VALUES = split_names(
     "n np c x h host hostfile machinefile npernode ppn bind_to map_by rank_by wdir"
 )
-SIMPLE_PREFIXES = {"exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"}
+SIMPLE_PREFIXES = {
+    *("exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"),
+    "trtllm-llmapi-launch",  # of TensorRT-LLM, between srun and its server
+}
 PYTHON = re.compile(r"python\d*(\.\d+)?")
 IMAGES = (  # of containers, by a part of the image's name, with the command that they start
     ("vllm", ("vllm", "serve")),

@@ -14,7 +14,12 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import path_exists
-from steptime.launch.containers import SHELLS, container_commands, is_container_file
+from steptime.launch.containers import (
+    SHELLS,
+    container_commands,
+    is_container_file,
+    parse_environment,
+)
 from steptime.launch.engines import EngineFormat, read_engine
 from steptime.launch.job import (
     SERVING,
@@ -48,6 +53,7 @@ from steptime.launch.tools import (
     trtllm,
     vllm,
 )
+from steptime.launch.tools.deepspeed import read_deepspeed
 
 RecipeReader = Callable[[ToolSettings, LaunchedProgram, Files], JobBuilder]
 CommandReader = Callable[[LaunchedProgram, Files], JobBuilder]
@@ -58,6 +64,7 @@ MAX_FILE_BYTES = 1 << 20  # a recipe is small
 LLAMA_CPP = {"llama-server", "llama-cli", "llama-bench", "llama-run", "server"}
 MEGATRON_SCRIPTS = re.compile(r"pretrain_\w+\.py|finetune_(gpt|mcore)\w*\.py")
 MEGATRON_OPTION = re.compile(r"--(tensor|pipeline|expert)[-_]model[-_]parallel[-_]size\b")
+CONFIG_OPTIONS = ("config", "c", "config_file")  # options whose value is the file of a recipe
 SCRIPT_FLAGS = frozenset({"do_train", "do_eval", "overwrite_output_dir", "trust_remote_code"})
 
 
@@ -224,9 +231,13 @@ def _collect_settings(
         InputError: if a recipe is not there.
     """
     settings = parse_words(words, SCRIPT_FLAGS)
-    assigned_settings = parse_assignments(settings.positional)
+    config = settings.text(*CONFIG_OPTIONS)
+    # `--config FILE name=value`: what stands behind the file are settings, too.
+    words_behind_file = [
+        word for name in CONFIG_OPTIONS for word in settings.values.get(name, ())[1:]
+    ]
+    assigned_settings = parse_assignments([*settings.positional, *words_behind_file])
     paths = [word for word in assigned_settings.positional if Path(word).suffix in DATA_ENDINGS]
-    config = settings.text("config", "c", "config_file")
     if config:
         paths.append(config)
     recipe = ToolSettings()
@@ -366,16 +377,10 @@ def _read_configuration(
         return job
     if "zero_optimization" in data or "train_micro_batch_size_per_gpu" in data:
         job.tool = "deepspeed"
-        trainer.read_deepspeed(job, source, Files(Path(source).resolve().parent))
+        read_deepspeed(job, source, Files(Path(source).resolve().parent))
         return job
-    # vLLM's file of options is read as its command; a true value is a flag without a value.
     if "tensor_parallel_size" in settings and "gpu_memory_utilization" in settings:
-        words = [
-            word
-            for name, values in settings.values.items()
-            for word in (f"--{name}", *([] if values in (["True"], ["true"]) else values))
-        ]
-        return read_engine(vllm.ENGINE, words, files)
+        return read_engine(vllm.ENGINE, vllm.list_words(settings), files)
     return None
 
 
@@ -385,12 +390,7 @@ def _read_containers(data: Any, source: str, files: Files) -> JobBuilder:
     Raises:
         InputError: if none does.
     """
-    environment = {}
-    env_text = files.find_text(".env") or ""
-    for line in env_text.splitlines():
-        if "=" in line and not line.startswith("#"):
-            name, value = line.split("=", 1)
-            environment[name] = value
+    environment = parse_environment(files.find_text(".env") or "")
     commands = list(container_commands(data, environment))
     for command in commands:
         reader = _find_command_reader(command)

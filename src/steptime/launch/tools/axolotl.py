@@ -13,6 +13,7 @@ from steptime.launch.settings import (
     take_facts,
 )
 from steptime.launch.tools import trainer
+from steptime.launch.tools.deepspeed import read_deepspeed
 
 READ_FROM = "Axolotl 0.12"
 FACTS = {
@@ -50,7 +51,7 @@ def read_axolotl(settings: ToolSettings, launch: LaunchedProgram, files: Files) 
     trainer.take_accelerate(job, launch, files)
     _read_types(job, settings)
     _read_adapter(job, settings)
-    trainer.read_deepspeed(job, settings.text("deepspeed"), files)
+    read_deepspeed(job, settings.text("deepspeed"), files)
     trainer.read_fsdp(job, settings)
     _read_memory(job, settings)
     rule = settings.text("rl")

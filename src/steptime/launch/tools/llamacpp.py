@@ -40,6 +40,7 @@ QUANT = re.compile(
 )
 PLAIN_FILES = {"f16", "bf16", "f32"}  # their tensors say more than the name of the file
 ENVIRONMENT = re.compile(r"LLAMA_ARG_(\w+)")
+OPTION_BY_VARIABLE = {"n_parallel": "parallel", "ubatch": "ubatch_size"}  # where they differ
 
 
 def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
@@ -53,8 +54,11 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
     settings = parse_words(words, FLAGS)
     for name, value in environment.items():
         match = ENVIRONMENT.fullmatch(name)
-        if match and match[1].lower() not in settings:
-            settings.put(match[1], [value])
+        if match:
+            variable = match[1].lower()
+            option = OPTION_BY_VARIABLE.get(variable, variable)
+            if option not in settings:
+                settings.put(option, [value])
     file, repository = settings.text("m", "model"), settings.text("hf", "hf_repo", "hfr")
     job.model = repository or file
     take_facts(job, settings, FACTS)

@@ -6,6 +6,7 @@ from steptime.launch.job import TRAINING, JobBuilder
 from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import Files, ToolSettings, count, note_unpriced, take_facts
 from steptime.launch.tools import trainer
+from steptime.launch.tools.deepspeed import read_deepspeed
 
 READ_FROM = "LLaMA-Factory 0.9.3"
 DEFAULT_LENGTH = 2048
@@ -43,7 +44,7 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
         job.facts.pop("lora_rank", None)
     if method == "freeze":
         job.notes.append("finetuning_type freeze: layers trained alone are given by --train")
-    trainer.read_deepspeed(job, settings.text("deepspeed"), files)
+    read_deepspeed(job, settings.text("deepspeed"), files)
     trainer.read_fsdp(job, settings)
     saves_activations = settings.flag("disable_gradient_checkpointing")
     if saves_activations is not None:

@@ -31,6 +31,7 @@ FACTS = {
     "max_length": ("length", count),
     "sequence_parallel": ("sequence_parallel", read_flag),
     "lora_rank": ("lora_rank", count),
+    "packing": ("packed", read_flag),  # of ms-swift
 }
 SHAPE = (  # options that give the shape of the model, with ours
     ("layers", ("num_layers",)),

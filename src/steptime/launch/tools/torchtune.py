@@ -18,6 +18,7 @@ from steptime.launch.settings import (
 from steptime.launch.tools import trainer
 
 READ_FROM = "torchtune 0.6"
+OBJECTIVES = ("dpo", "ppo", "grpo")  # in the name of a recipe: `lora_dpo_distributed`
 SHARD_GROUPS = "shard_groups"  # a fact of this module alone: it becomes `shard`
 FACTS = {
     "batch_size": ("micro_batch", count),
@@ -55,6 +56,7 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
         job.set("zero", 3)
     elif "single_device" in recipe:
         job.set("devices", 1)
+    _set_objective(job, recipe)
     if builder.startswith(("qlora", "qdora")) or settings.flag("model.quantize_base"):
         job.set("weights", "nf4")
     _set_shard_size(job)
@@ -70,6 +72,16 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
     job.set_default("accumulation", 1)
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _set_objective(job: JobBuilder, recipe: str) -> None:
+    """Set the objective of a recipe of preference or reinforcement learning."""
+    objective = next((name for name in OBJECTIVES if f"{name}_" in recipe), None)
+    if objective:
+        job.set("objective", objective)
+        job.notes.append(
+            f"objective {objective}: the step of one model is priced, not its {objective} parts"
+        )
 
 
 def _set_shard_size(job: JobBuilder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +12,12 @@ from steptime.launch.settings import (
     Files,
     ToolSettings,
     count,
-    flatten_mapping,
     float_type,
     note_unpriced,
     set_optimizer,
     take_facts,
 )
+from steptime.launch.tools.deepspeed import find_configuration, is_true, read_deepspeed
 
 READ_FROM = "transformers 4.57, TRL 0.24, Accelerate 1.10, DeepSpeed 0.17"
 DEFAULT_BATCH = 8
@@ -38,12 +37,6 @@ ACCELERATE_OPTIONS = (  # of `accelerate launch`, by their names in its configur
     "fsdp_reshard_after_forward",
     "fsdp_offload_params",
     "fsdp_activation_checkpointing",
-)
-DEEPSPEED_COUNTS = (  # keys of a configuration that are numbers or "auto", and their facts
-    ("train_micro_batch_size_per_gpu", "micro_batch"),
-    ("gradient_accumulation_steps", "accumulation"),
-    ("train_batch_size", "global_batch"),
-    ("tensor_parallel.autotp_size", "tensor"),
 )
 OBJECTIVES = ("dpo", "grpo", "kto", "orpo", "cpo", "rloo", "ppo", "gkd", "reward", "sft", "simpo")
 FACTS = {
@@ -74,7 +67,8 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
         settings: arguments of the script, or keys of a YAML or JSON file.
         files: files that the arguments name.
     """
-    has_deepspeed = launch.launcher == "deepspeed" or "deepspeed" in settings
+    deepspeed = find_configuration(settings)
+    has_deepspeed = launch.launcher == "deepspeed" or deepspeed is not None
     tool = "deepspeed" if has_deepspeed else launch.launcher or "transformers"
     job = JobBuilder(tool="trl" if launch.program == "trl" else tool, kind=TRAINING)
     job.model = settings.text("model_name_or_path", "model_name", "model_id", "model", "base_model")
@@ -82,7 +76,7 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     take_accelerate(job, launch, files)
     read_training(job, settings)
     read_adapter(job, settings)
-    read_deepspeed(job, settings.text("deepspeed", "deepspeed_config"), files)
+    read_deepspeed(job, deepspeed, files)
     read_fsdp(job, settings)
     _read_objective(job, launch, settings)
     if settings.flag("use_liger_kernel"):
@@ -90,7 +84,8 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     if launch.program == "swift":
         _read_swift(job, settings)
     job.set_default("micro_batch", DEFAULT_BATCH)
-    job.set_default("accumulation", 1)
+    if "global_batch" not in job.facts:  # DeepSpeed's `train_batch_size`, which decides it
+        job.set_default("accumulation", 1)
     job.set_default("optimizer", "adamw")
     note_unpriced(job, settings, UNPRICED)
     return job
@@ -213,6 +208,8 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     options = launch.settings
     if options.text("mixed_precision"):
         _set_mixed_precision(job, options.text("mixed_precision"))
+    if options.flag("multi_gpu"):
+        job.set("zero", 0)  # DDP
     parallel = {name: options.text(name) for name in ACCELERATE_OPTIONS if name in options}
     _read_accelerate_deepspeed(job, parallel, files)
     read_deepspeed(job, options.text("deepspeed_config_file"), files)
@@ -282,7 +279,7 @@ def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> N
     reshard = _fsdp_option(config, prefix, "reshard_after_forward")
     zero_stage = SHARDING.get(strategy)
     if zero_stage is None and reshard is not None:
-        default_stage = 3 if _is_true(reshard) else 2  # where it is no name of a strategy
+        default_stage = 3 if is_true(reshard) else 2  # where it is no name of a strategy
         zero_stage = SHARDING.get(str(reshard).lower(), default_stage)
     job.set("zero", 3 if zero_stage is None else zero_stage)
     if strategy.startswith("hybrid_shard") and job.find_count("per_node"):
@@ -292,14 +289,10 @@ def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> N
 def _read_fsdp_savings(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
     """Set what FSDP keeps on the host or computes again."""
     places = ("offload_params", "cpu_offload")
-    if any(_is_true(_fsdp_option(config, prefix, name)) for name in places):
+    if any(is_true(_fsdp_option(config, prefix, name)) for name in places):
         job.set("offload", True)
-    if _is_true(_fsdp_option(config, prefix, "activation_checkpointing")):
+    if is_true(_fsdp_option(config, prefix, "activation_checkpointing")):
         job.set("recompute", "full")
-
-
-def _is_true(value: Any) -> bool:
-    return str(value).lower() in {"true", "1", "yes"}
 
 
 def _read_accelerate_deepspeed(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
@@ -312,44 +305,6 @@ def _read_accelerate_deepspeed(job: JobBuilder, config: Mapping[str, Any], files
     if any(str(place) in {"cpu", "nvme"} for place in places):
         job.set("offload", True)
     read_deepspeed(job, config.get("deepspeed_config_file"), files)
-
-
-def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
-    """Set what a DeepSpeed configuration says.
-
-    Args:
-        job: the job.
-        config: path of the JSON file, or the JSON itself; None without.
-        files: the files that the job names. A file that is not there is known by its name alone:
-            `zero3.json` says the stage.
-    """
-    if not config:
-        return
-    is_inline = config.lstrip().startswith("{")
-    data = json.loads(config) if is_inline else files.read_mapping(config)
-    if data is None:  # the file is not here: `zero3.json` says the stage
-        stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
-        job.set("zero", int(stage[1]) if stage else None)
-        job.notes.append(f"{config}: is not here; its name alone is read")
-        return
-    text_by_key = {name: values[0] for name, values in flatten_mapping(data) if values}
-    if "zero_optimization.stage" in text_by_key:
-        job.set("zero", int(float(text_by_key["zero_optimization.stage"])))
-    offload_keys = (
-        "zero_optimization.offload_optimizer.device",
-        "zero_optimization.offload_param.device",
-    )
-    if any(text_by_key.get(key) in {"cpu", "nvme"} for key in offload_keys):
-        job.set("offload", True)
-    for key, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
-        if _is_true(text_by_key.get(key)):
-            job.set("dtype", dtype)
-    for key, fact in DEEPSPEED_COUNTS:
-        is_number = text_by_key.get(key, "auto").isdigit()
-        if is_number and fact not in job.facts:  # training arguments win
-            job.set(fact, int(text_by_key[key]))
-    if "optimizer" not in job.facts:
-        set_optimizer(job, text_by_key.get("optimizer.type"))
 
 
 def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:

@@ -101,6 +101,15 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("draft", str(draft) if draft else None)
 
 
+def list_words(settings: ToolSettings) -> list[str]:
+    """Return a file of options as the words of a command; a true value is a flag."""
+    words: list[str] = []
+    for name, values in settings.values.items():
+        is_flag = values in (["True"], ["true"])
+        words += [f"--{name}"] if is_flag else [f"--{name}", *values]
+    return words
+
+
 ENGINE = EngineFormat(
     name="vllm",
     flags=FLAGS,

@@ -1,0 +1,74 @@
+"""DeepSpeed's configuration, in a file of its own or inside of training arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from steptime.launch.job import JobBuilder
+from steptime.launch.settings import Files, ToolSettings, flatten_mapping, set_optimizer
+
+DEEPSPEED_COUNTS = (  # keys of a configuration that are numbers or "auto", and their facts
+    ("train_micro_batch_size_per_gpu", "micro_batch"),
+    ("gradient_accumulation_steps", "accumulation"),
+    ("train_batch_size", "global_batch"),
+    ("tensor_parallel.autotp_size", "tensor"),
+)
+
+
+def find_configuration(settings: ToolSettings) -> str | None:
+    """Return the path of a DeepSpeed configuration, or its JSON; None without.
+
+    A JSON file of training arguments may hold the configuration itself.
+    """
+    prefix = "deepspeed."
+    inner_names = [name for name in list(settings.values) if name.startswith(prefix)]
+    if not inner_names:
+        return settings.text("deepspeed", "deepspeed_config")
+    return json.dumps({name.removeprefix(prefix): settings.text(name) for name in inner_names})
+
+
+def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
+    """Set what a DeepSpeed configuration says.
+
+    Args:
+        job: the job.
+        config: path of the JSON file, or the JSON itself; None without.
+        files: the files that the job names. A file that is not there is known by its name alone:
+            `zero3.json` says the stage.
+    """
+    if not config:
+        return
+    is_inline = config.lstrip().startswith("{")
+    data = json.loads(config) if is_inline else files.read_mapping(config)
+    if data is None:  # the file is not here: `zero3.json` says the stage
+        stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
+        job.set("zero", int(stage[1]) if stage else None)
+        if "offload" in config.rpartition("/")[2].lower():
+            job.set("offload", True)
+        job.notes.append(f"{config}: is not here; its name alone is read")
+        return
+    text_by_key = {name: values[0] for name, values in flatten_mapping(data) if values}
+    if "zero_optimization.stage" in text_by_key:
+        job.set("zero", int(float(text_by_key["zero_optimization.stage"])))
+    offload_keys = (
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_param.device",
+    )
+    if any(text_by_key.get(key) in {"cpu", "nvme"} for key in offload_keys):
+        job.set("offload", True)
+    for key, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
+        if is_true(text_by_key.get(key)):
+            job.set("dtype", dtype)
+    for key, fact in DEEPSPEED_COUNTS:
+        is_number = text_by_key.get(key, "auto").isdigit()
+        if is_number and fact not in job.facts:  # training arguments win
+            job.set(fact, int(text_by_key[key]))
+    if "optimizer" not in job.facts:
+        set_optimizer(job, text_by_key.get("optimizer.type"))
+
+
+def is_true(value: Any) -> bool:
+    """Return whether a value of a configuration is true, as a word or a number, too."""
+    return str(value).lower() in {"true", "1", "yes"}
