@@ -165,6 +165,27 @@ def test_a_checkpoint_computes_again_and_saves_memory(exported):
     assert peak_bytes(early) < peak_bytes(plain)
 
 
+ENDS_WITH_RELU = """
+from torch.utils.checkpoint import checkpoint_sequential
+class Net(nn.Module):
+    INPUTS = {"x": ((64, 16), "float32")}
+    def __init__(s):
+        super().__init__()
+        s.b = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4)))
+    def forward(s, x): return CALL
+"""
+
+
+def test_a_checkpoint_that_ends_with_a_relu_runs_to_its_end(exported):
+    """A ReLU keeps its result for its gradient, so the product before it runs again, too."""
+    plain = exported(ENDS_WITH_RELU.replace("CALL", "s.b(x)"))
+    call = "checkpoint_sequential(s.b, 2, x, use_reentrant=False)"
+    halved = exported(ENDS_WITH_RELU.replace("CALL", call))
+    one = 2 * 64 * 16 * 16
+    # The first two of four layers are under a checkpoint; torch never puts the last under one.
+    assert products(halved) - products(plain) == 2 * one
+
+
 SHARED = """
 class Net(nn.Module):
     INPUTS = {"x": ((2, 6, 16), "float32")}

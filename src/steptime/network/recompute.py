@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph, Op
+from steptime.core.graph import Checkpoint, Graph, Op
 
 LAYERS = ("block", "decoder")  # the names of layers: one of these and a number
 Regions = Mapping[str, str]  # the name of a forward op -> the region that is computed again with it
@@ -27,16 +27,40 @@ def recompute_layers(graph: Graph, to_end: bool = False) -> Graph:
 
 
 def recompute_checkpoints(graph: Graph) -> Graph:
-    """Return the step of a network whose own checkpoints are computed again."""
+    """Return the step of a network whose own checkpoints are computed again.
+
+    `torch.utils.checkpoint` runs the function of a checkpoint again, op by op, until all tensors
+    are made that the function's own gradients read. Its output is one of these where its last op
+    reads its own result, as a ReLU does, although the next layer holds this output, too.
+    """
     region_by_op: dict[str, str] = {}
-    regions_to_end: set[str] = set()
+    repeated_ops: dict[str, list[Op]] = {}
     for number, checkpoint in enumerate(graph.checkpoints):
         region = f"checkpoint{number}"
         region_by_op.update(dict.fromkeys(checkpoint.ops, region))
-        if checkpoint.to_end:
-            regions_to_end.add(region)
-    repeated_ops = _list_repeated_ops(graph, region_by_op, regions_to_end)
+        ops = _list_checkpointed_ops(graph, checkpoint)
+        if ops:
+            repeated_ops[region] = ops
     return _repeat_ops(graph, region_by_op, repeated_ops)
+
+
+def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint) -> list[Op]:
+    """Return the ops of a checkpoint that run again; none if no gradient reads what they make."""
+    forward_ops = [op for op in graph.ops if op.part == "forward" and op.name in checkpoint.ops]
+    tensors_for_gradients = {
+        tensor
+        for op in graph.ops
+        if op.part == "backward" and op.forward_op in checkpoint.ops
+        for tensor in op.inputs
+    }
+    needed_places = [
+        place
+        for place, op in enumerate(forward_ops)
+        if not tensors_for_gradients.isdisjoint(op.outputs)
+    ]
+    if not needed_places:
+        return []
+    return forward_ops if checkpoint.to_end else forward_ops[: needed_places[-1] + 1]
 
 
 def find_repeated_ops(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
