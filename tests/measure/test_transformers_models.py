@@ -15,6 +15,7 @@ from steptime.core.errors import InputError  # noqa: E402
 from steptime.measure.backends.native.transformers_models import (  # noqa: E402
     find_class,
     find_inputs,
+    prepare_config,
 )
 
 pytestmark = pytest.mark.framework
@@ -62,3 +63,19 @@ class StacksFrames(nn.Module):
 def test_features_are_as_wide_as_the_first_layer_where_the_configuration_misleads():
     _, inputs = find_inputs(StacksFrames(), SimpleNamespace(num_mel_bins=20))
     assert inputs["input_features"][0][-1] == 4 * 20
+
+
+class Languages(SimpleNamespace):
+    """A configuration with languages, of which none is chosen."""
+
+    def to_dict(self) -> dict[str, object]:
+        return vars(self)
+
+
+def test_a_model_of_several_languages_runs_in_its_first():
+    config = Languages(languages=("en_XX", "de_DE"), default_language=None, use_cache=True)
+    prepare_config(config)
+    assert (config.default_language, config.use_cache) == ("en_XX", False)
+    chosen = Languages(languages=("en_XX", "de_DE"), default_language="de_DE")
+    prepare_config(chosen)
+    assert chosen.default_language == "de_DE"

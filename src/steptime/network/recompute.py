@@ -11,6 +11,7 @@ from dataclasses import replace
 from steptime.core.errors import InputError
 from steptime.core.graph import Checkpoint, Graph, Op
 
+RUN_AGAIN = "/again"  # the end of the name of an op that runs again, and of what it makes
 LAYERS = ("block", "decoder")  # the names of layers: one of these and a number
 Regions = Mapping[str, str]  # the name of a forward op -> the region that is computed again with it
 
@@ -32,35 +33,54 @@ def recompute_checkpoints(graph: Graph) -> Graph:
     `torch.utils.checkpoint` runs the function of a checkpoint again, op by op, until all tensors
     are made that the function's own gradients read. Its output is one of these where its last op
     reads its own result, as a ReLU does, although the next layer holds this output, too.
+    A checkpoint inside of another runs with it, and then once more before its own gradients.
     """
-    region_by_op: dict[str, str] = {}
-    repeated_ops: dict[str, list[Op]] = {}
-    for number, checkpoint in enumerate(graph.checkpoints):
-        region = f"checkpoint{number}"
-        region_by_op.update(dict.fromkeys(checkpoint.ops, region))
-        ops = _list_checkpointed_ops(graph, checkpoint)
-        if ops:
-            repeated_ops[region] = ops
-    return _repeat_ops(graph, region_by_op, repeated_ops)
+    depths = [
+        sum(checkpoint.ops < outer.ops for outer in graph.checkpoints)
+        for checkpoint in graph.checkpoints
+    ]
+    for depth in range(max(depths, default=0) + 1):
+        region_by_op: dict[str, str] = {}
+        repeated_ops: dict[str, list[Op]] = {}
+        for checkpoint, own_depth in zip(graph.checkpoints, depths, strict=True):
+            ops = _list_checkpointed_ops(graph, checkpoint, depth) if own_depth == depth else []
+            if ops:
+                region = ops[0].name
+                region_by_op.update(dict.fromkeys(checkpoint.ops, region))
+                repeated_ops[region] = ops
+        graph = _repeat_ops(graph, region_by_op, repeated_ops)
+    return graph
 
 
-def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint) -> list[Op]:
-    """Return the ops of a checkpoint that run again; none if no gradient reads what they make."""
-    forward_ops = [op for op in graph.ops if op.part == "forward" and op.name in checkpoint.ops]
+def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> list[Op]:
+    """Return the ops of a checkpoint that run again; none if no gradient reads what they make.
+
+    Args:
+        graph: the step; ops of outer checkpoints run again in it.
+        checkpoint: the checkpoint.
+        depth: the number of checkpoints around it, and of the runs of its ops so far without one.
+    """
+    run_names = {f"{name}{RUN_AGAIN * depth}" for name in checkpoint.ops}
+    last_runs = [op for op in graph.ops if op.name in run_names]
     tensors_for_gradients = {
         tensor
         for op in graph.ops
-        if op.part == "backward" and op.forward_op in checkpoint.ops
+        if op.part == "backward" and op.forward_op in checkpoint.ops and not _runs_again(op)
         for tensor in op.inputs
     }
     needed_places = [
         place
-        for place, op in enumerate(forward_ops)
+        for place, op in enumerate(last_runs)
         if not tensors_for_gradients.isdisjoint(op.outputs)
     ]
     if not needed_places:
         return []
-    return forward_ops if checkpoint.to_end else forward_ops[: needed_places[-1] + 1]
+    return last_runs if checkpoint.to_end else last_runs[: needed_places[-1] + 1]
+
+
+def _runs_again(op: Op) -> bool:
+    """Whether an op of the backward pass is a forward op that runs again."""
+    return op.name.endswith(RUN_AGAIN)
 
 
 def find_repeated_ops(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
@@ -107,13 +127,13 @@ def _repeat_ops(
     copy_by_tensor: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
     regions_before_backward = dict(repeated_ops)  # their backward pass has not begun
     for op in graph.ops:
-        if op.part != "backward":
+        if op.part != "backward" or _runs_again(op):
             ops.append(op)
             continue
         region = region_of_op.get(op.forward_op, "")
         for forward_op in regions_before_backward.pop(region, ()):
             for name in forward_op.outputs:
-                copy_by_tensor[name] = f"{name}/again"
+                copy_by_tensor[name] = f"{name}{RUN_AGAIN}"
                 tensors[copy_by_tensor[name]] = tensors[name]
             ops.append(_copy_op(forward_op, copy_by_tensor))
         ops.append(_read_copies(op, copy_by_tensor))
@@ -187,7 +207,7 @@ def _copy_op(op: Op, copy_by_tensor: Mapping[str, str]) -> Op:
     inputs = tuple([copy_by_tensor.get(name, name) for name in op.inputs])
     outputs = tuple([copy_by_tensor[name] for name in op.outputs])
     forward_op = op.forward_op or op.name
-    name = f"{op.name}/again"
+    name = f"{op.name}{RUN_AGAIN}"
     return Op(name, op.kind, inputs, outputs, op.attrs, "backward", forward_op)
 
 

@@ -9,6 +9,7 @@ from steptime.formats import elements, lowering, products
 from steptime.formats.pytorch.call import Call, Handler, Result, as_list
 from steptime.formats.pytorch.functions import NAMES
 from steptime.formats.pytorch.fused import BATCH_NORM_WEIGHTS, norm_weights
+from steptime.formats.pytorch.opaque import append_opaque
 from steptime.formats.tensors import is_weight_or_buffer
 from steptime.network.ops.table import require
 
@@ -54,6 +55,11 @@ def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
 
 def _lower_einsum(call: Call) -> Result:
     tensors = [call.walk.tensor(value) for value in call["tensors"]]
+    letters = call["equation"].partition("->")[0].replace(".", "").replace(" ", "")
+    has_diagonal = len({*letters}) < len(letters)
+    if len(tensors) == 1 and has_diagonal:
+        # `...ii->...i` picks elements, and no letter of a single operand makes a product
+        return append_opaque(call, tensors, "diagonal")
     return call.lower(products.einsum, call["equation"], tensors)
 
 

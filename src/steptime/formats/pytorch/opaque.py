@@ -26,11 +26,18 @@ def is_priced(op: str) -> bool:
     return op in TABLE or op in WORK
 
 
-def append_opaque(call: Call, inputs: Sequence[Value]) -> list[str]:
-    """Append an op that reads tensors and makes the outputs that the file states."""
+def append_opaque(call: Call, inputs: Sequence[Value], op: str = "") -> list[str]:
+    """Append an op that reads tensors and makes the outputs that the file states.
+
+    Args:
+        call: the node and the walk.
+        inputs: what the op reads.
+        op: the op of the table that it works as; "" for the node's own.
+    """
     node = call.node
+    op = op or node.op
     tensors = tuple(call.walk.tensor(value) for value in inputs)
     float_dtype = opaque.float_type(call.b, tensors)
     outputs = [call.walk.opaque_spec(name, inputs, node, float_dtype) for name in node.outputs]
-    work = count_work(node.op, [call.b.tensors[tensor] for tensor in tensors], outputs)
-    return opaque.append_opaque(call.b, TABLE, node.op, call.name, tensors, outputs, work)
+    work = count_work(op, [call.b.tensors[tensor] for tensor in tensors], outputs)
+    return opaque.append_opaque(call.b, TABLE, op, call.name, tensors, outputs, work)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from steptime.formats import elements
+from steptime.formats.opaque import append_opaque
 from steptime.formats.pytorch.call import Call, Value
-from steptime.network.ops.table import require
+from steptime.formats.pytorch.opaque import TABLE
 
 TO_END = 2**62  # the stop of a slice that goes to the end of its axis
 
@@ -48,8 +49,18 @@ def write_slice(call: Call, part: Value) -> Value:
     if call.node.op == "narrow":
         stop = start + call["length"]
     step = call.argument("step", 1)
-    require(step == 1, f"it writes to every place of {step}")
+    if step != 1:
+        return _write_every_step(call, part)
     return _replace_range(call, part, call.argument("dim", 0), start, stop)
+
+
+def _write_every_step(call: Call, part: Value) -> Value:
+    """Rebuild the base of a slice of every second place, say: one op that writes all of it."""
+    x = call.tensor()
+    tensors = (x, call.walk.tensor(part))
+    name = f"{call.name}/put"
+    (rebuilt,) = append_opaque(call.b, TABLE, "slice_scatter", name, tensors, [call.b.tensors[x]])
+    return rebuilt
 
 
 def write_index(call: Call, part: Value) -> Value:

@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 from torch.fx import traceback
 
 MARK = "steptime_checkpoint"
+MARK_SEPARATOR = "/"  # between the marks of checkpoints that lie inside of each other
 CALLS: list[str] = []  # the marks of this process so far
 _OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 
@@ -26,11 +27,12 @@ def mark_checkpoints() -> None:
     ) -> Any:
         # The options are for the checkpoint; further keywords are arguments of the function.
         plain = {key: value for key, value in kwargs.items() if key not in _OPTIONS}
-        if traceback.current_meta.get("custom", {}).get(MARK):  # inside of another checkpoint
-            return function(*args, **plain)
+        outer_mark = traceback.current_meta.get("custom", {}).get(MARK)
         # "!" marks a checkpoint that runs again to its end; others stop at the last saved tensor.
         to_end = use_reentrant is True or kwargs.get("early_stop") is False
         mark = f"{next(numbers)}{'!' if to_end else ''}"
+        if outer_mark:  # a checkpoint inside of another: the path of both
+            mark = f"{outer_mark}{MARK_SEPARATOR}{mark}"
         CALLS.append(mark)
         with traceback.annotate({MARK: mark}):
             return function(*args, **plain)
@@ -43,6 +45,8 @@ def checkpoints_of(program: Any) -> list[tuple[list[str], bool]]:
     groups: dict[str, list[str]] = {}
     for node in program.graph.nodes:
         mark = node.meta.get("custom", {}).get(MARK) if node.op == "call_function" else None
-        if mark:
-            groups.setdefault(mark, []).append(node.name)
+        parts = mark.split(MARK_SEPARATOR) if mark else []
+        for part_count in range(1, len(parts) + 1):  # the outer checkpoints, then the innermost
+            path = MARK_SEPARATOR.join(parts[:part_count])
+            groups.setdefault(path, []).append(node.name)
     return [(names, mark.endswith("!")) for mark, names in groups.items()]

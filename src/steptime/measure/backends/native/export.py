@@ -25,6 +25,7 @@ from steptime.core.json_types import JsonObject
 from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
+from steptime.measure.backends.native.inner_gradients import refused_gradients
 from steptime.measure.backends.native.inputs import (
     Spec,
     batch_axes,
@@ -223,6 +224,7 @@ def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mappin
         tensors_alone(network),
         _without_fast_paths(),
         traceable_losses(),
+        refused_gradients(),
     ):
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
@@ -278,6 +280,8 @@ def _find_obstacle(error: Exception) -> str:
     if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
         hint = "give the recurrent layer the padded tensor, which counts the padding, too"
         return f"packs sequences by their lengths, which are values that no export has; {hint}"
+    if isinstance(error, InputError):
+        return str(error)
     if isinstance(error, DATA_DEPENDENT_ERRORS):
         line = _find_user_line(error)
         return f"a value decides a size or a branch{line}, which no export has; give it as a number"

@@ -55,12 +55,26 @@ def make_empty(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 def without_values(module: nn.Module) -> nn.Module:
     """Return a copy of a module on the CPU as `copy_without_values` makes it.
 
-    A module that cannot be copied is returned itself.
+    A module that cannot be copied is returned itself, and so is one that runs functions which hold
+    parts of it: they would hold the parts of the original.
     """
+    if _runs_closures(module):
+        return module
     try:
         return copy_without_values(module)
     except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
         return module
+
+
+def _runs_closures(module: nn.Module) -> bool:
+    """Whether a hook or a `forward` of its own is a function that holds a module or a tensor."""
+    for part in module.modules():
+        hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())  # noqa: SLF001
+        for function in (*hooks, vars(part).get("forward")):
+            cells = getattr(function, "__closure__", None) or ()
+            if any(isinstance(cell.cell_contents, nn.Module | torch.Tensor) for cell in cells):
+                return True
+    return False
 
 
 def copy_without_values(module: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:

@@ -131,7 +131,10 @@ def find_class(library: Any, name: str, place: str) -> Any:
 
 
 def prepare_config(config: Any) -> None:
-    """Let a configuration and those in it compute without a cache of keys and values."""
+    """Let a configuration and those in it compute without a cache, in the first of its languages.
+
+    A model with an adapter for each language runs in none unless it is told which.
+    """
     # A configuration may hold others (of a vision tower, say), which have `to_dict` as it has.
     parts = [config, *(part for part in vars(config).values() if hasattr(part, "to_dict"))]
     for part in parts:
@@ -139,6 +142,9 @@ def prepare_config(config: Any) -> None:
             part.use_cache = False
         if hasattr(part, "use_mambapy"):
             part.use_mambapy = False
+        languages = getattr(part, "languages", None)
+        if languages and getattr(part, "default_language", languages) is None:
+            part.default_language = languages[0]
 
 
 def make_model(make: Any, config: Any) -> nn.Module:
