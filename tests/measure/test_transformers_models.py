@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from steptime.core.errors import InputError  # noqa: E402
+from steptime.measure.backends.native import transformers_models  # noqa: E402
 from steptime.measure.backends.native.transformers_models import (  # noqa: E402
     find_class,
     find_inputs,
@@ -63,6 +64,28 @@ class StacksFrames(nn.Module):
 def test_features_are_as_wide_as_the_first_layer_where_the_configuration_misleads():
     _, inputs = find_inputs(StacksFrames(), SimpleNamespace(num_mel_bins=20))
     assert inputs["input_features"][0][-1] == 4 * 20
+
+
+class NeverFits(nn.Module):
+    """A model whose own layers do not fit each other, whatever it is given."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 16, stride=16), nn.Conv2d(8, 4, 1)
+        self.run_count = 0
+
+    def forward(self, pixel_values, **_):
+        self.run_count += 1
+        return self.second(self.first(pixel_values))
+
+
+def test_a_model_that_never_fits_is_not_tried_with_all_inputs(monkeypatch):
+    monkeypatch.setattr(transformers_models, "without_values", lambda module: module)
+    model = NeverFits()
+    assert find_inputs(model, SimpleNamespace(image_size=32)) == (model, {})
+    assert model.run_count < 20  # of more than a hundred proposals, each tried three times
 
 
 class Languages(SimpleNamespace):

@@ -196,20 +196,40 @@ def find_inputs(model: nn.Module, config: Any) -> tuple[nn.Module, dict[str, Spe
         if runs_with(without_values(form), inputs, as_exported=True):
             return form, inputs
     network = without_values(model)  # all of it lies on the CPU
-    unexported_inputs: dict[str, Spec] = {}  # with which it runs, but not while it is exported
-    for inputs in _inputs_of(network, config):
-        if runs_with(network, inputs, as_exported=True):
-            return model, inputs
-        if not unexported_inputs and runs_with(network, inputs):
-            unexported_inputs = inputs
-    if unexported_inputs:
-        return model, unexported_inputs
+    # First as it is exported, then as it runs.
+    inputs = _find_running_inputs(network, config, as_exported=True)
+    inputs = inputs or _find_running_inputs(network, config, as_exported=False)
+    if inputs:
+        return model, inputs
     # Last, with values in small integer buffers, by which some models decide their sizes.
     with keep_small_values(network, list_value_buffers(model)):
-        for inputs in _inputs_of(network, config):
-            if runs_with(network, inputs, as_exported=True, opens_sizes=True):
-                return model, inputs
-    return model, {}
+        return model, _find_running_inputs(network, config, as_exported=True, opens_sizes=True)
+
+
+def _find_running_inputs(
+    network: nn.Module, config: Any, *, as_exported: bool, opens_sizes: bool = False
+) -> dict[str, Spec]:
+    """Return the first of the usual inputs with which a network runs, {} for none.
+
+    Where shapes do not fit in the same way twice, with other inputs beside the same main input,
+    it is the main input that does not fit, and no more is tried beside it.
+    """
+    main = _main_input_of(network)
+    faults_by_spec: dict[Spec | None, set[str]] = {}
+    misfits: set[Spec | None] = set()  # main inputs that do not fit
+    for inputs in _inputs_of(network, config):
+        spec = inputs.get(main)
+        if spec in misfits:
+            continue
+        fault = find_run_fault(network, inputs, as_exported=as_exported, opens_sizes=opens_sizes)
+        if fault is None:
+            return inputs
+        faults = faults_by_spec.setdefault(spec, set())
+        is_of_shapes = type(fault) is RuntimeError  # a missing argument is a TypeError
+        if is_of_shapes and str(fault) in faults:
+            misfits.add(spec)
+        faults.add(str(fault))
+    return {}
 
 
 def describe_input_fault(model: nn.Module) -> str:
