@@ -36,6 +36,17 @@ def convolve_same(image: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     return output
 
 
+@pytest.mark.parametrize("axis", [-1, [1, 2]])
+def test_a_unit_normalization_is_numpys(axis, tmp_path):
+    norm = layer("UnitNormalization", "u", "x", axis=axis)
+    graph = graph_of(functional(input_layer("x", 5, 6), norm), tmp_path)
+    assert graph.parameters == 0
+    values, output = run(graph)
+    axes = axis if axis == -1 else tuple(axis)
+    length = np.sqrt((values["x"] ** 2).sum(axis=axes, keepdims=True))
+    np.testing.assert_allclose(output, values["x"] / length, rtol=1e-5)
+
+
 @pytest.mark.parametrize("return_sequences", [False, True])
 def test_a_convolutional_lstm_is_numpys(return_sequences, tmp_path):
     """5 steps of 6x7 with 3 channels and 4 filters; the first state of zeros is convolved, too."""

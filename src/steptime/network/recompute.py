@@ -11,7 +11,7 @@ from dataclasses import replace
 from steptime.core.errors import InputError
 from steptime.core.graph import Checkpoint, Graph, Op
 
-RUN_AGAIN = "/again"  # the end of the name of an op that runs again, and of what it makes
+RECOMPUTED_ENDING = "/again"  # the end of the name of an op that runs again, and of what it makes
 LAYERS = ("block", "decoder")  # the names of layers: one of these and a number
 Regions = Mapping[str, str]  # the name of a forward op -> the region that is computed again with it
 
@@ -42,8 +42,12 @@ def recompute_checkpoints(graph: Graph) -> Graph:
     for depth in range(max(depths, default=0) + 1):
         region_by_op: dict[str, str] = {}
         repeated_ops: dict[str, list[Op]] = {}
-        for checkpoint, own_depth in zip(graph.checkpoints, depths, strict=True):
-            ops = _list_checkpointed_ops(graph, checkpoint, depth) if own_depth == depth else []
+        for checkpoint, checkpoint_depth in zip(graph.checkpoints, depths, strict=True):
+            ops = (
+                _list_checkpointed_ops(graph, checkpoint, depth)
+                if checkpoint_depth == depth
+                else []
+            )
             if ops:
                 region = ops[0].name
                 region_by_op.update(dict.fromkeys(checkpoint.ops, region))
@@ -60,12 +64,12 @@ def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> 
         checkpoint: the checkpoint.
         depth: the number of checkpoints around it, and of the runs of its ops so far without one.
     """
-    run_names = {f"{name}{RUN_AGAIN * depth}" for name in checkpoint.ops}
+    run_names = {f"{name}{RECOMPUTED_ENDING * depth}" for name in checkpoint.ops}
     last_runs = [op for op in graph.ops if op.name in run_names]
     tensors_for_gradients = {
         tensor
         for op in graph.ops
-        if op.part == "backward" and op.forward_op in checkpoint.ops and not _runs_again(op)
+        if op.part == "backward" and op.forward_op in checkpoint.ops and not _is_recomputed(op)
         for tensor in op.inputs
     }
     needed_places = [
@@ -78,9 +82,9 @@ def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> 
     return last_runs if checkpoint.to_end else last_runs[: needed_places[-1] + 1]
 
 
-def _runs_again(op: Op) -> bool:
+def _is_recomputed(op: Op) -> bool:
     """Whether an op of the backward pass is a forward op that runs again."""
-    return op.name.endswith(RUN_AGAIN)
+    return op.name.endswith(RECOMPUTED_ENDING)
 
 
 def find_repeated_ops(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
@@ -127,13 +131,13 @@ def _repeat_ops(
     copy_by_tensor: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
     regions_before_backward = dict(repeated_ops)  # their backward pass has not begun
     for op in graph.ops:
-        if op.part != "backward" or _runs_again(op):
+        if op.part != "backward" or _is_recomputed(op):
             ops.append(op)
             continue
         region = region_of_op.get(op.forward_op, "")
         for forward_op in regions_before_backward.pop(region, ()):
             for name in forward_op.outputs:
-                copy_by_tensor[name] = f"{name}{RUN_AGAIN}"
+                copy_by_tensor[name] = f"{name}{RECOMPUTED_ENDING}"
                 tensors[copy_by_tensor[name]] = tensors[name]
             ops.append(_copy_op(forward_op, copy_by_tensor))
         ops.append(_read_copies(op, copy_by_tensor))
@@ -207,7 +211,7 @@ def _copy_op(op: Op, copy_by_tensor: Mapping[str, str]) -> Op:
     inputs = tuple([copy_by_tensor.get(name, name) for name in op.inputs])
     outputs = tuple([copy_by_tensor[name] for name in op.outputs])
     forward_op = op.forward_op or op.name
-    name = f"{op.name}{RUN_AGAIN}"
+    name = f"{op.name}{RECOMPUTED_ENDING}"
     return Op(name, op.kind, inputs, outputs, op.attrs, "backward", forward_op)
 
 

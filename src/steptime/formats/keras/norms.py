@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from steptime.formats import lowering
+from steptime.formats import elements, lowering
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
 
 
@@ -74,6 +74,17 @@ def add_rms_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     return layer.apply(lowering.rms_norm, x, weight=scale)
 
 
+def add_unit_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
+    """Append `x` divided by its length along the axes of `axis`."""
+    y = layer.to_channels_last(x)
+    rank = len(layer.b.shape(y))
+    stated_axes = layer.config.get("axis", -1)
+    axis_list = stated_axes if isinstance(stated_axes, list) else [stated_axes]
+    axes = tuple(axis % rank for axis in axis_list)
+    length = elements.reduce(layer.b, "l2", y, axes, f"{layer.name}/length", keep=True)
+    return KerasTensor(elements.pointwise(layer.b, "div", y, length, name=layer.name))
+
+
 def add_group_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append group norm; with `groups` of -1 each channel is a group."""
     y, channels_first = _move_norm_axis(layer, x)
@@ -81,7 +92,7 @@ def add_group_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     groups = width if layer.config.get("groups") == -1 else layer.read_int("groups", default=32)
     gamma = layer.add_optional_weight("scale", "gamma", width)
     beta = layer.add_optional_weight("center", "beta", width)
-    y = lowering.group_norm(layer.b, y, groups, layer.name, gamma, beta)
+    y = lowering.group_norm(layer.b, y, groups, name=layer.name, weight=gamma, bias=beta)
     return KerasTensor(y, channels_first)
 
 
@@ -130,6 +141,7 @@ LAYERS: dict[str, AddLayer] = {
     "BatchNormalization": add_batch_norm,
     "LayerNormalization": add_layer_norm,
     "RMSNormalization": add_rms_norm,
+    "UnitNormalization": add_unit_norm,
     "GroupNormalization": add_group_norm,
     "Rescaling": add_rescaling,
     "Normalization": add_normalization,

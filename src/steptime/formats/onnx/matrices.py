@@ -164,7 +164,7 @@ def _lower_group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None
     groups = walk.attr("num_groups", 0) or None
     weight = _repeat_by_channel(walk, x, w, groups)
     bias = _repeat_by_channel(walk, x, b, groups)
-    return walk.lower(lowering.group_norm, x, groups, weight=weight, bias=bias)
+    return walk.lower(lowering.group_norm, x, groups=groups, weight=weight, bias=bias)
 
 
 def _repeat_by_channel(walk: OnnxWalk, x: Value, vector: Value, groups: int | None) -> Value:

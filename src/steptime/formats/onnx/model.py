@@ -5,7 +5,7 @@ Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, 
 """
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,7 +207,7 @@ class Model:
             if function is None:
                 is_standard = node.domain in _STANDARD_DOMAINS
                 op = node.op_type if is_standard else f"{node.domain}.{node.op_type}"
-                attrs = self._read_attributes(proto, opsets)
+                attrs = self._read_attributes(_rename_captured(proto, rename), opsets)
                 yield OnnxNode(name, op, inputs, outputs, attrs, opset, proto)
                 continue
             yield from self._read_nodes(
@@ -260,6 +260,38 @@ def _bind_names(
     name_of_caller.update(zip(function.input, inputs, strict=False))
     name_of_caller.update(zip(function.output, outputs, strict=False))
     return name_of_caller
+
+
+def _rename_captured(node: NodeProto, rename: Callable[[str], str]) -> NodeProto:
+    """Return a node whose graphs read the tensors around them by their names outside.
+
+    A graph in a function reads the function's inputs and inner tensors by the function's names.
+    """
+    if not any(attribute.HasField("g") for attribute in node.attribute):
+        return node
+    renamed = NodeProto()
+    renamed.CopyFrom(node)
+    for attribute in renamed.attribute:
+        if attribute.HasField("g"):
+            _rename_in_graph(attribute.g, rename)
+    return renamed
+
+
+def _rename_in_graph(graph: GraphProto, rename: Callable[[str], str]) -> None:
+    """Rename what a graph reads of the tensors around it, in place; its own keep their names."""
+    inner_names = {item.name for item in (*graph.input, *graph.initializer)}
+    inner_names.update(name for node in graph.node for name in node.output)
+
+    def rename_outer(name: str) -> str:
+        return name if name in inner_names else rename(name)
+
+    for node in graph.node:
+        node.input[:] = [rename_outer(name) for name in node.input]
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename_in_graph(attribute.g, rename_outer)
+    for output in graph.output:
+        output.name = rename_outer(output.name)
 
 
 def _index_attributes(*groups: Iterable[AttributeProto]) -> dict[str, AttributeProto]:

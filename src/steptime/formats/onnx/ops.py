@@ -17,7 +17,7 @@ from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
 from steptime.formats.onnx.model import MAX_NODES, Subgraph
 from steptime.formats.onnx.moves import MOVES
-from steptime.formats.onnx.opaque import append_stated
+from steptime.formats.onnx.opaque import append_opaque, append_stated
 from steptime.formats.onnx.run import OnnxWalk
 from steptime.formats.tensors import free_name
 from steptime.network.ops.table import ShapeError, require
@@ -273,6 +273,21 @@ def _is_true(walk: OnnxWalk, condition: Value) -> bool:
     return bool(truth)
 
 
+def _lower_suppression(
+    walk: OnnxWalk, boxes: Value, scores: Value, limit: Value = None, *_: Value
+) -> list[Value]:
+    """Lower NonMaxSuppression; values decide how many boxes it chooses: the most that it may."""
+    stated_limit = 0 if limit is None else walk.read_number(limit)
+    if stated_limit is None:
+        raise ShapeError("a number of boxes that the file does not state")
+    batch, class_count, box_count = walk.shape(scores)
+    box_index_count = batch * class_count * min(box_count, int(stated_limit))
+    walk.b.remarks.append(
+        f"{walk.name}: counted as if it chose {box_index_count} boxes, as many as it may"
+    )
+    return append_opaque(walk, (boxes, scores), [("int64", (box_index_count, BOX_INDICES))])
+
+
 def _lower_spectrum(
     walk: OnnxWalk, x: Value, step: Value, window: Value = None, length: Value = None
 ) -> Value:
@@ -306,6 +321,7 @@ def _lower_spectrum(
     return walk.lower(elements.reshape, spectra, (n, frame_count, bin_count, 2), suffix="/bins")
 
 
+BOX_INDICES = 3  # that say a box that NonMaxSuppression chooses: example, class, box
 _UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
 _UNKNOWN_BRANCH = (
     "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
@@ -322,6 +338,10 @@ OPS: Mapping[str, Function] = {
     "Loop": _lower_loop,
     "Scan": _lower_scan,
     "STFT": _lower_spectrum,
+    "NonMaxSuppression": _lower_suppression,
+    "AffineGrid": lambda walk, theta, _: append_stated(
+        walk, theta, flop_per_element=2 * walk.shape(theta)[-1]
+    ),
     "Mean": _lower_mean,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _lower_softmax),
     **dict.fromkeys(("Resize", "Upsample"), _lower_resize),

@@ -252,9 +252,10 @@ class WeightlessCopy:
             if raw_sizes[-1] != needed_bytes:
                 raise NoModelError(f"{name}: {raw_sizes[-1]} bytes for {shape_text}")
         elif element_bytes:
-            # a value has at least one byte in a packed field, or is an entry of a list
+            # a value has at least one byte in a packed field, or is an entry of a list; such a
+            # value holds several elements of less than a byte
             max_values = value_bytes + _count_listed_values(tensor)
-            if element_count > max_values:
+            if math.ceil(element_count * min(1, element_bytes)) > max_values:
                 raise NoModelError(f"{name}: of shape {shape_text} without values")
 
     def _check_location(self, tensor: TensorProto, name: str) -> None:

@@ -50,11 +50,11 @@ def write_slice(call: Call, part: Value) -> Value:
         stop = start + call["length"]
     step = call.argument("step", 1)
     if step != 1:
-        return _write_every_step(call, part)
+        return _write_strided(call, part)
     return _replace_range(call, part, call.argument("dim", 0), start, stop)
 
 
-def _write_every_step(call: Call, part: Value) -> Value:
+def _write_strided(call: Call, part: Value) -> Value:
     """Rebuild the base of a slice of every second place, say: one op that writes all of it."""
     x = call.tensor()
     tensors = (x, call.walk.tensor(part))
