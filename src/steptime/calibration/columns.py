@@ -243,10 +243,13 @@ class Columns:
 
         There are none where the constants have no `host.factor`.
         """
-        if not self._step_indices or "host.factor" not in constants:
+        is_accelerator = "host.factor" in constants  # a CPU has no host that issues its steps
+        if not self._step_indices or not is_accelerator:
             return [], np.empty(0), np.empty(0)
         device_s = self._predict_passes_s(constants).sum(axis=0)[self._step_indices]
-        host_s: Any = self._time_step_hosts(constants).issued_s[-1]
+        # The times by which each pass is issued; the update is the last pass.
+        _forward_s, _backward_s, update_s = self._time_step_hosts(constants).issued_s
+        host_s: Any = update_s  # an array over the steps, as device_s
         return self._step_indices, host_s, device_s
 
     def _find_step_hosts(self, constants: Constants) -> _HostPair | None:

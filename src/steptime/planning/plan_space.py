@@ -119,10 +119,12 @@ class PlanSpace:
             sizes = self.microbatch_sizes(self.global_batch // split.data)
             if not sizes:
                 continue
-            first_size, *_ = sizes
+            # All sizes divide the batch. The smallest one has the most microbatches, so that a
+            # schedule that needs many of them is refused only if no size has enough.
+            smallest_size = sizes[0]
             for schedule in self._schedules(split):
                 plan = self._base_plan(split, schedule)
-                if self._is_valid(plan, first_size):
+                if self._is_valid(plan, smallest_size):
                     yield from self._variants(plan, sizes)
 
     def _splits(self) -> Iterator[PlanSplit]:

@@ -50,11 +50,13 @@ class Prices(NamedTuple):
 
     def intervals(self) -> list[Interval]:
         """Return the seconds of each kernel."""
+        # The column is 0.0 or 1.0 for a kernel; in a sum it counts the extrapolated kernels.
+        is_extrapolated = self.is_extrapolated > 0
         columns = zip(
             self.value.tolist(),
             _unknown_as_none(self.low),
             _unknown_as_none(self.high),
-            (self.is_extrapolated > 0).tolist(),
+            is_extrapolated.tolist(),
             self.compute_s.tolist(),
             self.memory_s.tolist(),
             self.shared.tolist(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
+from math import inf
 from typing import TYPE_CHECKING
 
 from steptime.core.graph import Graph, Op
@@ -388,12 +389,11 @@ def describe_excess(shape: Shape, length: int) -> list[str]:
     Outside of the catalogue, a `max_length` that only follows from the usual `length` says nothing
     of the model's limits. For example `9,000 tokens are beyond the length of llama3_8b, 8,192`.
     """
-    trained_length = language.rows().get(shape.family.name, {}).get("max_length")
-    max_length = int(
-        shape.kind_settings["max_length"] if trained_length is None else trained_length
-    )
-    # Outside of the catalogue a `max_length` that only follows from `length` is no limit.
-    has_limit = trained_length is not None or max_length > shape.length
-    if not has_limit or length <= max_length:
+    max_length = language.rows().get(shape.family.name, {}).get("max_length")
+    if max_length is None:
+        # Other networks that state no `max_length` have that of their usual `length`.
+        stated_length = int(shape.kind_settings["max_length"])
+        max_length = stated_length if stated_length > shape.length else inf
+    if length <= max_length:
         return []
     return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]

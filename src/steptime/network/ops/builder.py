@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
+from typing import NamedTuple
 
 from steptime.core.dtypes import Precision
 from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, freeze_attrs
@@ -14,6 +15,18 @@ Attributes = dict[str, Attr]  # of an op, by their names
 MAX_OPS = 1_000_000
 SINGLE_DEVICE = Plan()
 WORDS_MULTIPLE = 128  # to which Megatron-LM pads a rank's share of a vocabulary
+
+
+class _Scope(NamedTuple):
+    """A part of a network that is being built.
+
+    Attributes:
+        name: its name, which prefixes the names of its ops and weights.
+        weights_of: the earlier scope whose weights it reads instead of adding its own, or "".
+    """
+
+    name: str
+    weights_of: str
 
 
 class Builder:
@@ -43,25 +56,20 @@ class Builder:
         self.remarks: list[str] = []  # what a user has to know of how the file was read
         self.made_by: dict[str, Op] = {}  # the op that makes a tensor, by the tensor's name
         self._trained: set[str] = set()  # names of the tensors in `weights`
-        # For each open scope, the outermost first: its name, and the earlier scope whose weights it
-        # reads instead of adding its own ("" for none).
-        self._path: list[str] = []
-        self._weight_scopes: list[str] = []
+        self._scopes: list[_Scope] = []  # those that are open, the outermost first
 
     @contextmanager
     def scope(self, name: str, shares: str = "") -> Iterator[None]:
         """Prefix every name made inside with `name/`, or share the weights of another scope."""
-        self._path.append(name)
-        self._weight_scopes.append(shares)
+        self._scopes.append(_Scope(name, shares))
         try:
             yield
         finally:
-            self._path.pop()
-            self._weight_scopes.pop()
+            self._scopes.pop()
 
     def full_path(self, name: str) -> str:
         """Return the full path of `name` in the open scopes."""
-        return "/".join((*self._path, name))
+        return "/".join((*(scope.name for scope in self._scopes), name))
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
@@ -88,10 +96,9 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
-        reads_shared_weights = any(self._weight_scopes)
+        reads_shared_weights = any(scope.weights_of for scope in self._scopes)
         if reads_shared_weights:  # the weight exists: return its name in the earlier scope
-            scopes = zip(self._path, self._weight_scopes, strict=True)
-            path = [shared_name or scope_name for scope_name, shared_name in scopes]
+            path = [scope.weights_of or scope.name for scope in self._scopes]
             return "/".join((*path, name))
         weight = self._add_tensor(name, shape, self.precision.weights, self.weights)
         self._trained.add(weight)

@@ -101,10 +101,11 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
         if is_first_of_device:
             final_s = weight_s + final_work_s[j]
             # After the last backward pass the chain ends here with this device's tail, or it goes
-            # on to the slowest earlier device. The latter does not wait for the 1 + j gradients of
-            # weights that zero bubble has put off to the end here, though the device's busy time
-            # holds them.
-            fixed_s = max(final_s - weight_s, backward_path_s - (1 + j) * weight_s)
+            # on to the slowest earlier device. Zero bubble lets stage j put off the gradients of
+            # weights of 1 + j microbatches to the end. Earlier devices do not wait for these, but
+            # the busy time of this device holds them, so that they are taken off again.
+            deferred_s = (1 + j) * weight_s
+            fixed_s = max(final_s - weight_s, backward_path_s - deferred_s)
             wait_s = 0.0
             if has_round_trips:
                 wait_s = _round_trip_wait_s(stage, last_stage - j, later_stages_s, send_s)

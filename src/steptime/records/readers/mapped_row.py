@@ -131,9 +131,11 @@ class MappedRow:
         keys = self.keys
         if keys.quantities:
             amount = keys.quantities.get("step_s")
+            if amount is None:  # the mapping has other quantities only, such as memory
+                return None
             status, _ = self.outcome
-            is_successful_step = status == "ok" and not keys.scope
-            if amount is None or not is_successful_step:  # a failure, or an op of a step
+            is_single_op = bool(keys.scope)  # the scope is the op's path in the network
+            if is_single_op or status != "ok":
                 return None
             return self._read_amount("step_s", amount)
         measured = self._read_samples()

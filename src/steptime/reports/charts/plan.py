@@ -215,14 +215,18 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         caption = _pipeline_caption(pipeline_bars, answer["bubble_share"])
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
-    for chart in charts:  # they stand once, around the charts
-        common_parts = {name: chart.pop(name) for name in ("$schema", "config")}
+    # Every chart has the same schema and config. In a combined chart only the outer one has them.
+    for chart in charts:
+        schema = chart.pop("$schema")
+        config = chart.pop("config")
     sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
     subtitle = [
         line for sentence in sentences for line in style.break_lines(sentence, WIDTH).split("|")
     ]
     title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
-    return common_parts | {
+    return {
+        "$schema": schema,
+        "config": config,
         "vconcat": charts,
         "spacing": 34,
         "title": {"text": title, "subtitle": subtitle, "fontSize": 18},

@@ -205,7 +205,7 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         piece = piece_of(name)
         if piece == "position":
             piece = FIRST  # learned positions lie beside the embedding
-        if piece in pieces:
+        if piece in pieces:  # files of the format hold no others, such as an image tower's
             yield piece, name, tuple(graph.tensors[name].shape)
 
 

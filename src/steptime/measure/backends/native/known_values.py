@@ -62,11 +62,13 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
         module: the module, which changes in the block: its buffers become plain attributes.
         buffers: the names of buffers whose values count (`list_value_buffers`).
     """
+    # Tracing replaces every registered buffer by a tensor without values. A plain attribute
+    # keeps its values.
     hidden: list[tuple[nn.Module, str, Tensor]] = []
     for path in buffers:
         owner_path, _, name = path.rpartition(".")
         owner = module.get_submodule(owner_path)
-        buffer = owner._buffers.pop(name)  # noqa: SLF001  # tracing would take its values away
+        buffer = owner._buffers.pop(name)  # noqa: SLF001  # torch cannot unregister a buffer
         if buffer is not None:
             owner.__dict__[name] = buffer
             hidden.append((owner, name, buffer))

@@ -179,10 +179,13 @@ def find_form(model: nn.Module, config: Any, inputs: Mapping[str, Any]) -> nn.Mo
         config: its configuration.
         inputs: the inputs that the user gave.
     """
-    for form, usual_inputs in propose_packed_models(model, _main_input_of(model), config, BATCH):
-        has_names_of_form = inputs.keys() == usual_inputs.keys()
-        if has_names_of_form and runs_with(without_values(form), inputs):
-            return form
+    # A packed model takes the patches of all images in one row; its wrapper makes the grids of
+    # images, which are not among the user's inputs then.
+    packed_models = propose_packed_models(model, _main_input_of(model), config, BATCH)
+    for packed_model, packed_inputs in packed_models:
+        takes_inputs = inputs.keys() == packed_inputs.keys()
+        if takes_inputs and runs_with(without_values(packed_model), inputs):
+            return packed_model
     return model
 
 
@@ -192,9 +195,10 @@ def find_inputs(model: nn.Module, config: Any) -> tuple[nn.Module, dict[str, Spe
     Inputs with which it runs as it is exported come first, then those with which it runs if its
     small integer buffers keep their values.
     """
-    for form, inputs in propose_packed_models(model, _main_input_of(model), config, BATCH):
-        if runs_with(without_values(form), inputs, as_exported=True):
-            return form, inputs
+    packed_models = propose_packed_models(model, _main_input_of(model), config, BATCH)
+    for packed_model, packed_inputs in packed_models:
+        if runs_with(without_values(packed_model), packed_inputs, as_exported=True):
+            return packed_model, packed_inputs
     network = without_values(model)  # all of it lies on the CPU
     # First as it is exported, then as it runs.
     inputs = _find_running_inputs(network, config, as_exported=True)
