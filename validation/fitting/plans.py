@@ -25,6 +25,7 @@ from validation.ways import Row, told_of, ways
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
 METHOD = "calibrated"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
+DRAWN = ("aiconfigurator",)  # sets of which one of `Layout.draw` rows is asked: each runs a server
 SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
 BOTH = ("mean", "median", "coverage", "width")
 FORMS = {"plan": "trainings, dense", "experts": "trainings, mixtures"}
@@ -60,7 +61,11 @@ class Score:
         tables = tables_in(files(data))[0]
         if unnamed:
             tables = {path: one for path, one in tables.items() if one.kind == "step"}
-        self.every = labelled(tables, METHOD, "" if unnamed else None)
+        self.every = [
+            row
+            for path, one in tables.items()
+            for row in labelled({path: one}, METHOD, "" if unnamed else None, one.key in DRAWN)
+        ]
         self.rows = answered(self.every)
         self.after = left_out(self.rows, METHOD, data)
 
