@@ -142,7 +142,7 @@ def folds(data: Path) -> dict[tuple[str, str], Constants]:
         stacks = {*(one.stack for one in STAGES.values()), *(one.stack for one in TARGETS)}
         for stack in stacks:
             shipped = {key: one.value for key, one in priors_of(of, stack).items()}
-            told = own.get("", {}) | own.get(stack, {})
+            told = {**own.get("", {}), **own.get(stack, {})}
             found[device, stack] = shipped | {key: v for key, v in told.items() if key in shipped}
     return found
 
