@@ -1,18 +1,20 @@
 """Widths of 80 % intervals by kind of work, and how far they hold for a campaign left out.
 
-The unit is the campaign: each weighs the same in a kind, its groups (a network on a device) weigh
-the same in it, and the rows of a group, too. A kind with fewer than `FEWEST` campaigns takes the
-shape of all kinds, scaled by its spread, which is shrunk to a prior. The prior is the mean of all
-kinds; of mixtures it is the spread of dense networks, whose shape they share; of single kernels it
-is 1, since their half-widths know the forms of kernels. Ends are wider by Student's t over the
-normal quantile, because few campaigns tell a spread badly. Kinds of work on one device do without:
-networks and devices of a campaign differ there as much as campaigns do. A queue only adds to a
-time, so each end of a kind that waits in one has its own quantile, however few its campaigns are.
-Submitters of one benchmark run the program of a device's maker: on the same network and device they
-count as one campaign, and are left out together.
+The unit is the campaign, of work on one device a share of its groups (`campaign_units.py`). A kind
+with fewer than `FEWEST` units takes the shape of all kinds, scaled by its spread, which is shrunk
+to a prior. The prior is the mean of all kinds; of mixtures it is the spread of dense networks,
+whose shape they share; of single kernels it is 1, since their half-widths know the forms of
+kernels. Kernels in 8 and 4 bit have the same half-widths as others: their shape and spread are
+filled up with those of others. Ends are wider by Student's t over the normal quantile, because few
+units tell a spread badly. A queue only adds to a time, so each end of a kind that waits in one has
+its own quantile, however few its campaigns are. Campaigns that ran one program are left out
+together.
+
+A device counts as measured where networks on it told constants: kernels alone tell no steps, and
+their own intervals do not depend on it.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import exp, log, sqrt
@@ -24,10 +26,11 @@ from scipy.stats import norm, t
 
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.conformal import (
-    DEVICE_STEPS,
     FIRST_TOKENS,
+    KERNEL_KINDS,
     KERNELS,
     KINDS,
+    LOW_KERNELS,
     MEMORY,
     MIXTURES,
     SCALED,
@@ -36,10 +39,18 @@ from steptime.prediction.conformal import (
     Ends,
 )
 from steptime.prediction.prices import Floats
+from validation.campaign_units import (
+    ON_ONE_DEVICE,
+    Score,
+    campaign_weights,
+    count_campaigns,
+    group_correlation,
+    program_of,
+    weight_of_blindness,
+)
 from validation.residuals import UNNAMED, Residual, device_class
 
 FEWEST = 8  # campaigns of a kind that tell its width alone
-FITTED = 0.25  # of a campaign that told constants, whose forms were chosen with it in sight
 SHRINKING = 1.0  # campaigns that the prior of a spread counts for
 NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
 TAIL = (1 - LEVEL) / 2
@@ -47,26 +58,11 @@ CLOSE_TAIL = 0.25  # of memory on each side of what is too close to call: half l
 MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
 CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
-ON_ONE_DEVICE = (KERNELS, DEVICE_STEPS)  # correlation in a campaign: 0.11 and 0.15
 QUEUEING = (FIRST_TOKENS,)
+RELATIVES = {**MIXTURES, LOW_KERNELS: KERNELS}  # kinds whose shape and spread a kind starts from
 WITH_OWN_SIDE = (*MIXTURES, *QUEUEING)  # kinds with a side even where their campaigns are few
 EQUAL = 3.0  # campaigns that count for no difference between classes of devices
-COUNT_PLACES = 6  # of a number of campaigns, which is a sum of shares
 FEWEST_OF_CLASS = 3  # rows of a class of devices in a campaign that tell its scale
-
-
-class Score(NamedTuple):
-    """A residual in units of its scale.
-
-    Attributes:
-        residual: the row.
-        normalised: its residual over the scale of its device and, of kernels, its half-width.
-        weight: of the row in its campaign; those of a campaign sum to 1.
-    """
-
-    residual: Residual
-    normalised: float
-    weight: float
 
 
 class Widths(NamedTuple):
@@ -112,24 +108,6 @@ def score_residuals(
     return scores
 
 
-def campaign_weights(residuals: Sequence[Residual]) -> list[float]:
-    """Return the weight of each residual in its kind and campaign.
-
-    Campaigns of one repository that measured the same network on the same device ran the same
-    program: they share the weight of one.
-    """
-    keys = [(one.kind, one.campaign, one.group) for one in residuals]
-    rows = Counter(keys)
-    groups = Counter((kind, campaign) for kind, campaign, _ in rows)
-    replicas = Counter(program_of(*key) for key in rows)
-    return [1 / (rows[key] * groups[key[:2]] * replicas[program_of(*key)]) for key in keys]
-
-
-def program_of(kind: str, campaign: str, group: str) -> tuple[str, str, str]:
-    """Return what campaigns of one repository have in common: kind, repository, and group."""
-    return kind, campaign.partition(" x ")[0], group
-
-
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
     """Return the smallest value that holds a share of the weight, interpolated between values."""
     order = np.argsort(values)
@@ -138,8 +116,14 @@ def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
 
 
 def measured_devices(residuals: Iterable[Residual]) -> list[str]:
-    """Return the devices whose rows told constants."""
-    return sorted({one.device for one in residuals if not one.is_blind and one.device})
+    """Return the devices of which networks told constants: single kernels alone tell no steps."""
+    return sorted(
+        {
+            one.device
+            for one in residuals
+            if not one.is_blind and one.device and one.kind not in KERNEL_KINDS
+        }
+    )
 
 
 def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths:
@@ -154,28 +138,29 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
     for score in scores:
         by_kind[score.residual.kind].append(score)
     normalised = {kind: _normalise(own) for kind, own in by_kind.items()}
-    counts = {kind: _campaign_count(by_kind.get(kind, ())) for kind in KINDS}
+    correlation = group_correlation(scores)
+    counts = {kind: count_units(by_kind.get(kind, ()), correlation) for kind in KINDS}
     own_spreads = {kind: _spread(own) for kind, own in by_kind.items()}
     spreads = fit_spreads(own_spreads, counts)
     pool = _mirror([score for own in normalised.values() for score in own])
     prior = _ends(pool, general_spread(own_spreads))
-    ends = {}
+    ends: dict[str, Ends] = {}
+    pooled: set[str] = set()
     for kind in KINDS:
         if kind in QUEUEING and 0 < counts[kind] < FEWEST:
             own_ends = _quantile_ends(by_kind[kind], TAIL)
             kind_ends = average_ends(own_ends, prior, counts[kind])
         else:
-            relatives = [kind, MIXTURES[kind]] if kind in MIXTURES else [kind]
+            relatives = [kind, RELATIVES[kind]] if kind in RELATIVES else [kind]
             shape = [score for name in relatives for score in normalised.get(name, ())]
-            is_pooled = _campaign_count(shape) < FEWEST
-            kind_ends = _ends(pool if is_pooled else shape, spreads[kind])
-        ends[kind] = _scale(kind_ends, widening_factor(kind, counts[kind]))
-    pooled = frozenset(
-        kind for kind in KINDS if counts[kind] < FEWEST and kind not in WITH_OWN_SIDE
-    )
+            if count_units(shape, correlation) < FEWEST:
+                pooled.add(kind)
+            kind_ends = _ends(pool if kind in pooled else shape, spreads[kind])
+        ends[kind] = _scale(kind_ends, widening_factor(kind, counts))
     memory = by_kind[MEMORY] or pool
     close = _quantile_ends(memory, CLOSE_TAIL)
-    return Widths(ends, scales, counts, pooled, close)
+    campaigns = {kind: count_campaigns(by_kind.get(kind, ())) for kind in KINDS}
+    return Widths(ends, scales, campaigns, frozenset(pooled), close)
 
 
 def average_ends(own: Ends, prior: Ends, count: float) -> Ends:
@@ -186,12 +171,37 @@ def average_ends(own: Ends, prior: Ends, count: float) -> Ends:
     )
 
 
-def _shrink(own: float, prior: float, count: float) -> float:
+def _shrink(own: float, prior: float, count: float, prior_count: float = SHRINKING) -> float:
     """Return the mean, in ln, of a width of so many campaigns and that of the prior."""
-    return exp((count * log(own) + SHRINKING * log(prior)) / (count + SHRINKING))
+    return exp((count * log(own) + prior_count * log(prior)) / (count + prior_count))
 
 
-def widening_factor(kind: str, count: float) -> float:
+def count_units(scores: Sequence[Score], correlation: float) -> float:
+    """Return the number of independent units of scores: campaigns, or groups on one device.
+
+    Args:
+        scores: the scores, all of one device or none.
+        correlation: that of groups on one device in a campaign.
+    """
+    is_on_one_device = bool(scores) and scores[0].residual.kind in ON_ONE_DEVICE
+    return count_campaigns(scores, correlation if is_on_one_device else 1.0)
+
+
+def prior_count(kind: str, counts: Mapping[str, float]) -> float:
+    """Return the number of campaigns that the prior of a kind's spread counts for.
+
+    Kernels of any type are off in units of their half-width, which makes their spreads alike: a
+    kind with few of them is filled up to `FEWEST` with those of its relative.
+    """
+    count = counts[kind]
+    if count >= FEWEST:
+        return 0.0
+    if kind in SCALED and kind in RELATIVES:
+        return max(SHRINKING, min(counts[RELATIVES[kind]], FEWEST - count))
+    return SHRINKING
+
+
+def widening_factor(kind: str, counts: Mapping[str, float]) -> float:
     """Return how much wider the interval of a kind is since few campaigns tell it.
 
     Where campaigns also tell to which side the kind is off, one more campaign has a middle of its
@@ -199,23 +209,21 @@ def widening_factor(kind: str, count: float) -> float:
 
     Args:
         kind: the kind of work.
-        count: the number of its campaigns.
+        counts: the number of independent units, by kind.
     """
-    if kind in ON_ONE_DEVICE:
-        return 1.0
-    factor = student_factor(count)
-    if kind in WITH_OWN_SIDE and count < FEWEST:
-        factor *= sqrt(1 + 1 / (count + SHRINKING))
+    freedom = counts[kind] + prior_count(kind, counts)
+    factor = student_factor(freedom)
+    if kind in WITH_OWN_SIDE and counts[kind] < FEWEST:
+        factor *= sqrt(1 + 1 / freedom)
     return factor
 
 
-def student_factor(count: float) -> float:
+def student_factor(freedom: float) -> float:
     """Return how much wider an interval is whose spread few campaigns tell.
 
     It is the quantile of Student's t over that of the normal distribution. The degrees of freedom
     are the campaigns, and below `FEWEST` also those that the prior counts for.
     """
-    freedom = count if count >= FEWEST else count + SHRINKING
     return float(t.ppf(1 - TAIL, freedom) / norm.ppf(1 - TAIL))
 
 
@@ -228,17 +236,16 @@ def fit_spreads(own: Mapping[str, float], counts: Mapping[str, float]) -> dict[s
     """
     prior = general_spread(own)
     spreads: dict[str, float] = {}
-    for kind in sorted(KINDS, key=lambda kind: kind in MIXTURES):  # mixtures need dense networks
+    for kind in sorted(KINDS, key=lambda kind: kind in RELATIVES):  # which need their relatives
         prior_of_kind = prior
-        if kind in SCALED:
+        if kind in RELATIVES:
+            prior_of_kind = spreads[RELATIVES[kind]]
+        elif kind in SCALED:
             prior_of_kind = 1.0
-        elif kind in MIXTURES:
-            prior_of_kind = spreads[MIXTURES[kind]]
         spreads[kind] = prior_of_kind
-        if counts[kind] >= FEWEST:
-            spreads[kind] = own[kind]
-        elif counts[kind]:
-            spreads[kind] = _shrink(own[kind], prior_of_kind, counts[kind])
+        if counts[kind]:
+            weight = prior_count(kind, counts)
+            spreads[kind] = _shrink(own[kind], prior_of_kind, counts[kind], weight)
     return spreads
 
 
@@ -290,17 +297,6 @@ def _spread(scores: Sequence[Score]) -> float:
     values = np.array([abs(one.normalised) for one in scores])
     weights = np.array([one.weight for one in scores])
     return max(weighted_quantile(values, weights, LEVEL), NARROWEST)
-
-
-def _campaign_count(scores: Sequence[Score]) -> float:
-    """Return the number of campaigns, those of one program counted once."""
-    count = sum(one.weight / weight_of_blindness(one.residual) for one in scores)
-    return round(count, COUNT_PLACES)
-
-
-def weight_of_blindness(residual: Residual) -> float:
-    """Return the weight of a campaign: less where the forms were chosen with it in sight."""
-    return 1.0 if residual.is_blind else FITTED
 
 
 def _normalise(scores: Sequence[Score]) -> list[Score]:

@@ -26,7 +26,17 @@ from steptime.prediction.prices import Floats
 from validation.layouts import Layout
 from validation.refits import refitted
 from validation.score import CaseAnswer, predicted
-from validation.ways import Off, Row, Way, constants_of, far, told_of, ways, with_constants
+from validation.ways import (
+    Off,
+    Replies,
+    Row,
+    Way,
+    constants_of,
+    far,
+    told_of,
+    ways,
+    with_constants,
+)
 
 RIDGE, CUT = 0.02, 0.1  # of a constant's way, and of ln(predicted / measured): beyond it far rows
 FARTHEST = 2.0  # times the way
@@ -88,7 +98,9 @@ def predicted_as(every: Iterable[Labelled], rows: Iterable[Row]) -> list[Predict
     ]
 
 
-def left_out(rows: Sequence[Row], method: str, data: Path = BESIDE) -> list[Row]:
+def left_out(
+    rows: Sequence[Row], method: str, data: Path = BESIDE, replies: Replies | None = None
+) -> list[Row]:
     """Return rows as they are predicted by constants that have not seen them."""
     after, of_ops = [*rows], [isinstance(row.question.answer, CaseAnswer) for row in rows]
     for ops in (True, False):
@@ -96,7 +108,7 @@ def left_out(rows: Sequence[Row], method: str, data: Path = BESIDE) -> list[Row]
         if not places:
             continue
         some, base = [rows[i] for i in places], cost_model(method)
-        off = refitted(some, data) if ops else ways(some, base)
+        off = refitted(some, data) if ops else ways(some, base, replies)
         new = _moved(off, parts_of) if ops else again(off, parts_of, base)
         for i, row in zip(places, new, strict=True):
             after[i] = row

@@ -61,15 +61,21 @@ def refitted(rows: Sequence[Row], data: Path) -> Off:
     return Off(after, at, np.array([far(after[i], name) for i, name in at]), found)
 
 
-@lru_cache(maxsize=256)
 def without(device: str, stack: str, data: Path) -> Values:
     """Return what stages of the fit say under a stack without a device, by full name."""
-    of = fitted_without(device, {name: _columns(data, name) for name in STAGES})
-    return {**of.get("", {}), **of.get(stack, {})}
+    values_by_stack = fit_without(device, data)
+    return {**values_by_stack.get("", {}), **values_by_stack.get(stack, {})}
+
+
+@lru_cache(maxsize=256)
+def fit_without(device: str, data: Path) -> Mapping[str, Values]:
+    """Return what stages fit to all devices but one: of the host by stack, else under ""."""
+    return fitted_without(device, {name: stage_columns(data, name) for name in STAGES})
 
 
 @lru_cache(maxsize=64)
-def _columns(data: Path, stage: str) -> Mapping[str, Columns]:
+def stage_columns(data: Path, stage: str) -> Mapping[str, Columns]:
+    """Return the cases that tell a stage of the fit, by device."""
     cases = by_device(STAGES[stage].cases(data), PER_KIND)
     return {device: Columns(own) for device, own in cases.items()}
 

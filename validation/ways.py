@@ -21,6 +21,7 @@ from validation.sets import constants_of_stack, neutral_value
 HALF = 0.5
 MOST = 100  # rows of a stack
 By = Mapping[str, Mapping[str, float | None]]  # name, stack
+Replies = dict[tuple[str, str, str, Constant], Reply]  # by set and place of a row, and constant
 
 
 class Row(NamedTuple):
@@ -137,11 +138,15 @@ def drawn(rows: Sequence[Row]) -> set[int]:
     return {i for own in found.values() for i in own[:: -(-len(own) // MOST)]}
 
 
-def ways(rows: Sequence[Row], base: Method) -> Off:
+def ways(rows: Sequence[Row], base: Method, replies: Replies | None = None) -> Off:
     """Return how far rows are off, and the way of each constant from neutral to what it is.
 
-    They are of the rows that are `drawn`.
+    Args:
+        rows: the rows, of which those that are `drawn` tell the ways.
+        base: the method that predicted them.
+        replies: the answers with a constant at neutral, which are kept for the next call.
     """
+    replies = {} if replies is None else replies
     some = drawn(rows)
     at = [one for one in places(rows) if one[0] in some]
     told = np.array([far(rows[i], name) for i, name in at])
@@ -152,10 +157,12 @@ def ways(rows: Sequence[Row], base: Method) -> Off:
         stacks = {row.reply.stack for row, is_of in zip(rows, of, strict=True) if is_of}
         value = {stack: neutral(name, one, stack) for stack in stacks}
         other = with_constants(base, {name: value})
-        again = [
-            row._replace(reply=row.question.reply(other)) if is_of else row
-            for row, is_of in zip(rows, of, strict=True)
-        ]
+        again = []
+        for row, is_of in zip(rows, of, strict=True):
+            key = row.set, row.question.place, name, one
+            if is_of and key not in replies:
+                replies[key] = row.question.reply(other)
+            again.append(row._replace(reply=replies[key]) if is_of else row)
         moves = told - [far(again[i], key) for i, key in at]
         found.append(Way(name, one.rows, moves, float(one.value), value))
     return Off(rows, at, told, found)

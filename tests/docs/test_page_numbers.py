@@ -12,7 +12,8 @@ from places import ROOT
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import read_experiment
-from validation.conformal import FEWEST, FITTED
+from validation.campaign_units import FITTED
+from validation.conformal import FEWEST
 from validation.fitting.devices import DRAWS, POINTS
 
 BLIND_HEADING = "### Campaigns that no constant was fitted to\n"

@@ -11,15 +11,21 @@ from steptime.prediction.conformal import (
     FIRST_TOKENS,
     KERNELS,
     KINDS,
+    LOW_KERNELS,
     MIXTURE_TRAININGS,
     POWER,
     TRAININGS,
     Ends,
 )
+from validation.campaign_units import (
+    Score,
+    campaign_weights,
+    count_campaigns,
+    group_correlation,
+)
 from validation.conformal import (
     FEWEST,
     average_ends,
-    campaign_weights,
     fit_spreads,
     fit_widths,
     hold,
@@ -77,9 +83,10 @@ def test_campaigns_of_one_program_share_a_weight_and_are_left_out_together() -> 
 
 
 def test_one_more_campaign_has_a_side_of_its_own() -> None:
-    factor = student_factor(4)
-    assert widening_factor(MIXTURE_TRAININGS, 4) == pytest.approx(factor * (1 + 1 / 5) ** 0.5)
-    assert widening_factor(COLLECTIVES, 4) == factor
+    counts = dict.fromkeys(KINDS, 4.0)
+    factor = student_factor(5)  # the prior counts for a campaign
+    assert widening_factor(MIXTURE_TRAININGS, counts) == pytest.approx(factor * (1 + 1 / 5) ** 0.5)
+    assert widening_factor(COLLECTIVES, counts) == factor
 
 
 def test_a_quantile_of_equal_weights_is_numpys_middle_one() -> None:
@@ -130,16 +137,49 @@ def test_a_kind_with_few_campaigns_takes_the_shape_of_all() -> None:
 def test_a_spread_of_few_campaigns_is_widened_as_student_says() -> None:
     # t and normal quantiles of 0.9, from a printed table: 1.397 for 8, 1.638 for 3, 1.282
     assert student_factor(FEWEST) == pytest.approx(1.397 / 1.282, abs=1e-3)
-    assert student_factor(2) == pytest.approx(1.638 / 1.282, abs=1e-3)
+    assert student_factor(3) == pytest.approx(1.638 / 1.282, abs=1e-3)
 
 
-def test_kinds_on_one_device_are_not_widened_as_student_says() -> None:
-    ends = {
-        kind: fit_widths([*draw_residuals(kind, 4, 6, 0.2, 9)], [DEVICE]).ends[kind]
-        for kind in (DEVICE_STEPS, COLLECTIVES)
-    }
-    factor = student_factor(4)
-    assert ends[COLLECTIVES].above == pytest.approx(factor * ends[DEVICE_STEPS].above)
+def draw_scores(shared: float, own: float, groups: int = 30) -> list[Score]:
+    """Return scores of 20 campaigns of device steps, a row a group."""
+    draw = np.random.default_rng(11)
+    [row] = draw_residuals(DEVICE_STEPS, 1, 1, 0.1, 0)
+    middles = draw.normal(0, shared, 20)
+    return [
+        Score(
+            row._replace(campaign=f"campaign {campaign}", group=f"group {group}"),
+            middles[campaign] + draw.normal(0, own),
+            1 / groups,
+        )
+        for campaign in range(20)
+        for group in range(groups)
+    ]
+
+
+def test_the_correlation_of_groups_is_the_share_of_variance_that_campaigns_have() -> None:
+    assert group_correlation(draw_scores(0.5, 1.0)) == pytest.approx(0.2, abs=0.08)
+    assert group_correlation(draw_scores(0.0, 1.0)) == pytest.approx(0, abs=0.03)
+    assert group_correlation(draw_scores(1.0, 0.0)) == pytest.approx(1)
+    assert group_correlation(draw_scores(1.0, 1.0)[:30]) == 1  # one campaign does not tell it
+
+
+def test_a_campaign_of_unlike_groups_counts_for_several() -> None:
+    campaign = draw_scores(0.0, 1.0)[:30]
+    fitted = 0.25
+    scores = [score._replace(weight=fitted * score.weight) for score in campaign]
+    assert count_campaigns(scores) == 1
+    assert count_campaigns(scores, correlation=0) == 30
+    assert count_campaigns(scores, correlation=0.1) == pytest.approx(30 / 3.9)
+
+
+def test_kernels_of_low_types_are_filled_up_with_other_kernels() -> None:
+    counts = {**dict.fromkeys(KINDS, 0.0), KERNELS: 20.0, LOW_KERNELS: 5.0}
+    spreads = fit_spreads({KERNELS: 0.5, LOW_KERNELS: 2.0}, counts)
+    assert spreads[KERNELS] == pytest.approx(0.5)
+    assert spreads[LOW_KERNELS] == pytest.approx(2.0 ** (5 / 8) * 0.5 ** (3 / 8))
+    assert widening_factor(LOW_KERNELS, counts) == student_factor(FEWEST)
+    few = {**counts, KERNELS: 0.0}
+    assert widening_factor(LOW_KERNELS, few) == student_factor(6)
 
 
 def test_a_queue_has_a_longer_end_above() -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration.cases import Case, priors_of
-from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, choose_cases
 from steptime.calibration.evaluate import (
     ErrorFigures,
@@ -37,9 +36,9 @@ from validation.fitting import (
 )
 from validation.fitting.intervals import Off
 from validation.fitting.stages import STAGES, by_device
-from validation.refits import fitted_without
+from validation.refits import fit_without, stage_columns
 
-POINTS, DRAWS, PER_KIND, OF_TARGET = 60, 5, 100, 150
+POINTS, DRAWS, OF_TARGET = 60, 5, 150
 Sets = Mapping[str, Sequence[Case]]
 Constants = Mapping[str, float]
 
@@ -130,24 +129,20 @@ TARGETS = (
 )  # fmt: skip
 
 
-def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
+def folds(data: Path) -> dict[tuple[str, str], Constants]:
     """Return the constants of each device and stack as if the device had not been measured.
 
     What is fitted of a host is of the stack of its rows, and of no other.
     """
-    devices = sorted({name for some in sets.values() for name in some})
-    columns = {
-        stage: {name: Columns(cases) for name, cases in some.items()}
-        for stage, some in sets.items()
-    }
+    devices = sorted({name for stage in STAGES for name in stage_columns(data, stage)})
     found: dict[tuple[str, str], Constants] = {}
     for device in devices:
-        own = fitted_without(device, columns)
+        own = fit_without(device, data)
         of = catalog.device(device)
         stacks = {*(one.stack for one in STAGES.values()), *(one.stack for one in TARGETS)}
         for stack in stacks:
             shipped = {key: one.value for key, one in priors_of(of, stack).items()}
-            told = own.get("", {}) | own.get(stack, {})
+            told = {**own.get("", {}), **own.get(stack, {})}
             found[device, stack] = shipped | {key: v for key, v in told.items() if key in shipped}
     return found
 
@@ -223,10 +218,6 @@ def _widths(offs: Sequence[Off], device: str, stack: str) -> Constants:
 
 def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]:
     """Return the cases that are checked, and the constants of each device without itself."""
-    fitted = {}
-    for name, stage in STAGES.items():
-        fitted[name] = by_device(stage.cases(data), PER_KIND)
-        say(f"read {name}")
     checked: dict[str, Sets] = {}
     for one in TARGETS:
         found = by_device(one.cases(data), OF_TARGET)
@@ -235,7 +226,7 @@ def read(data: Path) -> tuple[dict[str, Sets], dict[tuple[str, str], Constants]]
             for device, cases in found.items()
         }
         say(f"read {one.name}")
-    constants = folds(fitted)
+    constants = folds(data)
     say("devices left out")
     return checked, _known(constants, checked)
 

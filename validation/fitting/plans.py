@@ -20,11 +20,12 @@ from validation.left_out import (
 )
 from validation.score import CaseAnswer
 from validation.sets import GROUNDS, census
-from validation.ways import Row, told_of, ways
+from validation.ways import Replies, Row, told_of, ways
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples/papers.csv"
 METHOD = "calibrated"
 TIMES = ("step_s", "request_s", "tpot_s", "ttft_s", "tokens_per_s_per_device")  # of steps
+DRAWN = ("aiconfigurator",)  # sets of which one of `Layout.draw` rows is asked: each runs a server
 SCALES = ((64, "up to 64"), (512, "65 to 512"), (1 << 30, "more than 512"))  # devices
 BOTH = ("mean", "median", "coverage", "width")
 FORMS = {"plan": "trainings, dense", "experts": "trainings, mixtures"}
@@ -54,15 +55,23 @@ def files(data: Path) -> list[Path]:
 
 
 class Score:
-    """Rows of reference data as shipped, and left out; `unnamed`, steps without their stacks."""
+    """Rows of reference data as shipped, and left out; `unnamed`, steps without their stacks.
+
+    `replies` are the answers that tell how far constants move the rows (`ways`).
+    """
 
     def __init__(self, data: Path, unnamed: bool = False) -> None:
         tables = tables_in(files(data))[0]
         if unnamed:
             tables = {path: one for path, one in tables.items() if one.kind == "step"}
-        self.every = labelled(tables, METHOD, "" if unnamed else None)
+        self.every = [
+            row
+            for path, one in tables.items()
+            for row in labelled({path: one}, METHOD, "" if unnamed else None, one.key in DRAWN)
+        ]
         self.rows = answered(self.every)
-        self.after = left_out(self.rows, METHOD, data)
+        self.replies: Replies = {}
+        self.after = left_out(self.rows, METHOD, data, self.replies)
 
     def both(self, label: Callable[[Row], str] | None = None) -> list[list[str]]:
         """Return errors of sets, or of what labels rows, as shipped and left out."""
@@ -123,11 +132,11 @@ GROUPS: Mapping[str, Callable[[Row], str]] = {
 }
 
 
-def groups(rows: Sequence[Row]) -> list[list[str]]:
+def groups(rows: Sequence[Row], replies: Replies) -> list[list[str]]:
     """Return errors of steps of which each group is left out, group by group."""
     some = [row for row in rows if "step_s" in row.question.measured and told_of(row)]
     base, found = cost_model(METHOD), []
-    off = ways(some, base)
+    off = ways(some, base, replies)
     for by, group_of in GROUPS.items():
 
         def parts(row: Row, by: str = by, of: Callable[[Row], str] = group_of) -> Parts:
@@ -169,7 +178,7 @@ def page(score: Score) -> str:
             "### Times, by the rows that the constants of their stack were fitted to",
             table(["set", "quantity", "block", "rows", *BOTH], blocks),
             "### Steps with a model, a device, a scale or a stack left out",
-            table(["by", "left out", "rows", *heads], groups(score.rows)),
+            table(["by", "left out", "rows", *heads], groups(score.rows, score.replies)),
             "### Rows that are refused",
             table(["set", "rows", "reason"], unasked),
         )
