@@ -29,11 +29,15 @@ from steptime.core.tables.table_files import (
 )
 from steptime.core.tables.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import read_packaged_toml
-from steptime.core.units import format_count
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
 from steptime.records.readers.mapping_keys import Keys, RowKeys
+from steptime.records.readers.mapping_remarks import (
+    describe_lines,
+    describe_repeats,
+    describe_units,
+)
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.record import Record, RecordMethod
 from steptime.records.repeats import RepeatRow, pool_repeats
@@ -107,6 +111,7 @@ class TableMapping:
         self.check_complete()
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
         repeat_rows: list[RepeatRow] = []
+        mapped_rows: list[MappedRow] = []
         file_name = source.name.rpartition("/")[2]
         entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file_name)]
         for line, row in self.rows_of(source, entries):
@@ -114,6 +119,7 @@ class TableMapping:
                 if isinstance(row, InputError):
                     raise row
                 repeat_rows.append(self._make_record(row))
+                mapped_rows.append(row)
             except InputError as error:
                 unread.append(Unread(source.name, line, str(error)))
         if not repeat_rows and not unread:
@@ -122,11 +128,13 @@ class TableMapping:
         have_common_reason = len(unread) > 1 and len(reasons) == 1  # said once for all lines
         if not repeat_rows and have_common_reason:
             unread = [Unread(source.name, line=None, reason=unread[0].reason)]
-        remarks = _list_remarks(source, repeat_rows, self.layout)
         records = tuple(pool_repeats(repeat_rows))
-        if len(records) < len(repeat_rows):
-            remarks += (_describe_repeats(len(repeat_rows), len(records)),)
-        return Reading(records, tuple(unread), remarks)
+        remarks = [
+            *describe_lines(source, repeat_rows, self.layout),
+            *describe_units(mapped_rows),
+            *describe_repeats(repeat_rows, len(records), mapped_rows, self.layout),
+        ]
+        return Reading(records, tuple(unread), tuple(remarks))
 
     def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
         """Return why a table has no row: the line that was taken for the headings."""
@@ -270,36 +278,22 @@ def _names_read(row: RowKeys) -> frozenset[str]:
 
 def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
     """Return the words of all texts of the entries, among which are the columns that they read."""
-    text = " ".join(row.model_dump_json() for row in rows)
-    return frozenset(re.findall(r"\w+", unicodedata.normalize("NFKC", text)))
+    texts = (text for row in rows for text in _list_texts(row.model_dump()))
+    return frozenset(
+        word for text in texts for word in re.findall(r"\w+", unicodedata.normalize("NFKC", text))
+    )
 
 
-def _list_remarks(
-    source: RecordSource, records: Sequence[RepeatRow], layout: TableLayout
-) -> tuple[str, ...]:
-    """Return remarks on lines that were passed over, and on a last number that may be cut."""
-    text = source.text
-    is_csv = not (source.is_json or layout.prefix or layout.row_pattern)  # no JSON, no log
-    if not records or not is_csv:
-        return ()
-    remarks = []
-    headings = find_headings(text, layout, source.name.lower().endswith(".tsv"))
-    if headings is not None and headings.skipped:
-        count = format_count(headings.skipped, "line")
-        remarks.append(f"line {headings.line} names the columns; {count} before it passed over")
-    line_break = "\n" if "\n" in text else "\r"
-    last_line = text.count(line_break) + 1
-    ends_in_number = text[-1:].isdigit()
-    if ends_in_number and records[-1].record.env["source_entry"] == last_line:
-        remark = "the last, has no end; if it was cut, its number is wrong"
-        remarks.append(f"line {last_line}, {remark}")
-    return tuple(remarks)
-
-
-def _describe_repeats(row_count: int, record_count: int) -> str:
-    """Return a remark on repeats: "5 rows are 1 record: equal but for their values, ..."."""
-    rows, records = format_count(row_count, "row"), format_count(record_count, "record")
-    return f"{rows} are {records}: rows that differ in nothing but their values are its repeats"
+def _list_texts(value: object) -> Iterator[str]:
+    """Yield the texts of an entry without the names of its keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _list_texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _list_texts(item)
 
 
 def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:
