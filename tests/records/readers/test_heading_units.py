@@ -173,3 +173,21 @@ def test_a_command_that_failed_has_no_time(tmp_path):
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record["status"] for record in records] == ["ok", "failed"]
     assert records[1]["cause"] == "exit code 1"
+
+
+def test_an_option_that_replaces_what_rows_say_is_named(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("nodes,time_ms\n8,12.5\n16,31\n")
+    (tmp_path / "m.toml").write_text(MAPPING + 'seconds = "time_ms"')
+    words = ["import", tmp_path / "t.csv", "--map", tmp_path / "m.toml", "--model", "resnet50"]
+    assert run([str(word) for word in (*words, "--out", tmp_path / "out")]) == 0
+    note = "--model resnet50 replaces 'fc:layers=4,nodes={nodes}' of the mapping in every row"
+    assert note in capsys.readouterr().err
+
+
+def test_the_runs_of_a_number_without_samples_are_unknown(tmp_path, capsys):
+    table = "nodes,time_ms\n8,12.5\n8,12.7\n16,31\n"
+    assert import_table(tmp_path, table, 'seconds = "time_ms"')[0] == 0
+    capsys.readouterr()
+    assert run(["analyse", "results", str(tmp_path / "out"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["runs"] for row in rows] == [2, None]

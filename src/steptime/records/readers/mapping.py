@@ -5,8 +5,6 @@ are formulas (`2 * hidden`), of `steptime.core.expressions.formula`.
 """
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -31,11 +29,13 @@ from steptime.core.tables.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
-from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
+from steptime.records.readers.mapped_row import MappedRow
 from steptime.records.readers.mapping_keys import Keys, RowKeys
+from steptime.records.readers.mapping_names import list_columns_read, list_words
 from steptime.records.readers.mapping_remarks import (
     describe_lines,
     describe_repeats,
+    describe_replaced,
     describe_units,
 )
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
@@ -81,6 +81,7 @@ class TableMapping:
         sha256: hash of the content of a user's file; "" for the mappings of the house.
         missing_keys: keys that neither the files of the tool nor the user give.
         command_keys: keys that the command gives.
+        replaced_keys: texts of columns that `command_keys` replace, by key.
     """
 
     keys: Keys
@@ -91,6 +92,7 @@ class TableMapping:
     sha256: str = ""
     missing_keys: tuple[str, ...] = ()
     command_keys: Mapping[str, str] = field(default_factory=dict)
+    replaced_keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> Words:
@@ -131,6 +133,7 @@ class TableMapping:
         records = tuple(pool_repeats(repeat_rows))
         remarks = [
             *describe_lines(source, repeat_rows, self.layout),
+            *describe_replaced(self.replaced_keys, self.command_keys),
             *describe_units(mapped_rows),
             *describe_repeats(repeat_rows, len(records), mapped_rows, self.layout),
         ]
@@ -202,7 +205,9 @@ class TableMapping:
     def layout(self) -> TableLayout:
         """How the rows stand in the file, with the columns that formulas read."""
         return replace(
-            self.keys.layout, needed=_names_read(self.rows[0]), mentioned=_words_of(self.rows)
+            self.keys.layout,
+            needed=list_columns_read(self.rows[0]),
+            mentioned=list_words(self.rows),
         )
 
     def _in_our_words(self, column: str, cell: object) -> object:
@@ -258,42 +263,6 @@ class TableMapping:
         """A text that tells mappings apart: their content and what the command gave beside."""
         keys = json.dumps(dict(self.command_keys), sort_keys=True) if self.command_keys else ""
         return self.sha256 + (sha256(keys.encode()).hexdigest() if keys else "")
-
-
-def _names_read(row: RowKeys) -> frozenset[str]:
-    """Return the names of the columns that an entry reads for its times and its network."""
-    formula_texts = [amount.formula for amount in row.quantities.values() if amount.formula]
-    if not row.quantities:
-        formula_texts.append(row.seconds)
-    for template in (row.model, row.batch, row.device):
-        formula_texts += re.findall(r"\{([^{}]+)\}", template)
-    column_names: set[str] = set()
-    for formula_text in formula_texts:
-        try:
-            column_names |= formula(formula_text).names
-        except InputError:  # a heading that is no formula: {steps per s}
-            column_names.add(column_name(formula_text))
-    return frozenset(column_names - {*SIZE_NAMES})
-
-
-def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
-    """Return the words of all texts of the entries, among which are the columns that they read."""
-    texts = (text for row in rows for text in _list_texts(row.model_dump()))
-    return frozenset(
-        word for text in texts for word in re.findall(r"\w+", unicodedata.normalize("NFKC", text))
-    )
-
-
-def _list_texts(value: object) -> Iterator[str]:
-    """Yield the texts of an entry without the names of its keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _list_texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _list_texts(item)
 
 
 def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:
@@ -359,6 +328,11 @@ def mapping_of(
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
     row_tables = keys.rows or ({},)
+    replaced_texts = {
+        key: row_table[key]
+        for row_table in (shared_keys, *row_tables)
+        for key in key_texts.keys() & row_table.keys()
+    }
     rows = [
         _read_entry({**shared_keys, **row_table, **key_texts}, place) for row_table in row_tables
     ]
@@ -370,6 +344,7 @@ def mapping_of(
         keys.source or name,
         missing_keys=missing_keys,
         command_keys=key_texts,
+        replaced_keys={key: text for key, text in replaced_texts.items() if "{" in str(text)},
     )
 
 

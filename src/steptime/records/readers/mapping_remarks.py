@@ -1,7 +1,8 @@
 """Remarks on a table that a mapping read: passed-over lines, units of headings, pooled rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from steptime.core.errors import shorten
 from steptime.core.expressions.formula import column_name, parse_cell
 from steptime.core.tables.table_layout import TableLayout, find_headings
 from steptime.core.units import format_count
@@ -53,6 +54,14 @@ def describe_units(rows: Sequence[MappedRow]) -> Iterator[str]:
                 f"column '{heading}' is read in {unit}, as 'unit' of the mapping says; "
                 f"its heading says {heading_unit.word}"
             )
+
+
+def describe_replaced(
+    replaced_keys: Mapping[str, str], command_keys: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a remark on each option that replaces what rows say: their networks become one."""
+    for key, text in replaced_keys.items():
+        yield f"--{key} {command_keys[key]} replaces {shorten(text)} of the mapping in every row"
 
 
 def describe_repeats(
