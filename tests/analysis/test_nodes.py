@@ -210,3 +210,12 @@ def test_the_command_prints_the_verdict(tmp_path, capsys):
         assert run(["analyse", "nodes", str(tmp_path), "--fail-on", word]) == code
     assert run(["analyse", "nodes", str(tmp_path), "--fail-on", "slo"]) == 2
     assert "did you mean 'slow'?" in capsys.readouterr().err
+
+
+def test_a_gate_on_too_few_nodes_says_that_nothing_can_be_judged(tmp_path, capsys):
+    rng = np.random.default_rng(5)
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(clusters.measured(rng, HOSTS[:2], CELLS, {HOSTS[0]: 1.5}))
+    for word, code in {"slow": 2, "changed": 2, "vanished": 0}.items():
+        assert run(["analyse", "nodes", str(tmp_path), "--fail-on", word]) == code
+    assert "nobody can say which is slow" in capsys.readouterr().out

@@ -14,7 +14,8 @@ from steptime.core.errors import InputError
 from steptime.measure.contract import Options
 from steptime.measure.profile import profile_cell
 from steptime.records.record import NO_OP, UNATTRIBUTED
-from steptime.records.traces.trace import TracePart, build_profile, list_op_times
+from steptime.records.traces.op_times import list_op_times
+from steptime.records.traces.trace import TracePart, build_profile
 from steptime.records.traces.trace_events import read_events
 
 

@@ -51,7 +51,7 @@ class ResultRow(AnswerRow, frozen=True, kw_only=True):
             single run.
         examples_per_s: examples of all replicas in a second.
         steady: whether the samples reached a steady state.
-        runs: number of runs; 0 if nothing was run.
+        runs: number of runs; 0 if nothing was run, None of a number without samples.
         samples_n: number of samples.
         disturbed_share: share of the samples that other work disturbed.
         measured_memory_bytes: measured peak of the memory.

@@ -7,7 +7,8 @@ from typing import Any
 from steptime.build import build
 from steptime.core.workload import Workload
 from steptime.measure.contract import Options, Prepared, UnsupportedError
-from steptime.records.traces.trace import OpTimes, build_profile, list_op_times
+from steptime.records.traces.op_times import OpTimes, list_op_times
+from steptime.records.traces.trace import build_profile
 from steptime.records.traces.trace_events import read_events
 
 MAX_STEPS = 20

@@ -329,8 +329,8 @@ def _find_exit_code(table: Table, failing_fields: Sequence[str]) -> int:
     has_failed = any(table.summary[field] for field in failing_fields)
     if has_failed:
         return UNSUCCESSFUL
-    # That a step vanished is certain; slower and faster need records that can be judged.
-    needs_verdicts = bool(set(failing_fields) - {"vanished"})
+    # That a step or node vanished is certain; slower and faster need records that can be judged.
+    needs_verdicts = bool(set(failing_fields) - {"vanished", "not_measured"})
     is_judged = table.summary.get("is_judged", True)
     return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 

@@ -263,6 +263,8 @@ def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
     examples_per_s = pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
     interval = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
+    # A number without samples is of runs that nobody counted: their number stays unknown.
+    runs = pl.when(measured_s.is_not_null()).then("run_count").otherwise(0)
     rows = pairs.with_columns(
         pl.when(pl.col("strategy") != "").then("strategy").alias("strategy"),
         pl.col("low").alias("measured_low_s"),
@@ -270,7 +272,7 @@ def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
         pl.when(is_pooled).then(interval).alias("interval"),
         examples_per_s.alias("examples_per_s"),
         pl.col("steady").cast(pl.Boolean),
-        pl.col("run_count").fill_null(0).cast(pl.Int64).alias("runs"),
+        runs.cast(pl.Int64).alias("runs"),
         (pl.col("measured_s") / predicted_s).alias("ratio"),
         (pl.col("low") / predicted_s).alias("ratio_low"),
         (pl.col("high") / predicted_s).alias("ratio_high"),

@@ -104,6 +104,9 @@ _NUMBER = r"(?:(?<![\w.])[-+\u2212])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+(?![\w.])
 _WORD = r"(?:\u00b0C|%|[A-Za-z\u00b5\u03bc]+)"
 _UNIT = rf"(?:{_WORD}(?:\s*/\s*[A-Za-z]+|\s+per\s+[A-Za-z]+)?|/\s*[A-Za-z]+)(?![\w/])"
 _AMOUNT = re.compile(rf"({_NUMBER})(?:\s*({_UNIT}))?")
+_WITH_DEVIATION = re.compile(  # 12.5 ± 0.3 ms, 12.5 ms +/- 2 %
+    rf"({_NUMBER}\s*(?:{_UNIT})?)\s*(?:\u00b1|\+/?-)\s*\d[\d.]*(?:[eE][-+]?\d+)?\s*({_UNIT})?"
+)
 _THOUSANDS_MARKS = {" ": " \u00a0\u2009\u202f", "'": "'\u2019"}
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 _DURATION = re.compile(
@@ -112,12 +115,25 @@ _DURATION = re.compile(
 )
 
 
+def drop_deviation(value: object) -> Any:
+    """Return "12.5 ms" for "12.5 \u00b1 0.3 ms", and any other value as it is."""
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+        return value
+    match = _WITH_DEVIATION.fullmatch(value.strip())
+    if match is None:
+        return value
+    amount = match[1].strip()
+    has_unit = re.fullmatch(_NUMBER, amount) is None
+    return amount if has_unit or match[2] is None else f"{amount} {match[2]}"
+
+
 def parse_amount(text: str) -> CellAmount | None:
     """Return the amount that a whole text is: 0.0125 s for "12.5 ms"; None for another text.
 
-    Clock times (`00:01:12.5`) and durations (`1h 23m 45s`) are seconds.
+    Clock times (`00:01:12.5`) and durations (`1h 23m 45s`) are seconds. Of a number with its
+    deviation, `12.5 \u00b1 0.3 ms`, the number counts.
     """
-    text = text.strip()
+    text = drop_deviation(text.strip())
     if not text or len(text) > MAX_CHARACTERS:
         return None
     duration_s = _parse_duration_s(text)

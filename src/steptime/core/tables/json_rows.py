@@ -8,9 +8,11 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.expressions.formula import column_name
+from steptime.core.tables.json_tables import find_rows_by_name, list_row_paths
 from steptime.core.tables.table_layout import Cells, TableLayout
 
 MAX_DEPTH = 6  # of objects within a row
+MAX_PATHS_LISTED = 4
 MAX_LINE_CHARACTERS = 10_000  # of a line of a log that patterns read
 HEAD_CHARACTERS = 100_000  # of a file, among which its first lines are looked for
 JsonRow = tuple[int, Cells | InputError]
@@ -22,7 +24,7 @@ def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterato
     Raises `InputError` for a document that is not JSON or that holds no rows.
     """
     rows: Iterable[JsonRow] | None = None
-    if layout.prefix or name.lower().endswith(".jsonl"):
+    if layout.prefix or name.lower().endswith((".jsonl", ".ndjson")):
         rows = _read_line_rows(text, layout)
     else:
         try:
@@ -84,28 +86,64 @@ def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[
     """Yield the rows of a document: a list, a list within objects, or an object alone."""
     # Values beside the list of rows are cells of each row, if the layout `has_names`: such a
     # layout finds columns by itself, while others take rows exactly as they are.
-    outer_cells: dict[str, object] = {}
-    rows = document
+    places: list[tuple[Cells, Any]] = [({}, document)]
     for key in filter(None, layout.rows_path.split(".")):
-        if not isinstance(rows, dict) or key not in rows:
-            keys = rows if isinstance(rows, dict) else ()
+        places = [
+            place for cells, value in places for place in _enter_key(cells, value, key, source)
+        ]
+    if layout.has_names and not layout.rows_path:  # search for the rows
+        places = [_find_rows(document, source, layout)]
+    row_number = 0
+    for outer_cells, table in places:
+        is_single_row = (
+            isinstance(table, dict) and layout.has_names and any(map(_is_scalar, table.values()))
+        )
+        rows = [table] if is_single_row else table
+        if not isinstance(rows, list):
+            raise InputError(f"{source}: a table is a list of rows, not {shorten(rows)}")
+        for row in rows:
+            row_number += 1
+            if isinstance(row, dict):
+                yield row_number, {**outer_cells, **row} if layout.has_names else row
+            else:
+                yield row_number, InputError(f"a row is an object, not {shorten(row)}")
+
+
+def _enter_key(
+    outer_cells: Cells, value: Any, key: str, source: str
+) -> Iterator[tuple[Cells, Any]]:
+    """Yield the value of a key, and the cells beside it, of an object or of each in a list."""
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict) or key not in item:
+            keys = item if isinstance(item, dict) else ()
             raise unknown("key", key, keys, f"{source}: rows_at")
-        outer_cells |= _flatten({name: value for name, value in rows.items() if name != key})
-        rows = rows[key]
-    if isinstance(rows, dict) and layout.has_names and not layout.rows_path:  # search for the rows
-        key = _find_key_of_rows(rows, source)
-        if key:
-            outer_cells = _flatten({name: value for name, value in rows.items() if name != key})
-            rows = rows[key]
-    if isinstance(rows, dict) and layout.has_names and any(map(_is_scalar, rows.values())):
-        rows = [rows]  # the document is a single row
-    if not isinstance(rows, list):
-        raise InputError(f"{source}: a table is a list of rows, not {shorten(rows)}")
-    for row_number, row in enumerate(rows, start=1):
-        if isinstance(row, dict):
-            yield row_number, {**outer_cells, **row} if layout.has_names else row
-        else:
-            yield row_number, InputError(f"a row is an object, not {shorten(row)}")
+        inner_cells = _flatten({name: cell for name, cell in item.items() if name != key})
+        yield {**outer_cells, **inner_cells}, item[key]
+
+
+def _find_rows(document: Any, source: str, layout: TableLayout) -> tuple[Cells, Any]:
+    """Return the rows of a document with the cells beside them.
+
+    Raises:
+        InputError: for several lists of objects, and for one that `rows_at` has to name.
+    """
+    if not isinstance(document, dict):
+        return {}, document
+    key = _find_key_of_rows(document, source)
+    if key:
+        outer_values = {name: value for name, value in document.items() if name != key}
+        return _flatten(outer_values), document[key]
+    if any(map(_is_scalar, document.values())):
+        return {}, document
+    rows = find_rows_by_name(document, layout.mentioned)
+    if rows is not None:
+        return {}, rows
+    paths = list_row_paths(document)
+    if paths:
+        names = " or ".join(f"rows_at = {shorten(path)}" for path in paths[:MAX_PATHS_LISTED])
+        raise InputError(f"{source}: lists of rows lie deeper: say {names} in the mapping")
+    is_nested_row = any(isinstance(value, dict) and value for value in document.values())
+    return {}, [document] if is_nested_row else document
 
 
 def _find_key_of_rows(document: Mapping[str, Any], source: str) -> str:

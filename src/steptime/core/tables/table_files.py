@@ -22,11 +22,11 @@ from steptime.core.toml_files import format_path
 
 Words = Mapping[str, Mapping[str, str]]
 NO_WORDS: Words = {}
-OF_JSON = (".jsonl", ".json")
+OF_JSON = (".jsonl", ".json", ".ndjson")
 OF_CSV = (".csv", ".tsv", ".txt")
 ENDINGS = (*OF_CSV, *OF_JSON)
 WORKBOOK_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods", ".zip")
-ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+ENDINGS_TEXT = ".csv, .tsv, .txt, .jsonl or .json"  # .ndjson is another name of .jsonl
 LOG_PREFIXES = (":::MLLOG {", "DLLL {")  # of lines of JSON in logs, without the brace
 _PREFIX_CHARACTERS = 16_384  # of a file, in which they are looked for
 _BYTE_ORDER_MARKS = (

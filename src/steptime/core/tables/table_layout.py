@@ -103,16 +103,23 @@ def find_headings(text: str, layout: TableLayout, is_tsv: bool = False) -> Headi
         delimiter = file_delimiter or ("\t" if is_tsv else _likely_delimiter(line))
         columns = _column_names(line, delimiter)
         headings = Headings(number, line, start, delimiter, columns, skipped)
-        # A layout has `columns` as the file spells them, and `needed` as formulas name them.
-        formula_names = {column_name(column) for column in columns}
-        has_needed_columns = layout.needed <= formula_names
-        has_stated_columns = set(layout.columns) <= set(columns)
-        if has_needed_columns and has_stated_columns:
+        if _has_columns(columns, layout):
             return headings
+        is_open = not file_delimiter and delimiter not in line  # perhaps columns between blanks
+        blank_columns = _column_names(line.strip(), " ") if is_open else ()
+        if _has_columns(blank_columns, layout):
+            return Headings(number, line, start, " ", blank_columns, skipped)
         if first_candidate is None:
             first_candidate = headings
         skipped += 1
     return first_candidate  # no line has all columns: the first is the likeliest
+
+
+def _has_columns(columns: Sequence[str], layout: TableLayout) -> bool:
+    """Return whether columns are all that a layout needs."""
+    # A layout has `columns` as the file spells them, and `needed` as formulas name them.
+    formula_names = {column_name(column) for column in columns}
+    return layout.needed <= formula_names and set(layout.columns) <= set(columns)
 
 
 def _leading_lines(text: str, layout: TableLayout) -> Iterator[tuple[int, int, str]]:
@@ -228,6 +235,12 @@ def _without_comments(file: Iterable[str], comment: str) -> Iterator[str]:
         yield "\n" if comment and line.lstrip().startswith(comment) else line
 
 
+def _is_rule(cells: Sequence[str]) -> bool:
+    """Return whether a line is drawn: `|---|:--:|` of Markdown, `----+----` of psql."""
+    has_only_lines = all(re.fullmatch(r"[-=+|:\s]*", cell) for cell in cells)
+    return has_only_lines and any(re.search(r"--|==", cell) for cell in cells)
+
+
 @dataclass
 class _RowCheck:
     """Makes rows of lists of cells under the headings."""
@@ -245,6 +258,8 @@ class _RowCheck:
             return None
         if has_single_cell and not cells[0].strip("\0"):  # a crash leaves zeros in place of text
             return InputError("nothing but zeros")
+        if _is_rule(cells):
+            return None
         # Programs end lines with empty cells beyond the headings; text there is a fault.
         surplus_cells = cells[len(columns) :]
         row_cells = cells if any(surplus_cells) else cells[: len(columns)]

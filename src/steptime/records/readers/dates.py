@@ -13,6 +13,12 @@ _FORMS = (
     "%a %b %d %H:%M:%S %Y",
     "%a %b %d %H:%M:%S %Z %Y",
     "%a, %d %b %Y %H:%M:%S %z",
+    "%b %d, %Y %I:%M %p",
+    "%b %d, %Y %I:%M:%S %p",
+    "%b %d, %Y %H:%M:%S",
+    "%b %d, %Y",
+    "%d %b %Y %H:%M:%S",
+    "%d %b %Y",
 )
 
 
@@ -47,6 +53,7 @@ def _from_epoch(text: str) -> datetime | None:
 
 def _from_iso(text: str) -> datetime | None:
     text = re.sub(r"^(\d{4})/(\d\d)/(\d\d)", r"\1-\2-\3", text)
+    text = re.sub(r"(\d\d)\s*(?:UTC|GMT)$", r"\1Z", text)
     text = re.sub(r"(\d\d:\d\d)\s+(Z|[-+]\d\d:?\d\d)$", r"\1\2", text)
     try:
         return datetime.fromisoformat(text)

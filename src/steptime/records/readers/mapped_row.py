@@ -9,12 +9,19 @@ from typing import Any, NamedTuple, TypeGuard
 
 from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError, check_choice, shorten, unknown
-from steptime.core.expressions.amounts import CellAmount, SIValue, amounts_of, parse_amount
+from steptime.core.expressions.amounts import (
+    CellAmount,
+    SIValue,
+    amounts_of,
+    drop_deviation,
+    parse_amount,
+)
 from steptime.core.expressions.formula import column_name, fill_braces, formula, parse_cell
 from steptime.core.tables.table_layout import Cells
 from steptime.core.units import QUANTITIES
 from steptime.core.values import parse_count
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
+from steptime.records.readers.heading_units import seconds_per_unit
 from steptime.records.readers.mapping_keys import UNITS, Amount, RowKeys, StatusRule
 from steptime.records.record import Quantity
 
@@ -147,10 +154,16 @@ class MappedRow:
         """Return a time in s; a cell with a unit of its own has that one."""
         if value in ("", None) or str(value).lower() == "nan":
             return None
+        value = parse_cell(drop_deviation(value))
         amount = _parse_cell_amount(value)
         if amount is not None and amount.dimension:  # `12 ms` says its own unit
             return _check_positive(_convert_to_unit("step_s", value, amount), place)
-        return _check_positive(value, place) * UNITS[self.keys.unit]
+        return _check_positive(value, place) * self._unit_of(place)
+
+    def _unit_of(self, formula_text: str) -> float:
+        """Return the seconds of the stated unit, else of the unit in the column's heading."""
+        unit = self.keys.unit
+        return UNITS[unit] if unit else seconds_per_unit(formula_text, self.raw)
 
     def _read_samples(self) -> Measured | None:
         """Return the samples of the row; None if it has none."""
@@ -183,9 +196,8 @@ class MappedRow:
     def rival_times_s(self) -> dict[str, float]:
         """The seconds that others predicted, where they did."""
         keys = self.keys
-        scale = 1.0 if keys.quantities else UNITS[keys.unit]  # quantities are in SI
-        return {
-            name: value * scale
+        return {  # quantities are in SI
+            name: value * (1.0 if keys.quantities else self._unit_of(text))
             for name, text in keys.rivals.items()
             if isinstance(value := formula(text)(self.values), int | float) and value > 0
         }
@@ -236,12 +248,17 @@ class MappedRow:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
         unit, _ = QUANTITIES[name]
         must_be_positive = unit == "s" or amount.inverse  # no step takes 0 s; 1 / 0 is no number
+        scale = amount.scale
         if amount.formula:
             value = self.value(amount.formula)
-            place, scale = name, 1.0
+            place = name
         else:
             value = parse_cell(self._cell(amount.column))
-            place, scale = amount.column, amount.scale
+            place = amount.column
+        if scale is None:
+            column = amount.formula or amount.column
+            scale = seconds_per_unit(column, self.raw) if unit == "s" else 1.0
+        value = parse_cell(drop_deviation(value))
         cell = _parse_cell_amount(value)
         if cell is not None and cell.dimension:  # its unit stands in place of `scale`
             value = _convert_to_unit(name, value, cell, amount.inverse)
@@ -302,7 +319,7 @@ def _find_number_hint(value: object) -> str:
     has_decimal_comma = re.fullmatch(r"[-+]?[\d.\s]*,\d+([eE][-+]?\d+)?(\s*\D+)?", value)
     if has_decimal_comma:
         return "; decimal = ',' in the mapping reads it"
-    groups_match = re.fullmatch(r"[-+]?\d{1,3}(?:([\s'\u2019_])\d{3})+(\.\d+)?", value)
+    groups_match = re.fullmatch(r"[-+]?\d{1,3}(?:([\s'\u2019_])\d{3})+(\.\d+)?(\s*\D+)?", value)
     if groups_match:
         separator = groups_match[1]
         mark = " " if separator.isspace() else separator.replace("\u2019", "'")

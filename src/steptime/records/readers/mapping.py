@@ -5,8 +5,6 @@ are formulas (`2 * hidden`), of `steptime.core.expressions.formula`.
 """
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,11 +27,17 @@ from steptime.core.tables.table_files import (
 )
 from steptime.core.tables.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import read_packaged_toml
-from steptime.core.units import format_count
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
-from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
+from steptime.records.readers.mapped_row import MappedRow
 from steptime.records.readers.mapping_keys import Keys, RowKeys
+from steptime.records.readers.mapping_names import list_columns_read, list_words
+from steptime.records.readers.mapping_remarks import (
+    describe_lines,
+    describe_repeats,
+    describe_replaced,
+    describe_units,
+)
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.record import Record, RecordMethod
 from steptime.records.repeats import RepeatRow, pool_repeats
@@ -77,6 +81,7 @@ class TableMapping:
         sha256: hash of the content of a user's file; "" for the mappings of the house.
         missing_keys: keys that neither the files of the tool nor the user give.
         command_keys: keys that the command gives.
+        replaced_keys: texts of columns that `command_keys` replace, by key.
     """
 
     keys: Keys
@@ -87,6 +92,7 @@ class TableMapping:
     sha256: str = ""
     missing_keys: tuple[str, ...] = ()
     command_keys: Mapping[str, str] = field(default_factory=dict)
+    replaced_keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> Words:
@@ -107,6 +113,7 @@ class TableMapping:
         self.check_complete()
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
         repeat_rows: list[RepeatRow] = []
+        mapped_rows: list[MappedRow] = []
         file_name = source.name.rpartition("/")[2]
         entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file_name)]
         for line, row in self.rows_of(source, entries):
@@ -114,6 +121,7 @@ class TableMapping:
                 if isinstance(row, InputError):
                     raise row
                 repeat_rows.append(self._make_record(row))
+                mapped_rows.append(row)
             except InputError as error:
                 unread.append(Unread(source.name, line, str(error)))
         if not repeat_rows and not unread:
@@ -122,11 +130,14 @@ class TableMapping:
         have_common_reason = len(unread) > 1 and len(reasons) == 1  # said once for all lines
         if not repeat_rows and have_common_reason:
             unread = [Unread(source.name, line=None, reason=unread[0].reason)]
-        remarks = _list_remarks(source, repeat_rows, self.layout)
         records = tuple(pool_repeats(repeat_rows))
-        if len(records) < len(repeat_rows):
-            remarks += (_describe_repeats(len(repeat_rows), len(records)),)
-        return Reading(records, tuple(unread), remarks)
+        remarks = [
+            *describe_lines(source, repeat_rows, self.layout),
+            *describe_replaced(self.replaced_keys, self.command_keys),
+            *describe_units(mapped_rows),
+            *describe_repeats(repeat_rows, len(records), mapped_rows, self.layout),
+        ]
+        return Reading(records, tuple(unread), tuple(remarks))
 
     def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
         """Return why a table has no row: the line that was taken for the headings."""
@@ -194,7 +205,9 @@ class TableMapping:
     def layout(self) -> TableLayout:
         """How the rows stand in the file, with the columns that formulas read."""
         return replace(
-            self.keys.layout, needed=_names_read(self.rows[0]), mentioned=_words_of(self.rows)
+            self.keys.layout,
+            needed=list_columns_read(self.rows[0]),
+            mentioned=list_words(self.rows),
         )
 
     def _in_our_words(self, column: str, cell: object) -> object:
@@ -250,56 +263,6 @@ class TableMapping:
         """A text that tells mappings apart: their content and what the command gave beside."""
         keys = json.dumps(dict(self.command_keys), sort_keys=True) if self.command_keys else ""
         return self.sha256 + (sha256(keys.encode()).hexdigest() if keys else "")
-
-
-def _names_read(row: RowKeys) -> frozenset[str]:
-    """Return the names of the columns that an entry reads for its times and its network."""
-    formula_texts = [amount.formula for amount in row.quantities.values() if amount.formula]
-    if not row.quantities:
-        formula_texts.append(row.seconds)
-    for template in (row.model, row.batch, row.device):
-        formula_texts += re.findall(r"\{([^{}]+)\}", template)
-    column_names: set[str] = set()
-    for formula_text in formula_texts:
-        try:
-            column_names |= formula(formula_text).names
-        except InputError:  # a heading that is no formula: {steps per s}
-            column_names.add(column_name(formula_text))
-    return frozenset(column_names - {*SIZE_NAMES})
-
-
-def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
-    """Return the words of all texts of the entries, among which are the columns that they read."""
-    text = " ".join(row.model_dump_json() for row in rows)
-    return frozenset(re.findall(r"\w+", unicodedata.normalize("NFKC", text)))
-
-
-def _list_remarks(
-    source: RecordSource, records: Sequence[RepeatRow], layout: TableLayout
-) -> tuple[str, ...]:
-    """Return remarks on lines that were passed over, and on a last number that may be cut."""
-    text = source.text
-    is_csv = not (source.is_json or layout.prefix or layout.row_pattern)  # no JSON, no log
-    if not records or not is_csv:
-        return ()
-    remarks = []
-    headings = find_headings(text, layout, source.name.lower().endswith(".tsv"))
-    if headings is not None and headings.skipped:
-        count = format_count(headings.skipped, "line")
-        remarks.append(f"line {headings.line} names the columns; {count} before it passed over")
-    line_break = "\n" if "\n" in text else "\r"
-    last_line = text.count(line_break) + 1
-    ends_in_number = text[-1:].isdigit()
-    if ends_in_number and records[-1].record.env["source_entry"] == last_line:
-        remark = "the last, has no end; if it was cut, its number is wrong"
-        remarks.append(f"line {last_line}, {remark}")
-    return tuple(remarks)
-
-
-def _describe_repeats(row_count: int, record_count: int) -> str:
-    """Return a remark on repeats: "5 rows are 1 record: equal but for their values, ..."."""
-    rows, records = format_count(row_count, "row"), format_count(record_count, "record")
-    return f"{rows} are {records}: rows that differ in nothing but their values are its repeats"
 
 
 def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:
@@ -365,6 +328,11 @@ def mapping_of(
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
     row_tables = keys.rows or ({},)
+    replaced_texts = {
+        key: row_table[key]
+        for row_table in (shared_keys, *row_tables)
+        for key in key_texts.keys() & row_table.keys()
+    }
     rows = [
         _read_entry({**shared_keys, **row_table, **key_texts}, place) for row_table in row_tables
     ]
@@ -376,6 +344,7 @@ def mapping_of(
         keys.source or name,
         missing_keys=missing_keys,
         command_keys=key_texts,
+        replaced_keys={key: text for key, text in replaced_texts.items() if "{" in str(text)},
     )
 
 

@@ -76,12 +76,13 @@ class Checked(BaseModel):
 class Amount(Checked):
     """A quantity in SI: a `formula`, or the cell of a `column` times `scale`.
 
-    `inverse` is one over the latter. A text alone is the formula.
+    `inverse` is one over the latter. A text alone is the formula. A column of times without a
+    `scale` is in the unit that its heading names.
     """
 
     formula: Formula = ""
     column: str = ""
-    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     inverse: bool = False
 
     @model_validator(mode="before")
@@ -139,12 +140,12 @@ class PartsTable(Checked):
 class RowKeys(OpOf):
     """The meaning of rows of a table: an op, several `ops`, `parts`, or a `model`.
 
-    The measured numbers are `seconds` in a `unit`, or `quantities`. `channels_last` is the layout
-    of a model's images, `host` its host, `tf32` the precision of products of float32; the defaults
-    are those of the stack, and any host. `timing` is the way in which `isolated` ops were timed, if
-    it is not the usual one (`cases.conditions`). A record has also its `origin`, the `date` of the
-    measurement, the `version` of the program that measured, `replicas`, `scope`, `options`, `note`,
-    `env`, and the first `status` that fits.
+    The measured numbers are `seconds` in a `unit` (that of the heading, else s), or `quantities`.
+    `channels_last` is the layout of a model's images, `host` its host, `tf32` the precision of
+    products of float32; the defaults are those of the stack, and any host. `timing` is the way in
+    which `isolated` ops were timed, if it is not the usual one (`cases.conditions`). A record has
+    also its `origin`, the `date` of the measurement, the `version` of the program that measured,
+    `replicas`, `scope`, `options`, `note`, `env`, and the first `status` that fits.
 
     `samples` are a list of times of one run in the `unit`, `runs` a list of times of fresh
     processes. Rows that differ in nothing but their `repeat` and their numbers are one record.
@@ -153,7 +154,7 @@ class RowKeys(OpOf):
     file: str = ""
     device: Text = "{device}"
     seconds: str = "seconds"
-    unit: Literal["s", "ms", "us", "ns"] = "s"
+    unit: Literal["", "s", "ms", "us", "ns"] = ""
     quantities: dict[Quantity, Amount] = {}
     condition: Condition | None = None
     group: Text = ""

@@ -10,29 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from steptime.core.errors import InputError, escape_controls
+from steptime.core.errors import InputError, escape_controls, shorten
 from steptime.core.toml_files import read_packaged_toml
 from steptime.core.units import format_count, format_seconds
 from steptime.core.workload import Workload
 from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
-from steptime.records.traces.trace import (
-    OpTimes,
-    Profile,
-    TracePart,
-    build_profile,
-    list_op_times,
+from steptime.records.traces.op_times import OpTimes, list_op_times
+from steptime.records.traces.trace import Profile, TracePart, build_profile
+from steptime.records.traces.trace_events import (
+    LAUNCH_CATEGORIES,
+    OPTIMIZER,
+    Slice,
+    find_other_profiler,
+    read_events,
 )
-from steptime.records.traces.trace_events import OPTIMIZER, Slice, find_other_profiler, read_events
 
 SOURCE = "a trace of torch.profiler"
 STEPS = "steps"  # in the environment: the number of steps that a person said a trace has
 XPROF_ENDING = ".xplane.pb"
 MAX_HEADING_BYTES = 1_000_000  # before the list of events
+MAX_EVENT_BYTES = 4096  # of the first event of a list
 MAX_OPS = 20_000
 MAX_MODEL_CHARACTERS = 60
 _NAMES = read_packaged_toml("torch_names.toml")
 KINDS = {name: name for name in _NAMES["same"]} | _NAMES["kinds"]
+_EVENT_LIST = re.compile(rb'\s*\[\s*\{[^{}]*"ph"\s*:\s*"')  # a trace may be the list alone
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^"]{1,100})"')
 
 
@@ -58,7 +61,9 @@ class TraceReader:
 
 def recognises(source: RecordSource) -> bool:
     """Whether this is Trace Event JSON, or a profile of XProf, which is refused by name."""
-    return TRACE in source.content[:MAX_HEADING_BYTES] or source.name.endswith(XPROF_ENDING)
+    has_heading = TRACE in source.content[:MAX_HEADING_BYTES]
+    is_list = _EVENT_LIST.match(source.content[:MAX_EVENT_BYTES]) is not None
+    return has_heading or is_list or source.name.endswith(XPROF_ENDING)
 
 
 def kind_of(op: str) -> str:
@@ -97,7 +102,8 @@ def read(source: RecordSource, steps: int | None = None) -> Reading:
     if steps is not None and profile.is_marked and steps != marked_steps:
         marks = format_count(marked_steps, "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
-    divisor = None if profile.is_marked else steps  # of a trace that is read as one long step
+    # A trace without marks of its steps is read as one long step.
+    divisor = None if profile.is_marked else steps or profile.counted_steps or None
     records = _make_records(source, _group_by_scope(profile), divisor)
     return Reading(tuple(records), notes=tuple(_describe_steps(profile, events, divisor)))
 
@@ -116,12 +122,25 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
     Example: "marks no steps: read as one step of 682 ms; `--steps 3` divides it by the 3 steps of
     the optimizer".
     """
+    remarks = []
     if profile.omitted_steps:
-        return [
-            f"{format_count(profile.omitted_steps, 'marked step')} in which nothing ran left out"
-        ]
+        left_out = format_count(profile.omitted_steps, "marked step")
+        remarks.append(f"{left_out} in which nothing ran left out")
+    has_launches = any(
+        event.category in LAUNCH_CATEGORIES and "launch" in event.name.lower() for event in events
+    )
+    if has_launches and not profile.is_on_device:
+        remarks.append("launches kernels but holds none: its times are those of the host")
+    if profile.counted_steps and divisor == profile.counted_steps:
+        marked = format_count(divisor, "marked step")
+        remarks.append(f"says not which step launched a kernel: the mean of its {marked}")
     if profile.is_marked or divisor is not None:
-        return []
+        return remarks
+    return [*remarks, _describe_unmarked(profile, events)]
+
+
+def _describe_unmarked(profile: Profile, events: Sequence[Slice]) -> str:
+    """Return a remark on a trace that marks no steps, with the number of steps that it may hold."""
     unmarked = f"marks no steps: read as one step of {format_seconds(profile.step_s[0])}"
     # How many steps an unmarked trace may hold: as many as its optimizer made, else as often as
     # each op ran (`turns`).
@@ -130,12 +149,32 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
     )
     if optimizer_steps > 1:
         reason = f"its optimizer stepped {optimizer_steps} times"
-        return [f"{unmarked}; `--steps {optimizer_steps}` divides it ({reason})"]
+        return f"{unmarked}; `--steps {optimizer_steps}` divides it ({reason})"
+    annotation, annotation_count = _find_repeated_annotation(events)
+    if annotation_count > 1 and optimizer_steps == 0:
+        reason = f"its annotation {shorten(annotation)} ran {annotation_count} times"
+        count = annotation_count
+        return f"{unmarked}; `--steps {count}` divides it if it holds {count} ({reason})"
     turns = _count_turns(events)
     if optimizer_steps == 1 or turns == 1:
-        return [f"{unmarked}; `--steps N` divides it if it holds N"]
+        return f"{unmarked}; `--steps N` divides it if it holds N"
     reason = f"each op ran {turns} times or a multiple of that"
-    return [f"{unmarked}; `--steps {turns}` divides it if it holds {turns} ({reason})"]
+    return f"{unmarked}; `--steps {turns}` divides it if it holds {turns} ({reason})"
+
+
+def _find_repeated_annotation(events: Sequence[Slice]) -> tuple[str, int]:
+    """Return the annotation of most time that repeats, numbers aside, and how often it ran.
+
+    ("", 0) without one. `train_step 1` and `train_step 2` are one annotation that ran twice.
+    """
+    lengths_by_name: dict[str, list[float]] = {}
+    for event in events:
+        if event.category == "user_annotation" and not event.name.startswith(OPTIMIZER):
+            name = re.sub(r"\d+", "", event.name).strip(" #")
+            lengths_by_name.setdefault(name, []).append(event.length)
+    repeated = {name: lengths for name, lengths in lengths_by_name.items() if len(lengths) > 1}
+    name = max(repeated, key=lambda name: sum(repeated[name]), default="")
+    return name, len(repeated.get(name, ()))
 
 
 def _count_turns(events: Sequence[Slice]) -> int:

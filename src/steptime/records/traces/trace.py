@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
-from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, single_run
+from steptime.records.record import UNATTRIBUTED
+from steptime.records.traces.device_marks import Span, find_device_marks
 from steptime.records.traces.trace_events import (
     HOST_CATEGORIES,
     KERNEL_CATEGORIES,
@@ -54,6 +55,8 @@ class Profile:
         seconds_by_part: seconds of each part in each step.
         is_on_device: whether the times are those of kernels on a device.
         is_marked: whether the trace marks its steps; otherwise it is one step.
+        counted_steps: number of marked steps in a trace that is one step because its kernels
+            cannot be divided among them; 0 for other traces.
         omitted_steps: number of marked steps in which nothing ran, which are left out.
     """
 
@@ -61,18 +64,12 @@ class Profile:
     seconds_by_part: dict[TracePart, list[float]] = field(default_factory=dict)
     is_on_device: bool = False
     is_marked: bool = True
+    counted_steps: int = 0
     omitted_steps: int = 0
 
     def add(self, part: TracePart, step: int, seconds: float) -> None:
         """Add seconds to a part of a step."""
         self.seconds_by_part.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
-
-
-class _Span(NamedTuple):
-    """A stretch of time [us]."""
-
-    start: float
-    end: float
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class _Host:
     """
 
     work_by_thread: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
-    marks_by_thread: dict[tuple[str, str], list[_Span]] = field(default_factory=dict)
+    marks_by_thread: dict[tuple[str, str], list[Span]] = field(default_factory=dict)
     launch_by_correlation: dict[int, _Launch] = field(default_factory=dict)
     maker_by_sequence: dict[int, _Launch] = field(default_factory=dict)
 
@@ -138,24 +135,50 @@ def build_profile(events: Sequence[Slice]) -> Profile:
         raise InputError(NO_PYTORCH_OP)
     # Kernels of a device say its time; on a CPU the ops of the thread are the work itself.
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
-    marks = sorted(host.marks_by_thread.get(thread, []))
-    if marks:
-        active_marks = _omit_empty_steps(marks, host)
-        steps = _find_device_steps(active_marks, work) if kernels else active_marks
-    else:
-        all_work = [*work, *host_work]
-        first_start = min(piece.start for piece in all_work)
-        last_end = max(piece.end for piece in all_work)
-        steps = [_Span(first_start, last_end)]
+    steps, marks, counted_steps = _find_steps(events, host, thread, kernels, work)
     profile = Profile(
         [(step.end - step.start) * US for step in steps],
         is_on_device=bool(kernels),
-        is_marked=bool(marks),
-        omitted_steps=max(0, len(marks) - len(steps)),
+        is_marked=bool(marks) and not counted_steps,
+        counted_steps=counted_steps,
+        omitted_steps=max(0, len(marks) - max(len(steps), counted_steps)),
     )
     for piece, step_index, seconds in _divide_by_step(work, steps):
         profile.add(_find_part(piece.context, host.maker_by_sequence), step_index, seconds)
     return profile
+
+
+class _Steps(NamedTuple):
+    """The steps of a trace, the marks that they follow, and how many marks one step covers."""
+
+    steps: Sequence[Span]
+    marks: Sequence[Span]
+    counted_steps: int = 0
+
+
+def _find_steps(
+    events: Sequence[Slice],
+    host: _Host,
+    thread: tuple[str, str],
+    kernels: Sequence[_Work],
+    work: Sequence[_Work],
+) -> _Steps:
+    """Return the steps by the marks of the host, or of the device where launches are missing."""
+    marks = sorted(host.marks_by_thread.get(thread, []))
+    active_marks = _omit_empty_steps(marks, host) if marks else []
+    lacks_launches = bool(kernels) and all(kernel.launch_us is None for kernel in kernels)
+    device_marks = find_device_marks(events) if lacks_launches else []
+    if device_marks:
+        return _Steps(device_marks, device_marks)
+    if active_marks and not lacks_launches:
+        steps = _find_device_steps(active_marks, work) if kernels else active_marks
+        return _Steps(steps, marks)
+    # One step, or several that cannot be told apart.
+    pieces = [*work, *host.work_by_thread.get(thread, [])]
+    spans = [Span(piece.start, piece.end) for piece in pieces]
+    first_start = min(span.start for span in active_marks or spans)
+    last_end = max(span.end for span in (*active_marks, *spans))
+    return _Steps([Span(first_start, last_end)], marks, counted_steps=len(active_marks))
 
 
 def _find_step_thread(host: _Host) -> tuple[str, str]:
@@ -168,7 +191,7 @@ def _find_step_thread(host: _Host) -> tuple[str, str]:
     return max(candidates, key=busy_us, default=("", ""))
 
 
-def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
+def _omit_empty_steps(marks: Sequence[Span], host: _Host) -> list[Span]:
     """Return the marks within which an op of any thread began.
 
     Without a schedule `torch.profiler` marks one step more than there are, an empty one.
@@ -190,15 +213,18 @@ def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
     return active_marks
 
 
-def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Span]:
+def _find_device_steps(marks: Sequence[Span], kernels: Sequence[_Work]) -> list[Span]:
     """Return the steps of the device from the marks of the host and the kernels launched in them.
 
     Kernels launched before the first mark are not of the first step, which begins at their end.
-    The same holds for kernels of unknown launch that run before all kernels of the first step. A
-    step that launched nothing, while the device still ran kernels of earlier steps, is left out.
+    The same holds for kernels of unknown launch that run before all kernels of the first step, and
+    for kernels launched behind a mark: they are of a step that is not marked, and the next one
+    begins at their end. A step that launched nothing, while the device still ran kernels of earlier
+    steps, is left out.
     """
     mark_starts = [mark.start for mark in marks]
     device_ends = [mark.end for mark in marks]
+    unmarked_ends = [-math.inf for _ in marks]  # of kernels launched between a mark and the next
     idle_from = -math.inf  # the device is free for the next step
     is_first_step_launched = False
     for kernel in kernels:
@@ -213,17 +239,22 @@ def _find_device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list
         elif kernel.launch_us <= marks[step_index].end:  # launched within this step, not after it
             is_first_step_launched = True
             device_ends[step_index] = max(device_ends[step_index], kernel.end)
+        else:
+            unmarked_ends[step_index] = max(unmarked_ends[step_index], kernel.end)
     steps = []
-    for mark_start, device_end in zip(mark_starts, device_ends, strict=True):
+    for mark_start, device_end, unmarked_end in zip(
+        mark_starts, device_ends, unmarked_ends, strict=True
+    ):
         step_start = max(mark_start, idle_from)
         if device_end > step_start:  # else it launched nothing while earlier kernels still ran
-            steps.append(_Span(step_start, device_end))
+            steps.append(Span(step_start, device_end))
             idle_from = device_end
+        idle_from = max(idle_from, unmarked_end)
     return steps
 
 
 def _divide_by_step(
-    work: Sequence[_Work], steps: Sequence[_Span]
+    work: Sequence[_Work], steps: Sequence[Span]
 ) -> Iterator[tuple[_Work, int, float]]:
     """Yield the seconds of each piece of work in each step; `work` is sorted by start.
 
@@ -274,7 +305,7 @@ def _scan_host(events: Sequence[Slice]) -> _Host:
             threads.setdefault(event.track, []).append(event)
     host = _Host()
     for track, thread_events in threads.items():
-        marks = [_Span(event.start, event.end) for event in thread_events if event.is_step_mark]
+        marks = [Span(event.start, event.end) for event in thread_events if event.is_step_mark]
         if marks:
             host.marks_by_thread[track] = marks
         host.work_by_thread[track] = list(_scan_thread(thread_events, host))
@@ -324,53 +355,3 @@ def _enter_event(event: Slice, outer: _Context, sequence: int | None) -> _Contex
     if is_op and not outer.op:
         return replace(outer, end=event.end, op=event.name)
     return replace(outer, end=event.end)
-
-
-@dataclass(frozen=True)
-class OpTimes:
-    """The times of one op in each profiled step, or of work that belongs to no op."""
-
-    scope: str
-    kind: str
-    quantities: Mapping[str, Quantity]
-
-
-def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 1) -> list[OpTimes]:
-    """Return the times of ops from a step on; the profiler slows the very first step.
-
-    Args:
-        profile: the times of all parts.
-        kinds: the kind of each op by name. A part of any other name is unattributed, except the
-            optimizer.
-        first_step: number of steps that are left out.
-    """
-    kind_of_scope = {**kinds, "optimizer": "optimizer"}
-    steps_s = profile.step_s[first_step:]
-    step_count = len(steps_s)
-    times_s: dict[str, dict[str, list[float]]] = {}  # of each step, by scope and pass
-    for part, part_steps_s in profile.seconds_by_part.items():
-        scope = part.scope if part.scope in kind_of_scope else UNATTRIBUTED
-        pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
-        pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
-
-    scope_order = [*kind_of_scope, UNATTRIBUTED]
-    ops = []
-    busy_s = [0.0] * step_count
-    for scope in sorted(times_s, key=scope_order.index):
-        pass_times_s = times_s[scope]
-        op_s = [sum(pass_seconds) for pass_seconds in zip(*pass_times_s.values(), strict=True)]
-        busy_s = _add_steps(busy_s, op_s)
-        samples = {f"{name}_s": steps for name, steps in pass_times_s.items()} | {"step_s": op_s}
-        kind = kind_of_scope.get(scope, UNATTRIBUTED)
-        ops.append(OpTimes(scope, kind, _make_quantities(samples)))
-    # Rounding may leave less than nothing of a step that is busy throughout.
-    idle_s = [max(0.0, step - busy) for step, busy in zip(steps_s, busy_s, strict=True)]
-    return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]
-
-
-def _add_steps(steps_s: Sequence[float], added_s: Sequence[float]) -> list[float]:
-    return [step_s + extra_s for step_s, extra_s in zip(steps_s, added_s, strict=True)]
-
-
-def _make_quantities(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
-    return {name: single_run(samples_s) for name, samples_s in samples.items()}

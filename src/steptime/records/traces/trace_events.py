@@ -23,6 +23,7 @@ CATEGORIES_BEFORE_1_12 = {  # names of PyTorch 1.8 to 1.11
     "Runtime": "cuda_runtime",
     "Operator": "cpu_op",
 }
+DEVICE_MARKS = "gpu_user_annotation"  # annotations over the kernels that were launched in them
 STEP = "ProfilerStep#"  # annotations of torch.profiler itself
 OPTIMIZER = "Optimizer."
 NODE = "autograd::engine::evaluate_function: "
