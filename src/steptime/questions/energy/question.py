@@ -110,8 +110,8 @@ def energy(
             `none`.
         nets: Folder in which a netfile is searched first.
         dram: Also show the energy of the external memory (DRAM).
-        diagnose: Show the cost of a multiply-add in each measured layer, and how well each network
-            follows from the others.
+        diagnose: Show the cost of a multiply-add in each measured layer, and the error if each
+            network is predicted from the other networks of its chip.
         by_op: Show every op.
 
     Raises:
