@@ -167,7 +167,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             20).
         modules_to_save: Modules of which a full copy is trained beside the adapter, such as
             `embed_tokens,lm_head`.
-        weights: Format of the frozen weights, in inference of all weights: `nf4`, `nf4-dq` (scales
+        weights: Format of the frozen weights; in inference, of all weights: `nf4`, `nf4-dq` (scales
             in 8 bits), `int4`, `awq`, `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`,
             or `none` (weights in the type of --dtype). `fit` and `choose` also take a GGUF type, or
             `all`. Default: as the network's file states.

@@ -143,7 +143,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
         recompute_layers: Recompute only in the first N layers of each stage. Default: all.
         zero: ZeRO level, what replicas divide: 1 optimizer state, 2 also gradients, 3 also weights.
             Default: 0.
-        shard: Replicas that divide what --zero names; further ones are copies (HSDP). Default: all.
+        shard: Number of replicas that divide among them what --zero names; groups of this size are
+            copies of each other (HSDP). Default: all replicas.
         sequence_parallel: Tensor-parallel devices also split the ops between matrix products.
         schedule: Pipeline schedule: `1f1b` (default), `gpipe`, `interleaved`, `zero-bubble` or
             `dualpipe`.
