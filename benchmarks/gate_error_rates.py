@@ -244,7 +244,7 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
         "runs of each side",
         "networks",
         "found if 10 % slower",
-        "found if 1.5 times slower",
+        "found if 1.5 times as long",
         "`smallest_slowdown`",
     ]
     yield from table(heads, rows)
@@ -286,13 +286,14 @@ cnn residual, filters 32, batch 4: 53.4 % slower (49.9 % to 57.6 %)
 ...
 ```
 
-`main` and `branch` are folders of measured steps. The last line is an alarm: a network's slowdown,
-with its interval. An alarm is false if nothing changed.
+`main` and `branch` are folders of measured steps. The last line is an alarm: this network takes
+53.4 % longer, and the interval is 49.9 to 57.6 %. An alarm is false if nothing changed.
 
 {summary}
 
-Both gates promise at most 5 % of false alarms. Each answer states the smallest slowdown that it
-finds in 90 % of cases ([how they judge](measuring.md#did-a-folder-become-slower)).
+Both gates promise at most 5 % of false alarms. Each answer states its `smallest_slowdown`: a
+slowdown of this size would have been found in 90 % of cases
+([how they judge](statistics.md#did-a-folder-become-slower)).
 
 All rates come from simulated step times, with a margin of 3 %: slowdowns below it are ignored. A
 rate is the share of {draws:,} simulated comparisons. A *run* is a fresh process that measures a
@@ -325,9 +326,9 @@ single run on a side, `compare` never judges.
 """
 POWER = """## What `compare` finds
 
-Percentage of comparisons in which a slower network is found. One of the networks is slower, by 10 %
-or 1.5 times. The last column is the median of `smallest_slowdown`, the smallest slowdown that
-the answers say they find in 90 % of cases.
+Percentage of comparisons in which a slower network is found. One of the networks takes 10 %
+longer, or 1.5 times as long. The last column is the median of `smallest_slowdown` in these
+answers: a slowdown of this size is found in 90 % of cases.
 """
 HISTORY_POWER = """\
 Percentage of series with 1 % of normal noise in which a slowdown of the newest folders is found, by

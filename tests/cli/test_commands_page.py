@@ -1,6 +1,6 @@
 """The pages of docs/commands, and what help, completion and messages of the commands say.
 
-`scripts/make-commands` writes the options and keys on the pages.
+`scripts/make-commands` writes the options on them, and the pages of keys in docs/keys.
 """
 
 from __future__ import annotations
@@ -34,9 +34,16 @@ def _options(name: str) -> tuple[Option, ...]:
 
 
 @every("name", MAKER["command_names"]())
-def test_a_page_has_the_options_and_keys_of_its_command(name):
+def test_a_page_has_the_options_of_its_command(name):
     path = MAKER["page_path"](name)
     assert path.read_text("utf-8") == MAKER["page"](name), "run scripts/make-commands"
+
+
+@every("name", MAKER["commands_with_keys"]())
+def test_a_page_has_the_keys_of_its_command(name):
+    path = MAKER["keys_path"](name)
+    assert path.read_text("utf-8") == MAKER["keys_page"](name), "run scripts/make-commands"
+    assert f"(../keys/{path.name})" in MAKER["page"](name)
 
 
 def test_every_command_has_a_page_and_a_line_in_the_overview():
@@ -47,6 +54,9 @@ def test_every_command_has_a_page_and_a_line_in_the_overview():
     overview = (ROOT / "docs/commands.md").read_text("utf-8")
     linked_pages = set(re.findall(r"\(commands/([\w-]+\.md)\)", overview))
     assert linked_pages == pages
+    keys_pages = {path.name for path in MAKER["KEYS_FOLDER"].iterdir()}
+    assert keys_pages == {MAKER["keys_path"](name).name for name in MAKER["commands_with_keys"]()}
+    assert commands - {*MAKER["commands_with_keys"]()} == {"mcp"}
 
 
 def test_the_kinds_of_analyse_are_documented():

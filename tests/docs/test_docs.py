@@ -669,9 +669,10 @@ KEYS = {  # command: (arguments, whether its rows are a list)
 
 
 def _command_page(command: str) -> str:
+    """Return the page of a command with the page of its keys."""
     name = command_line_name(command.split())
     page = "analyse" if name.removeprefix("analyse ") in PLOTS else name.replace(" ", "-")
-    return _text(f"docs/commands/steptime-{page}.md")
+    return _text(f"docs/commands/steptime-{page}.md") + _text(f"docs/keys/{page}-keys.md")
 
 
 @pytest.mark.parametrize("command", KEYS)
@@ -686,7 +687,7 @@ def test_keys_of_json(command, place, capsys):
         for key, value in tops[0].items()
         if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list) and value
     ]
-    quantities = set(re.findall(r"`(\w+)`", _section("docs/predicting.md", "The numbers")))
+    quantities = set(re.findall(r"`(\w+)`", _section("docs/counting.md", "The numbers")))
     vocabulary = set(re.findall(r"^\| `(\w+)`", _text("docs/vocabulary.md"), re.MULTILINE))
     known = named | quantities | set(QUANTITIES) | set(family("fc").parameters) | vocabulary
     for table in (tops[0], *inner):
@@ -826,7 +827,7 @@ def _sum(text: str) -> int:
 def test_the_example_by_hand(capsys):
     assert run(["count", BY_HAND, "--batch", "5", "--by-op", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
-    rows = _table(_section("docs/predicting.md", "An example by hand"))
+    rows = _table(_section("docs/counting.md", "An example by hand"))
     ops = [row for row in rows if len(row) == 4]
     assert [(r[0], r[1], _sum(r[2]), _sum(r[3])) for r in ops] == [
         (f"`{op['name']}`", f"`{op['kind']}`", op["flop"], op["traffic_bytes"])
@@ -838,7 +839,7 @@ def test_the_example_by_hand(capsys):
 
 
 def test_flop_an_element():
-    section = _section("docs/predicting.md", "FLOP by kind of op")
+    section = _section("docs/counting.md", "FLOP by kind of op")
     rows = [row for row in _table(section) if row[1].isdigit()]
     for row in rows:
         for kind in re.findall(r"`(\w+)`", row[0]):
@@ -852,7 +853,7 @@ def test_flop_an_element():
 
 
 def test_kinds_that_read_less_than_their_inputs_are_named():
-    section = _section("docs/predicting.md", "Bytes that are not simply inputs and outputs")
+    section = _section("docs/counting.md", "Bytes that are not simply inputs and outputs")
     for kind, row in OPS.items():
         if row.read:
             assert f"`{kind}`" in section or "gradients of pooling" in section, kind
@@ -1009,8 +1010,8 @@ NOT_PROSE = (
 
 
 def test_prose_written_by_hand_is_short():
-    """Count bytes of README, CONTRIBUTING and docs, but for what NOT_PROSE names and MADE."""
-    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    """Count bytes of README, CONTRIBUTING and docs without NOT_PROSE, MADE and pages of keys."""
+    pages = [page for page in [*PAGES, ROOT / "CONTRIBUTING.md"] if page.parent.name != "keys"]
     texts = [page.read_text("utf-8") for page in pages if page.name not in MADE]
     for pattern in NOT_PROSE:
         texts = [re.sub(pattern, "", text, flags=re.MULTILINE | re.DOTALL) for text in texts]

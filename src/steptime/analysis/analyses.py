@@ -94,9 +94,16 @@ class Analysis:
     fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def describe_failures(self) -> str:
-        """Describe `--fail-on`: `Exit with 3 if anything is of a kind in parentheses: ...`."""
+        """Describe `--fail-on`: `Exit with 3 if anything is of a kind in parentheses: ...`.
+
+        Words with the same kinds stand together: "`slow` or `slower` (slow)".
+        """
+        words_by_kinds: dict[tuple[str, ...], list[str]] = {}
+        for word, kinds in self.fails.items():
+            words_by_kinds.setdefault(tuple(kinds), []).append(f"`{word}`")
         words = (
-            f"`{word}` ({' or '.join(keys).replace('_', ' ')})" for word, keys in self.fails.items()
+            f"{' or '.join(names)} ({' or '.join(kinds).replace('_', ' ')})"
+            for kinds, names in words_by_kinds.items()
         )
         return f"Exit with 3 if anything is of a kind in parentheses: {', '.join(words)}."
 

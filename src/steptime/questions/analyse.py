@@ -31,7 +31,7 @@ from steptime.questions.record_sources import load_records
 MAX_PRINTED_ROWS = 1000
 FOLDER_TEXT = "Folder of records, .jsonl file of records, or a file that import reads."
 FOLDERS_TEXT = "Folders of records, .jsonl files of records, or files that import reads."
-MAPPING_TEXT = "A file that says what columns mean; tables may then replace folders."
+MAPPING_TEXT = "For a table in place of a folder: the mapping file that says what its columns mean."
 MAX_NOTEBOOK_ROWS = 10
 _DescribedParameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
@@ -131,9 +131,9 @@ def analyse(
     Args:
         kind: An analysis or a picture, such as results.
         *folders: Folders of records, .jsonl files of records, or files that import reads.
-        out: Also draw it, into this file: .png, .svg, .pdf or .html.
+        out: Also draw a picture into this file: .png, .svg, .pdf or .html.
         fail_on: The exit code is 3 on this, for analyses that know it.
-        mapping: A file that says what columns mean; tables may then replace folders.
+        mapping: For a table in place of a folder: the mapping file that says what its columns mean.
         **settings: Options of the kind's command.
 
     Raises:
@@ -232,7 +232,7 @@ def _list_analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Para
         annotation = _annotate_setting(setting)
         yield _make_keyword_parameter(setting.name, annotation, setting.default, setting.meaning)
     if analysis.chart:
-        text = "Also draw it, into this file: .png, .svg, .pdf or .html."
+        text = "Also draw a picture into this file: .png, .svg, .pdf or .html."
         yield _make_keyword_parameter("out", kinds.OutFile | None, None, text)
     if analysis.fails:
         annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None

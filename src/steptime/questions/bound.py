@@ -1,7 +1,7 @@
 """What each second of a step waits for: the rule by which a step is called bound by something.
 
 The shares are those of the step's critical path: what it would have to be shortened by to be done
-sooner. `docs/analysis.md` has the rule in words.
+sooner. `docs/commands/steptime-why.md` has the rule in words.
 """
 
 from collections.abc import Sequence

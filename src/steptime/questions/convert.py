@@ -92,8 +92,8 @@ def convert(
             with weights in `float32`.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
             and count as no work.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
 
     Raises:

@@ -165,7 +165,7 @@ def report(
     Args:
         folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
-        mapping: A file that says what columns mean; a table may then replace the folder.
+        mapping: For a table in place of a folder: the mapping file that says what its columns mean.
         expected: Check each step against what it should reach: a table of references (networks and
             quantities), records of a reference machine, or the word `predicted`. A step without a
             reference is compared with its prediction.

@@ -56,8 +56,8 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
-            convolutions only.
+        tf32: Whether float32 matrix products and convolutions run as TF32: `on`, `off` or `auto`.
+            Default: `auto`, the frameworks' default: only convolutions do.
         host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
             server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
             one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a
@@ -156,8 +156,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         options: A setting of the cost model; may be repeated.
         allow_unknown: Accept layers of unknown type in a network's file: they pass their input on
             and count as no work.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
         length: Tokens of a sequence. Default: the model's.
         lora: Fine-tune by LoRA of rank N and freeze all other weights. WHERE: attention (default),
@@ -167,7 +167,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             20).
         modules_to_save: Modules of which a full copy is trained beside the adapter, such as
             `embed_tokens,lm_head`.
-        weights: Format of the frozen weights, in inference of all weights: `nf4`, `nf4-dq` (scales
+        weights: Format of the frozen weights; in inference, of all weights: `nf4`, `nf4-dq` (scales
             in 8 bits), `int4`, `awq`, `gptq`, `float4`, `mxfp4` (experts only), `int8`, `float8`,
             or `none` (weights in the type of --dtype). `fit` and `choose` also take a GGUF type, or
             `all`. Default: as the network's file states.
@@ -186,8 +186,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
-            convolutions only.
+        tf32: Whether float32 matrix products and convolutions run as TF32: `on`, `off` or `auto`.
+            Default: `auto`, the frameworks' default: only convolutions do.
         host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
             server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
             one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a

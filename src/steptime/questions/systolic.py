@@ -111,10 +111,10 @@ def systolic(
         columns_: Columns of the array, as --rows.
         dataflow: What stays in the cells of the array: `weight`, `input` or `output`.
         batch: Examples in a step. Default: 64; for transformers 1; for a file what it states.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
-        value: What is drawn: `utilisation` or `time`.
+        value: What the map shows: `utilisation` or `time`.
         out: Draw the map of rows and columns: .png, .svg, .pdf or .html.
 
     Raises:

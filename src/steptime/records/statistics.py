@@ -3,7 +3,7 @@
 Samples inside a process are one level, fresh processes (runs) another. With several runs the
 interval is over runs; the interval of a single run, which is marked as one, leaves out how
 processes differ. The procedure, its measured coverage and its limits are on the page
-`docs/measuring.md`.
+`docs/statistics.md`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Judge from the runs of two sides which of many networks changed beyond noise.
 
-Everything here is a natural logarithm of a time: 0.04 is 4 % slower. `docs/measuring.md` explains
+Everything here is a natural logarithm of a time: 0.04 is 4 % slower. `docs/statistics.md` explains
 the rule, `docs/gate-error-rates.md` has its measured error rates.
 """
 

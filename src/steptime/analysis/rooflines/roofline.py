@@ -334,10 +334,14 @@ def _make_device_table(devices: Sequence[Device]) -> Table:
 
 
 SETTINGS = (
-    Setting("device", "Draw these devices (names or FILE.toml, with commas).", metavar="DEVICE"),
+    Setting(
+        "device",
+        "The devices whose ceilings are shown, without a folder: names or FILE.toml, with commas.",
+        metavar="DEVICE",
+    ),
     Setting("ops", "Show single ops instead of whole networks.", default=False, kind=bool),
-    Setting("color", "Colour by a column: a hyperparameter, batch, family, dtype."),
-    Setting("line", "Join the networks that differ in this hyperparameter alone."),
+    Setting("color", "Colour the points by a column: a hyperparameter, batch, family, dtype."),
+    Setting("line", "Join the points of networks that differ only in this hyperparameter."),
 )
 ANALYSIS = Analysis(
     """Print networks or ops under the ceilings of their devices.

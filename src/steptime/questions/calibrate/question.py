@@ -162,17 +162,17 @@ def calibrate(
 ) -> CalibrateAnswer | CeilingsAnswer | MeasuredLinkAnswer | ServingCalibrationAnswer:
     """Measure what predictions need of this machine.
 
-    Ceilings come first (--only ceilings), then small graphs and networks that tell most, until
-    errors on what is kept back fall no more; it becomes the device 'local'. With --from, records
-    of any device are taken in place of that, and its file is written with them; Python also takes
-    rows themselves (mappings, a DataFrame), of which none is written. With --serving, what clients
-    of a server measured tells the constants of `serve`, whatever machine it ran on.
+    The highest rates are measured first (--only ceilings ends there), then the small graphs and
+    networks that lower the uncertainty most, until the error of held-out points stops falling. The
+    result is the device 'local'. With --from nothing is measured: constants are fitted to records
+    of any device, and its file is written. Python also takes rows (mappings, a DataFrame) and then
+    writes no file. With --serving, the constants of `serve` are fitted to benchmarks of a server.
 
     Args:
         of: With --from: the device of the records; with --serving: the device of the server.
         records: Calibrate from these records, cases or table of training steps, without measuring.
         points: Largest number of points (an op or a step at given sizes) to measure or fit.
-            Default: 60; of rows in Python all.
+            Default: 60. Rows that are given in Python are all taken.
         mapping: With --from: what the columns of a table mean.
         dry_run: With --from or --serving: write no file.
         backend: `torch`, `jax`, `onnxruntime`, or one that a package adds.

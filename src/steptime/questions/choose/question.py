@@ -112,9 +112,9 @@ def choose(
         prices: A file of prices. Default: the shipped prices, each with its date.
         max_price: Highest price of a device for an hour; devices without a known price are left
             out.
-        page: Write an .html page to choose devices in: MODEL, --batch and --dtype take lists, and
-            each device is shown with each number of replicas, over each link; of weights MODEL,
-            --weights and --length take lists.
+        page: Write an .html page in which you choose devices. MODEL, --batch and --dtype take
+            lists; the page has each device with each number of replicas over each link. For weights
+            of one's own machine (GGUF, ...) MODEL, --weights and --length take lists.
         link: With --page: links between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.

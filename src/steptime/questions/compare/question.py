@@ -118,7 +118,7 @@ def compare(
         fail_on: For two folders: exit with 3 if a step is slower, faster, changed (either) or
             vanished (not in the second); slower and changed include vanished.
         margin: Smaller changes count as none. Default: 5%.
-        mapping: A file that says what columns mean; tables may then replace folders.
+        mapping: For a table in place of a folder: the mapping file that says what its columns mean.
 
     Raises:
         InputError: for folders without records, options that do not go together, and unknown

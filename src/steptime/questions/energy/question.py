@@ -108,10 +108,10 @@ def energy(
             `65nm@1.1V`.
         scaling: Rule of this scaling: `dennard` (default), `constant-voltage`, `stillmaker-baas` or
             `none`.
-        nets: Folder in which a netfile is searched first.
+        nets: Folder in which the `netfile` of a configuration is looked for first.
         dram: Also show the energy of the external memory (DRAM).
-        diagnose: Show the cost of a multiply-add in each measured layer, and how well each network
-            follows from the others.
+        diagnose: Show the cost of a multiply-add in each measured layer, and the error if each
+            network is predicted from the other networks of its chip.
         by_op: Show every op.
 
     Raises:

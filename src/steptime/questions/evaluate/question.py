@@ -188,7 +188,7 @@ def evaluate(
         max_rows: With --map: score only N rows of each kind of op on each device.
         worst: Show the K cases with the largest errors. Default: 0; in JSON 5.
         strict: Stop at the first row for which no prediction is possible.
-        out: A picture: .png, .svg, .pdf or .html.
+        out: Draw predicted against measured times: .png, .svg, .pdf or .html.
 
     Raises:
         InputError: for cases that cannot be read, unknown methods and groups.

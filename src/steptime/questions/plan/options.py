@@ -143,7 +143,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
         recompute_layers: Recompute only in the first N layers of each stage. Default: all.
         zero: ZeRO level, what replicas divide: 1 optimizer state, 2 also gradients, 3 also weights.
             Default: 0.
-        shard: Replicas that divide what --zero names; further ones are copies (HSDP). Default: all.
+        shard: Number of replicas that divide among them what --zero names; groups of this size are
+            copies of each other (HSDP). Default: all replicas.
         sequence_parallel: Tensor-parallel devices also split the ops between matrix products.
         schedule: Pipeline schedule: `1f1b` (default), `gpipe`, `interleaved`, `zero-bubble` or
             `dualpipe`.
@@ -179,8 +180,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             such a plan; the printed interval then covers the other candidates, too.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
-            convolutions only.
+        tf32: Whether float32 matrix products and convolutions run as TF32: `on`, `off` or `auto`.
+            Default: `auto`, the frameworks' default: only convolutions do.
         host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
             server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
             one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a
@@ -189,8 +190,8 @@ class PlanOptions(NodeOptions, ExecutionOptions, keywords=PlanKeywords):
             cards, `any-server` for others.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
     """
 

@@ -93,8 +93,8 @@ def run(
             the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
             sequence models, `sgd` for others.
         length: Tokens of a sequence. Default: the model's.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
         threads: CPU threads. Default: all cores.
         compile_: Compile the network by torch.compile.

@@ -40,8 +40,8 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             with commas, and compares them.
         channels_last: Whether images are stored with their channels last (NHWC). Default: as the
             stack does.
-        tf32: Float32 products as TF32: `on`, `off` or `auto`. Default: `auto`, as frameworks do:
-            convolutions only.
+        tf32: Whether float32 matrix products and convolutions run as TF32: `on`, `off` or `auto`.
+            Default: `auto`, the frameworks' default: only convolutions do.
         host: The CPU that launches kernels. `any-server` or `any-desktop`: an unknown CPU of a
             server or desktop, so the interval is wider. `server` or `desktop`: the usual CPU of
             one. `fast` or `slow`: an end of the range of CPUs. `calibrated`, or the name of a

@@ -135,14 +135,14 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         concurrency: Under load: N users, who each ask again when the answer is complete.
         rate: Under load: mean requests a second, at random times (Poisson).
         requests: Under load: a trace, .csv or .jsonl: arrival_s, input_tokens, output_tokens.
-        count: Requests to simulate. Default: 10 a user, 1000 with --rate, or all of a trace.
+        count: Requests to simulate. Default: 10 for each user, 1000 with --rate, all of --requests.
         seed: Seed of the random times of requests. Default: 0.
         lengths: Under load: lengths of prompts and answers: `constant` (default), `sharegpt` (as in
             chats), or a table with `input_tokens` and `output_tokens`.
         ttft: TTFT target: 0.5 (seconds) or 500ms.
         tpot: TPOT target: 0.02 (seconds) or 20ms.
-        max_running_sequences: Most sequences of a replica at once. Default: its users, else the
-            software's.
+        max_running_sequences: Most sequences that a replica runs at once. Default: the software's;
+            with `--concurrency`, at most its number of users.
         gpu_memory_utilization: Share of the memory that the server may use. Default: the
             software's.
         max_model_len: Tokens of the longest sequence that the server accepts.
@@ -155,11 +155,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         prefill_data: Data ranks of the replicas that read prompts. Default: --data.
         prefill_expert: Expert ranks of the replicas that read prompts. Default: --expert.
         draft: What drafts tokens (speculative decoding): a network, mtp, eagle, eagle3, ngram.
-        speculate: Tokens drafted for each step. Default: 3, with mtp 1.
-        accept: Chance that a drafted token is right (`0.7`). Default: published, by --draft.
+        speculate: Tokens that are drafted for each step. Default: 3; 1 with `--draft mtp`.
+        accept: Chance that a drafted token is right (`0.7`). Default: as published for --draft.
         search: Find the servers with which 90 % of requests meet --ttft and --tpot.
         max_device_count: With `--search`: most devices of all replicas. Default: 64.
-        out: With --search: draw tokens/s of a device over those of a user: .png, .svg, .pdf or
+        out: With --search: draw tokens/s per device against tokens/s per user: .png, .svg, .pdf or
             .html.
         context: Tokens that the cache has room for. Default: --input plus --output.
         gpu_layers: Layers on devices, the output layer counted as one; the others stay on the host.

@@ -55,7 +55,7 @@ def sweep(
         rounds: Measure all cells N times, one round after the other. Default: as the experiment
             says.
         runs: Number of runs of each cell, each in a fresh process.
-        retry: Also try cells of these statuses again, with commas.
+        retry: Also try cells with these statuses again: `oom,timeout`.
         force: Measure all cells again.
         try_all: Also measure cells that are predicted not to fit in memory.
         launcher: `local` or `slurm`.

@@ -81,7 +81,7 @@ def whatif(
         set_: Change a figure of the device's file: a value, a factor (x1.5) or a range (x1..x4x2 is
             x1, x2, x4); may be repeated. peak means all peaks.
         model: Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.
-        batch: Examples in a step, or largest: as many as fit.
+        batch: Examples in a step, or `largest`: the largest batch that fits.
         dtype: `float32`, `float64`, `bfloat16` or `float16`; `bfloat16-mixed` or `float16-mixed`
             with weights in `float32`. Default: `bfloat16-mixed` for sequence models
             (`float16-mixed` on a device without `bfloat16`), `float32` for others and on a CPU.
@@ -94,8 +94,8 @@ def whatif(
             the host if the device is full (`paged_adam`, `paged_adam8bit`). Default: `adam` for
             sequence models, `sgd` for others.
         length: Tokens of a sequence. Default: the model's.
-        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown; else it
-            counts by its bytes alone.
+        strict: Refuse a network (.onnx, .pt2, code) with an op whose FLOP are unknown. Without this
+            option such an op counts by its bytes alone.
         batch_axis: For code: which axis of its first input is the batch. Default: detected.
         method: The cost model: how kernels are priced (steptime list methods).
         options: A setting of the cost model; may be repeated.

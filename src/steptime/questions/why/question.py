@@ -50,7 +50,8 @@ def why(
         busy: With --measured: share of the time in which the device was busy (GPU-Util), 30%.
         replicas: Data-parallel replicas, one per device.
         link: The link between replicas: a name of steptime list links, or FILE.toml.
-        input_per_s: Examples a second that the input pipeline delivers, read ahead.
+        input_per_s: Examples a second that the input pipeline delivers. It is assumed to read ahead
+            while steps run.
         folder: Explain the steps in a folder of records.
         from_: Only `paleo`: show, correction by correction, the way from the time of Paleo, a
             published model, to the calibrated time.
