@@ -3,7 +3,7 @@
 Ten networks are traced at one thread, in float32, at batch 8. Each is predicted and measured with
 two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. This CPU with two threads
 or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step
-times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
+(its ops and gaps) times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
 
     python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
     python benchmarks/trace_transfer.py judge FOLDER      # predictions and the table
@@ -13,8 +13,10 @@ With two threads, `cores` is the prediction for as many cores as the measured pe
 of one core share its units, so that no op becomes twice as fast. A second table has the times of
 the ops by kind, traced with one thread and with two, and predicted for two.
 
-On a busy machine samples of one thread are CPU time, and the lower quartile counts. Samples of two
-threads are wall time, so that they mean little there. All samples stay in FOLDER/samples.json.
+Samples of one thread are CPU time, and the lower quartile counts. Samples of two threads are wall
+time, and their threads wait for each other actively, as OpenMP's do by default: on a busy machine
+they mean nothing. With OMP_WAIT_POLICY=PASSIVE every parallel op wakes a thread first, which takes
+50 to 100 us on a virtual machine. All samples stay in FOLDER/samples.json.
 """
 
 from __future__ import annotations
@@ -273,7 +275,6 @@ class SettingWorker:
     def __init__(self, threads: int, isa: str) -> None:
         """Start it."""
         variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads stop each other on a busy CPU
         if isa:
             variables["ONEDNN_MAX_CPU_ISA"] = isa
         self.process = subprocess.Popen(
@@ -515,7 +516,9 @@ def predict_all(
     for network, own in samples.items():
         build, shape = networks[network]
         trace = folder / f"{network}.json"
-        base_s = quartile(own[BASE.name])
+        base_s = read_seconds(
+            steptime.predict(trace=trace, from_device=base_device, device=base_device)
+        )
         x = make_input(network, shape, TRACED_BATCH, torch.float32)
         module_file = steptime.from_module(build(), {"0": (tuple(x.shape), str(x.dtype)[6:])})
         for setting in settings:
