@@ -2,8 +2,8 @@
 
 Ten networks are traced at one thread, in float32, at batch 8. Each is predicted and measured with
 two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. This CPU with two threads
-or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step
-(its ops and gaps) times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
+or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step (its ops and
+gaps) times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
 
     python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
     python benchmarks/trace_transfer.py judge FOLDER      # predictions and the table
@@ -262,6 +262,7 @@ def work() -> None:
         key = request["network"], request["batch"], request["dtype"]
         steps = {key: steps[key]} if key in steps else {key: make_step(*key)}
         if request["trace"]:
+            take_samples(steps[key], threads)  # the first steps of a process are slower
             take_trace(steps[key], request["trace"])
             answer: list[float] = []
         else:

@@ -69,7 +69,7 @@ class BenchStep:
         return {name: value for name, value in self.options.items() if name not in RUN_ONLY}
 
 
-def list_run_options(step: BenchStep, limits: Limits | None) -> dict[str, Any]:
+def list_run_options(step: BenchStep, limits: Limits | None) -> Mapping[str, Any]:
     """Return the options of `steptime run` for a step; its limits may name the device."""
     options = dict(step.options)
     if limits is not None and limits.device is not None:
