@@ -2,8 +2,8 @@
 
 Ten networks are traced at one thread, in float32, at batch 8. Each is predicted and measured with
 two threads, at batch 64, under ONEDNN_MAX_CPU_ISA=AVX2 and in bfloat16. This CPU with two threads
-or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step
-times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
+or with AVX2 is another device, whose ceilings are measured. Rivals are the traced step (its ops and
+gaps) times the ratio of FLOP over peak, and `predict` of the module, which knows no trace.
 
     python benchmarks/trace_transfer.py measure FOLDER    # ceilings, traces, samples: 15 minutes
     python benchmarks/trace_transfer.py judge FOLDER      # predictions and the table
@@ -13,8 +13,10 @@ With two threads, `cores` is the prediction for as many cores as the measured pe
 of one core share its units, so that no op becomes twice as fast. A second table has the times of
 the ops by kind, traced with one thread and with two, and predicted for two.
 
-On a busy machine samples of one thread are CPU time, and the lower quartile counts. Samples of two
-threads are wall time, so that they mean little there. All samples stay in FOLDER/samples.json.
+Samples of one thread are CPU time, and the lower quartile counts. Samples of two threads are wall
+time, and their threads wait for each other actively, as OpenMP's do by default: on a busy machine
+they mean nothing. With OMP_WAIT_POLICY=PASSIVE every parallel op wakes a thread first, which takes
+50 to 100 us on a virtual machine. All samples stay in FOLDER/samples.json.
 """
 
 from __future__ import annotations
@@ -260,6 +262,7 @@ def work() -> None:
         key = request["network"], request["batch"], request["dtype"]
         steps = {key: steps[key]} if key in steps else {key: make_step(*key)}
         if request["trace"]:
+            take_samples(steps[key], threads)  # the first steps of a process are slower
             take_trace(steps[key], request["trace"])
             answer: list[float] = []
         else:
@@ -273,7 +276,6 @@ class SettingWorker:
     def __init__(self, threads: int, isa: str) -> None:
         """Start it."""
         variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        variables["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads stop each other on a busy CPU
         if isa:
             variables["ONEDNN_MAX_CPU_ISA"] = isa
         self.process = subprocess.Popen(
@@ -351,8 +353,19 @@ def measure_ceilings(folder: Path, setting: Setting, probes: int) -> None:
         for dtype, rate in table["peak_TFLOP_per_s"].items():
             base_rate = base["peak_TFLOP_per_s"].get(dtype, 0.0)
             table["peak_TFLOP_per_s"][dtype] = max(rate, base_rate)
-    del table["measured"]
+    table["measured"] = {"ops": merge_op_times([probed["measured"]["ops"] for probed in tables])}
     merged.write_text(toml_text(table))
+
+
+def merge_op_times(tables: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the least times of ops by data type and label, of several probes."""
+    merged: dict[str, dict[str, float]] = {}
+    for table in tables:
+        for dtype, times_s in table.items():
+            least_s = merged.setdefault(dtype, {})
+            for label, seconds in times_s.items():
+                least_s[label] = min(seconds, least_s.get(label, seconds))
+    return merged
 
 
 def probe_ceilings(home: Path, setting: Setting) -> dict[str, Any]:
@@ -515,7 +528,9 @@ def predict_all(
     for network, own in samples.items():
         build, shape = networks[network]
         trace = folder / f"{network}.json"
-        base_s = quartile(own[BASE.name])
+        base_s = read_seconds(
+            steptime.predict(trace=trace, from_device=base_device, device=base_device)
+        )
         x = make_input(network, shape, TRACED_BATCH, torch.float32)
         module_file = steptime.from_module(build(), {"0": (tuple(x.shape), str(x.dtype)[6:])})
         for setting in settings:

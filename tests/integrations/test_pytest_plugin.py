@@ -75,10 +75,15 @@ def run(model, batch=None, *, runs, out, **options):
 
 question.run = run
 REFERENCE_S = {reference_s}
-if REFERENCE_S is not None:
-    pytest_bench.measure_reference = lambda: REFERENCE_S * random.lognormvariate(0, 0.01)
-else:
-    pytest_bench.measure_reference = lambda: float("nan")
+
+
+def measure_reference():
+    with open("references", "a") as references:
+        references.write("1")
+    return REFERENCE_S * random.lognormvariate(0, 0.01) if REFERENCE_S else float("nan")
+
+
+pytest_bench.measure_reference = measure_reference
 """
 
 
@@ -117,6 +122,23 @@ def test_a_benchmark_is_measured_and_its_record_is_kept(session, pytester):
     assert set(record.quantities["step_s"].columns["run"]) == {0, 1}
     reference = pytester.path / "records/test_bench.py-test_step/reference.json"
     assert len(json.loads(reference.read_text())["reference_s"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "platform", "references"), [("cpu", "cpu-test-2t", FIRST_ROUNDS), ("cuda", "t4", 0)]
+)
+def test_no_reference_is_measured_beside_a_gpu(made_up, pytester, device, platform, references):
+    bench = f"""
+def test_step(steptime_bench):
+    steptime_bench("fc:layers=2,nodes=4,inputs=4,outputs=4", 1, device="{device}")
+"""
+    steady = (0.01, 0.001, platform)
+    made_up(bench, "--steptime-out", "main", reference_s=0.01, batch1=steady).assert_outcomes(
+        passed=1
+    )
+    counted = pytester.path / "references"
+    assert (len(counted.read_text()) if counted.exists() else 0) == references
+    assert len(list(pytester.path.glob("main/*/reference.json"))) == bool(references)
 
 
 QUIET = (0.001, 0.01, "cpu-test-2t")

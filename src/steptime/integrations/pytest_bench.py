@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from steptime.integrations.pytest_limits import (
     describe_step,
     judge_fit,
     judge_time,
+    list_run_options,
     read_limits,
 )
 from steptime.integrations.pytest_names import LINES_KEY, MARKER
@@ -177,28 +178,31 @@ class Bench:
         """Measure a step in so many fresh processes, each with the reference beside it."""
         from steptime.core.progress import report_progress_to
 
+        options = {"budget": self._budget, **list_run_options(step, limits)}
+        # The reference is of a core; a step of a GPU does not share what slows it.
+        is_on_cpu = options.get("device", "cpu") == "cpu"
         reference_s: list[float] = []
 
         def take_reference(noun: str, *_: int) -> None:
-            if noun == "runs":  # one of the fresh processes has ended
+            if noun == "runs" and is_on_cpu:  # one of the fresh processes has ended
                 reference_s.append(measure_reference())
 
         with report_progress_to(take_reference):
-            answer = self._measure(step, limits, rounds, folder)
-        # The reference is of a core; a step of a GPU does not share what slows it.
-        is_on_cpu = answer.platform.startswith("cpu-")
-        return read_rounds(answer, tuple(reference_s) if is_on_cpu else ())
+            answer = self._measure(step, options, limits, rounds, folder)
+        return read_rounds(answer, tuple(reference_s))
 
     def _measure(
-        self, step: BenchStep, limits: Limits | None, rounds: int, folder: Path
+        self,
+        step: BenchStep,
+        options: Mapping[str, Any],
+        limits: Limits | None,
+        rounds: int,
+        folder: Path,
     ) -> RunAnswer:
         """Measure a step in fresh processes and keep its record; skip what cannot run here."""
         from steptime.questions.run.measured_step import RunAnswer
         from steptime.questions.run.question import run
 
-        options = {"budget": self._budget, **step.options}
-        if limits is not None and limits.device is not None:  # a GPU is `cuda` here
-            options.setdefault("device", _device_kind_of(limits.device))
         out = self._out_folder / folder
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -370,13 +374,6 @@ def _refuse_records(folder: Path) -> None:
     """Raise `InputError` for a folder with records of an earlier session, which would be pooled."""
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds records; name a new folder with --steptime-out")
-
-
-def _device_kind_of(device: str) -> str:
-    """Return the place where a device runs steps: cuda of a GPU, else cpu."""
-    from steptime.hardware import catalog
-
-    return "cuda" if catalog.device(device).kind == "gpu" else "cpu"
 
 
 def _is_device(device: str, platform: str) -> bool:

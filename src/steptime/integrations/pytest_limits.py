@@ -69,6 +69,21 @@ class BenchStep:
         return {name: value for name, value in self.options.items() if name not in RUN_ONLY}
 
 
+def list_run_options(step: BenchStep, limits: Limits | None) -> Mapping[str, Any]:
+    """Return the options of `steptime run` for a step; its limits may name the device."""
+    options = dict(step.options)
+    if limits is not None and limits.device is not None:
+        options.setdefault("device", _device_kind_of(limits.device))
+    return options
+
+
+def _device_kind_of(device: str) -> str:
+    """Return the place where a device runs steps: cuda of a GPU, else cpu."""
+    from steptime.hardware import catalog
+
+    return "cuda" if catalog.device(device).kind == "gpu" else "cpu"
+
+
 def read_limits(values: Mapping[str, Any]) -> Limits:
     """Return the limits among the keywords of a marker.
 
