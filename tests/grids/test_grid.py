@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from typing import Any
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import steptime
 from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.core.tables.printers import encode_row
 from steptime.core.units import format_bytes
 from steptime.core.values import parse_counts, parse_models
 from steptime.grids import batch_steps
@@ -149,7 +152,8 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
     assert steps.pieces
     assert len(built) < 40  # three for each remainder, and the seven below 8
     (span,) = steps.spans([model])
-    needed_bytes, notes = steps.needed_bytes(model), steps.remarks(model)
+    needed_bytes = steps.needed_bytes(model)
+    notes = steps.remarks(model, needed_bytes)
     single = StepModel(workload, catalog.device(device), options=options, assumes=True)
     for place in (0, 3, 6, 7, 8, 14, 40, 99, 100, 102, 103, 105, 106, 107):
         batch = batches[place]
@@ -329,6 +333,26 @@ def test_csv_of_a_grid_prices_each_device_once_and_makes_no_rows(capsys, monkeyp
     for cell, row in zip(cells(capsys, *words), rows, strict=True):
         assert float(row["step_s"]) == cell["step_s"]
         assert row["notes"] == "; ".join(cell["notes"])
+
+
+def test_json_of_a_grid_is_that_of_its_rows_and_makes_none(capsys, monkeypatch):
+    words = ["gpt2", "--device", "a100,k80", "--batch", "1,2,512", "--tokens", "1e9"]
+    answer = steptime.predict(
+        "gpt2", ["a100", "k80"], batch=[1, 2, 512], tokens=1e9, all_cells=True
+    )
+    rows = [json.loads(json.dumps(row.to_dict())) for row in answer.rows]
+    assert {row["status"] for row in rows} > {"ok"}
+    monkeypatch.setattr(grid_table, "_make_row", None)
+    assert cells(capsys, *words) == rows == answer.to_dict()["rows"]
+
+
+def test_a_row_of_json_is_ascii_and_has_no_number_that_json_has_not():
+    row = {"name": "caf\u00e9 \ud800", "step_s": math.inf, "bytes": 2**70, "notes": ("a", "b")}
+    assert encode_row(row) == (
+        f'{{"name": "caf\\u00e9 \\ud800", "step_s": null, "bytes": {2**70}, "notes": ["a", "b"]}}'
+    )
+    assert encode_row({"low_s": math.nan}) == '{"low_s": null}'
+    assert encode_row({"step_s": 1.5, "notes": []}) == '{"step_s": 1.5, "notes": []}'
 
 
 @pytest.mark.rare

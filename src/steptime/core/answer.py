@@ -197,6 +197,8 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Answer):
         return document_of(value)
     if isinstance(value, LazySequence):
+        if value.write_chunks is not None:
+            return JsonRows(len(value), value.write_chunks)
         return LazySequence(len(value), lambda: map(_to_plain, value))
     if isinstance(value, list | tuple) and any(isinstance(item, Answer) for item in value):
         return [_to_plain(item) for item in value]

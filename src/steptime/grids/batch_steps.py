@@ -170,17 +170,21 @@ class BatchSteps:
 
     def fit(self, model: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
-        return _fit_device(model, self.needed_bytes(model))
+        return fit_device(model, self.needed_bytes(model))
 
-    def remarks(self, model: StepModel) -> list[tuple[str, ...]]:
-        """Return the remarks of each batch on a model's device."""
+    def remarks(self, model: StepModel, needed_bytes: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return the remarks of each batch on a model's device, of which a process needs so much.
+
+        Args:
+            model: the network on the device.
+            needed_bytes: what `needed_bytes` returns for it.
+        """
         steps = self.for_model(model)
         remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
         remarks = [remarks_by_key[key] for key in steps.keys_of_batches()]
-        needed_bytes = self.needed_bytes(model)
         lacking = [
             batch_index
-            for batch_index, is_fitting in enumerate(_fit_device(model, needed_bytes))
+            for batch_index, is_fitting in enumerate(fit_device(model, needed_bytes))
             if not is_fitting
         ]
         lacks = describe_lacks(model.device, [needed_bytes[index] for index in lacking])
@@ -207,12 +211,13 @@ class BatchSteps:
         return spans(self.lines, models, self.batches)
 
 
-def _fit_device(model: StepModel, needed_bytes: Sequence[int]) -> list[bool]:
+def fit_device(model: StepModel, needed_bytes: Sequence[int]) -> list[bool]:
     """Return whether a model's device has as many bytes, of each of many needs."""
     usable_bytes = model.device.datasheet.usable_bytes
     if usable_bytes is None:
         return [True] * len(needed_bytes)
-    return [needed <= usable_bytes for needed in needed_bytes]
+    fits: list[bool] = (np.array(needed_bytes) <= usable_bytes).tolist()
+    return fits
 
 
 def _spans_by_steps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, cycle, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ import numpy as np
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
+from steptime.core.garbage import no_collection
 from steptime.core.workload import Workload
-from steptime.grids.batch_steps import BatchSteps
+from steptime.grids.batch_steps import BatchSteps, fit_device
 from steptime.hardware.device import Device, Link
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.method import Method
@@ -54,6 +56,9 @@ class GridCell(NamedTuple):
     tokens_per_s: float | None = None
 
 
+STATUS_BY_FIT = {True: "ok", False: "oom"}
+"""The status of a cell by whether the step fits the device."""
+
 Maker = Callable[[int | None], Workload]
 """Makes the workload of a model at a batch, at the model's own for None."""
 
@@ -87,11 +92,12 @@ def grid(
     """
     for make in models:
         workload = make(batches[0] if batches else None)
-        # Where no option names a stack, each device has its usual one (`assumes`).
-        model = StepModel(workload, devices[0], link, method, options, assumes=True)
-        steps = BatchSteps(model, batches or (workload.batch_per_replica,))
-        models_on_devices = [model.with_device(device) for device in devices]
-        spans = _price_devices(steps, models_on_devices)
+        with no_collection():  # graphs and kernels of three batches live until the last cell
+            # Where no option names a stack, each device has its usual one (`assumes`).
+            model = StepModel(workload, devices[0], link, method, options, assumes=True)
+            steps = BatchSteps(model, batches or (workload.batch_per_replica,))
+            models_on_devices = [model.with_device(device) for device in devices]
+            spans = _price_devices(steps, models_on_devices)
         # Single devices that cannot run the step have cells with the reason.
         if all(isinstance(span, InputError) for span in spans):
             raise spans[-1]  # type: ignore[misc]  # the last refusal
@@ -135,14 +141,20 @@ def _refused_cells(
 
 
 def _link_bounds(
-    model: StepModel, span: Span, replicas: Sequence[int], communication_s: Any
+    model: StepModel, span: Span, replicas: Sequence[int], kernels_s: Any, communication_s: Any
 ) -> Iterator[Any]:
-    """Yield the low and the high ends of steps whose kernels and links are off independently."""
+    """Yield the low and the high ends of steps whose kernels and links are off independently.
+
+    Args:
+        model: the network on the device.
+        span: its times.
+        replicas: numbers of replicas.
+        kernels_s: the seconds of kernels in each cell.
+        communication_s: the seconds of collectives in each cell.
+    """
     collective = model.collective()
     gradient_bytes = model.gradient_bytes
     # Cells are ordered by batch and, within a batch, by the number of replicas.
-    kernels_s_of_batches = np.sum(span.times, axis=0)
-    kernels_s = np.repeat(kernels_s_of_batches, len(replicas))
     fast_links, slow_links = 1, -1  # `collective_s` takes the ends of a link's rate by these signs
     for link_end, kernel_bounds_s in ((fast_links, span.low_s), (slow_links, span.high_s)):
         if kernel_bounds_s is None:
@@ -174,13 +186,10 @@ def _rates(counts: Any, seconds: Any) -> list[float | None]:
 def _priced_cells(
     model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
 ) -> Iterator[GridCell]:
-    """Yield the cells of a device, made by columns: each batch, on each number of replicas."""
+    """Return the cells of a device, made by columns: each batch, on each number of replicas."""
 
     # A cell for each batch and, within it, each number of replicas: columns of the batches are
     # repeated value by value, and those of the replicas are cycled.
-    def repeat_seconds(column: Any) -> Any:
-        return repeat(None) if column is None else np.repeat(column, len(replicas)).tolist()
-
     def repeat_cells(column: Iterable[Any]) -> Iterable[Any]:
         if len(replicas) == 1:
             return column
@@ -190,30 +199,34 @@ def _priced_cells(
         model.estimate_comm(count) if count > 1 else 0.0 for count in replicas
     ]
     communication_s = np.tile(communication_s_of_replicas, len(steps.batches))
-    step_s = np.repeat(np.sum(span.times, axis=0), len(replicas)) + communication_s
+    kernels_s = np.repeat(np.sum(span.times, axis=0), len(replicas))
+    step_s = kernels_s + communication_s
     examples_per_s = _rates(np.outer(steps.batches, replicas).reshape(-1), step_s)
     length = tokens_per_example(model.workload)
     tokens_per_s: Iterable[float | None] = repeat(None)
     if length is not None:
         tokens_per_s = (None if rate is None else length * rate for rate in examples_per_s)
+    needed_bytes = steps.needed_bytes(model)
     columns = (  # in the order of the fields of `GridCell`
         repeat(model.workload.label),
         repeat(model.device.name),
         repeat_cells(steps.batches),
         cycle(replicas),
         step_s.tolist(),
-        *map(repeat_seconds, span.times),
+        *map(repeat_cells, span.times),
         communication_s.tolist(),
         examples_per_s,
         repeat_cells(steps.peak_bytes),
-        repeat_cells("ok" if fit else "oom" for fit in steps.fit(model)),
-        repeat_cells(steps.remarks(model)),
-        *_link_bounds(model, span, replicas, communication_s),
+        repeat_cells(map(STATUS_BY_FIT.__getitem__, fit_device(model, needed_bytes))),
+        repeat_cells(steps.remarks(model, needed_bytes)),
+        *_link_bounds(model, span, replicas, kernels_s, communication_s),
         repeat(model.workload.dtype),
         repeat(assumed_of(model)),
-        repeat_cells(steps.needed_bytes(model)),
+        repeat_cells(needed_bytes),
         repeat_cells(span.is_extrapolated),
         repeat(model.workload.optimizer),
         tokens_per_s,
     )
-    yield from map(GridCell._make, zip(*columns, strict=False))
+    # `GridCell._make` runs as Python, cell by cell; this does not.
+    make_cell = partial(tuple.__new__, GridCell)
+    return map(make_cell, zip(*columns, strict=False))

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
 from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
-from steptime.grids.batch_steps import BatchSteps
+from steptime.grids.batch_steps import BatchSteps, fit_device
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.method import Method
@@ -115,6 +115,7 @@ def _device_records(
     method = record_method(model)
     taken_at = current_time()
     unknown_bounds: list[float | None] = [*repeat(None, len(work))]
+    needed_bytes = steps.needed_bytes(model)
     steps_by_batch = zip(
         steps.batches,
         zip(*span.times, strict=True),
@@ -122,8 +123,8 @@ def _device_records(
         span.high_s or unknown_bounds,
         work,
         steps.peak_bytes,
-        steps.fit(model),
-        steps.remarks(model),
+        fit_device(model, needed_bytes),
+        steps.remarks(model, needed_bytes),
         strict=True,
     )
     for batch, times, low_s, high_s, work_of_step, peak_bytes, fits, notes in steps_by_batch:

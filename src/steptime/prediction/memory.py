@@ -94,7 +94,7 @@ def format_many_bytes(values: Sequence[float]) -> list[str]:
     rounded = np.where(
         np.abs(numbers) < FOUR_DIGITS, numbers, np.rint(numbers / multiples) * multiples
     )
-    return [format_bytes(value) for value in rounded.tolist()]
+    return list(map(format_bytes, rounded.tolist()))
 
 
 LOGIT_CHUNKS = "training.logit_chunks"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 import numpy as np
 import polars as pl
 
 from steptime.analysis.frame_rows import CHUNK_ROWS, MAX_ROWS_IN_MEMORY
+from steptime.core.garbage import no_collection
+from steptime.core.tables.printers import encode_row
 from steptime.core.tables.table import JsonRows, LazySequence
 from steptime.core.units import format_value
 from steptime.records.groups.group_columns import GroupColumns
 from steptime.records.groups.group_members import Ids
 from steptime.records.groups.record_groups import Cells, finite_cells
 from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
-from steptime.records.row import Row, load_json, no_collection
+from steptime.records.row import Row, load_json
 from steptime.records.statistics import BETWEEN, WITHIN
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
 
     def encode_rows(chunk: Ids) -> list[str]:
         with no_collection():
-            return [_encode_row(row) for row in make(chunk)]
+            return [encode_row(row) for row in make(chunk)]
 
     def encode_all_rows() -> Iterator[Sequence[str]]:
         return map(encode_rows, chunks)
@@ -234,9 +234,3 @@ def structs_on_demand(indices: Ids, make: Callable[[Ids], list[Item]]) -> Sequen
             yield from make(indices[start : start + CHUNK_ROWS])
 
     return LazySequence(len(indices), make_items, first_items)
-
-
-def _encode_row(row: Mapping[str, Any]) -> str:
-    """Return a row as JSON, in ASCII as it may reach a terminal."""
-    text = msgspec.json.format(msgspec.json.encode(row), indent=0)
-    return text.decode() if text.isascii() else json.dumps(row)

@@ -54,11 +54,13 @@ class LazySequence(Sequence[Item_co]):
         length: number of items.
         make_items: computes the items.
         first_items: the first items, if they are known: they are not computed again.
+        write_chunks: yields lists of the JSON texts of the items, where a text needs no item.
     """
 
     length: int
     make_items: Callable[[], Iterable[Item_co]]
     first_items: Sequence[Item_co] = ()
+    write_chunks: Callable[[], Iterator[Sequence[str]]] | None = None
 
     def __len__(self) -> int:
         return self.length

@@ -191,9 +191,10 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
 
 def _make_span(rows: Floats) -> Span:
     """Return the rows of `_price_batches` as a span."""
-    forward_s, backward_s, update_s, extrapolated, *ends = rows.tolist()
-    is_extrapolated = [count > 0 for count in extrapolated]
-    return Span([forward_s, backward_s, update_s], is_extrapolated, *ends)
+    forward_s, backward_s, update_s, extrapolated_counts, *ends_s = rows
+    is_extrapolated = extrapolated_counts > 0
+    times = [forward_s.tolist(), backward_s.tolist(), update_s.tolist()]
+    return Span(times, is_extrapolated.tolist(), *(end_s.tolist() for end_s in ends_s))
 
 
 class _StepKernels(NamedTuple):

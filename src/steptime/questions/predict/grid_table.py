@@ -1,17 +1,18 @@
 """A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
+from steptime.core.json_types import JsonObject
 from steptime.core.progress import print_note, report_progress
-from steptime.core.tables.printers import csv_parts
+from steptime.core.tables.printers import csv_parts, encode_row
 from steptime.core.tables.table import (
     EXTRAPOLATED_FOOTNOTE,
     Column,
@@ -31,6 +32,7 @@ from steptime.questions.predict.written_predictions import WrittenPredictions, d
 
 MAX_PRINTED_ROWS = 40  # of the table for people
 REPORT_CELLS = 10_000  # cells between two reports of progress
+CHUNK_CELLS = 1_000  # of which the JSON texts are in memory at once
 
 
 def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
@@ -53,7 +55,9 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         check_folder(path)
     axes = request.axes
     unmodelled = request.unmodelled()
-    rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
+    rows: Sequence[GridRow] = LazySequence(
+        axes.cells, partial(_make_rows, request), write_chunks=partial(_write_json_chunks, request)
+    )
     if path is not None:
         write_file = FORMATS[path.suffix]
         write_atomically(path, write_file(request))
@@ -82,8 +86,25 @@ def _make_rows(request: GridRequest) -> Iterator[GridRow]:
 
 
 def _make_row(training: GridTraining, cell: GridCell) -> GridRow:
-    values = [*_values_of(cell), *training.values(cell), dict(cell.assumed), cell.notes]
-    return GridRow(**dict(zip(GridRow.__struct_fields__, values, strict=True)))
+    return GridRow(**_make_fields(training, cell))
+
+
+def _make_fields(training: GridTraining, cell: GridCell) -> JsonObject:
+    """Return the fields of the row of a cell."""
+    values = (*_values_of(cell), *training.values(cell), dict(cell.assumed), cell.notes)
+    return dict(zip(GridRow.__struct_fields__, values, strict=True))
+
+
+def _write_json_chunks(request: GridRequest) -> Iterator[list[str]]:
+    """Yield lists of the JSON texts of the rows, which are made without a struct for each."""
+    texts = (encode_row(_make_fields(request.training, cell)) for cell in _report_cells(request))
+    while chunk := list(islice(texts, CHUNK_CELLS)):
+        yield chunk
+
+
+def _write_json_lines(request: GridRequest) -> Iterator[str]:
+    """Yield the text of a file of JSON lines in parts, a line for each cell."""
+    return ("\n".join([*texts, ""]) for texts in _write_json_chunks(request))
 
 
 def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
@@ -105,7 +126,8 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     return describe_predictions(out, request.method.name, predicted)
 
 
-_values_of = attrgetter(*GridRow.__struct_fields__[: -len(TRAINING_FIELDS) - 2])
+_PREDICTED_FIELDS = GridRow.__struct_fields__[: -len(TRAINING_FIELDS) - 2]
+_values_of = itemgetter(*map(GridCell._fields.index, _PREDICTED_FIELDS))
 """The fields of a cell in the order of those of a row, as far as its training and its texts."""
 
 
@@ -129,7 +151,7 @@ def _csv_values(training: GridTraining, cells: Iterable[GridCell]) -> Iterator[l
 CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
 FORMATS: dict[str, Callable[[GridRequest], Iterator[str]]] = {
     ".csv": lambda request: csv_parts(GridRow.__struct_fields__, _make_csv_values(request)),
-    ".jsonl": lambda request: (json.dumps(row.to_dict()) + "\n" for row in _make_rows(request)),
+    ".jsonl": _write_json_lines,
 }
 """The parts of the text of a file of cells, by its ending."""
 

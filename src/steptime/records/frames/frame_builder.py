@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
+from steptime.core.garbage import no_collection
 from steptime.records.frames.frame_columns import (
     ENVIRONMENT_COLUMNS,
     LARGEST_INT,
@@ -39,7 +40,6 @@ from steptime.records.row import (
     Kinds,
     Row,
     headline,
-    no_collection,
 )
 
 if TYPE_CHECKING:
