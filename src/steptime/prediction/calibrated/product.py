@@ -49,6 +49,7 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     takes `product.along` times as long.
     """
     arithmetic = time_products(kernels, device, constants)
+    compute_s = arithmetic.compute_s * (1 + _load_share(kernels, device, constants))
     # Bytes that lie in the last cache count by the share of time that they take there.
     cached_bytes = np.minimum(_cached_bytes(kernels, device), kernels.bytes)
     moved_bytes = kernels.bytes - cached_bytes * (1 - cached_share(device, constants))
@@ -60,7 +61,28 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
         memory_s = stream_s(moved_bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
-    return TimeParts(arithmetic.compute_s, memory_s, gap_s, arithmetic.flop)
+    return TimeParts(compute_s, memory_s, gap_s, arithmetic.flop)
+
+
+def _load_share(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the time of loading operands as a share of that of multiplying them.
+
+    Grouped products of some stacks fetch the rows of an expert by threads, which do not multiply
+    meanwhile: `kernels.loaded_bytes` in a clock of a multiprocessor. A tile of 128 x 128 multiplies
+    each number that it loads 64 times.
+    """
+    bytes_per_clock = constants.get("kernels.loaded_bytes")
+    clock_hz = device.datasheet.clock_hz
+    is_gathered = kernels.kind == "experts" and len(kernels.figures) > 0
+    if not bytes_per_clock or not clock_hz or not is_gathered:
+        return 0.0
+    (element_bytes,) = kernels.figures
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    peak = device.datasheet.peak_flop_per_s[kernels.dtype]
+    flop_per_clock = peak / multiprocessors / clock_hz
+    # A multiply-add is 2 FLOP.
+    needed_bytes_per_clock = flop_per_clock / 2 / reuse(LARGEST_TILE) * element_bytes
+    return needed_bytes_per_clock / bytes_per_clock
 
 
 def _bytes_along_contraction(kernels: Rows) -> Any:
