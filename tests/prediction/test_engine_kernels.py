@@ -230,14 +230,52 @@ def test_exponentials_of_blackwell_ultra_are_twice_as_quick():
 
 @pytest.mark.parametrize("stack", ["vllm", "sglang-2025", "trt-llm"])
 def test_a_named_engine_changes_what_runs_by_its_kernels_alone(stack):
-    layer = {"kind": "linear", "shapes": LAYER, "device": "h100"}
-    assert predict_op(**layer, dtype="float8").stack == ""
+    layer = {"kind": "linear", "shapes": LAYER}
+    assert predict_op(**layer, dtype="float8", device="h100").stack == ""
     plain, named = (
-        predict_op(**layer, dtype="bfloat16", stack=name).seconds for name in (None, stack)
+        predict_op(**layer, dtype="bfloat16", device="a100", stack=name).seconds
+        for name in (None, stack)
     )
     assert plain == pytest.approx(named, rel=0.02)
-    low = [predict_op(**layer, dtype="float8", stack=name).seconds for name in (None, stack)]
+    low = [
+        predict_op(**layer, dtype="float8", device="h100", stack=name).seconds
+        for name in (None, stack)
+    ]
     assert low[0] != low[1]
+
+
+def test_persistent_kernels_wait_for_the_first_tile_alone():
+    # 33 x 16 tiles of 128 x 256 are 4 waves on 132 multiprocessors
+    (rows,), device = priced("linear", ((33 * 128, 512), (4096, 512)), {}, "bfloat16", "vllm-2026")
+    times = [
+        float(product(rows, device, device.constants | {"kernels.persistent": flag}).compute_s[0])
+        for flag in (False, True)
+    ]
+    constants = device.constants
+    ramp, half_reuse = (constants[f"product.tensor_{name}"] for name in ("ramp", "half_reuse"))
+    # pairs of 128 x 256 use a number of the shared operand as a tile of 256 x 256 does
+    pair_s = (1 + half_reuse / 128) / (1 + half_reuse * (128 + 256) / (128 * 256))
+    expected = pair_s * (4 * 512 + ramp) / (4 * (512 + ramp))
+    assert times[1] / times[0] == pytest.approx(expected)
+    (plain_rows,), _ = priced("linear", LAYER, {}, "bfloat16", "torch-eager")
+    assert plain_rows.figures == ()
+
+
+def test_no_persistent_kernel_is_above_the_peak():
+    for name in ("h100", "h200", "b200", "b300", "gb300"):
+        device = catalog.device(name)
+        for m, n, k in ((8192, 8192, 8192), (32768, 16384, 16384), (256, 65536, 16384)):
+            seconds = predict_op("linear", ((m, k), (n, k)), "bfloat16", name, stack="vllm").seconds
+            assert seconds > 2 * m * n * k / device.datasheet.peak_flop_per_s["bfloat16"]
+
+
+def test_more_rows_take_persistent_kernels_longer():
+    for stack in ("vllm", "trt-llm"):
+        times = [
+            predict_op("linear", ((m, 4096), (6144, 4096)), "bfloat16", "b200", stack=stack).seconds
+            for m in range(64, 8192, 64)
+        ]
+        assert np.all(np.diff(times) >= 0)
 
 
 def test_kernels_of_a_stack_that_brings_none_are_the_library_s():

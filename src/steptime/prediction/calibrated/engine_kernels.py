@@ -1,4 +1,4 @@
-"""Single ops by the kernels of inference engines: figures of heads, and the routing of experts.
+"""Single ops by the kernels of inference engines: figures of kernels, and the routing of experts.
 
 Steps of networks and of servers have neither: their constants were fitted with library kernels.
 """
@@ -12,6 +12,7 @@ from steptime.network.ops.sequence import describe_heads
 from steptime.prediction.kernel import Kernel
 
 ROUTED_PASSES = 2  # a tensor between two kernels is written and read
+SINGLE_OP = (1.0,)  # figures of a product that is no part of a step
 GATHERED_MIN_BYTES = 1.0  # of a number that threads of grouped kernels gather; 4 bit is copied
 
 
@@ -20,6 +21,10 @@ def adapt_to_engine(kernels: tuple[Kernel, ...], graph: Graph, stack: Stack) -> 
     (op,) = graph.ops
     if op.kind == "attention" and "kernels.attention_s" in stack.kernels:
         return tuple(_describe_attention(kernel, op) for kernel in kernels)
+    if op.kind == "linear" and "kernels.persistent" in stack.kernels:
+        return tuple(
+            kernel._replace(figures=SINGLE_OP) if kernel.products else kernel for kernel in kernels
+        )
     if op.kind == "experts" and "kernels.experts_s" in stack.kernels:
         products = next(kernel for kernel in kernels if kernel.products)
         routing = _make_routing(products, op, graph)
