@@ -13,7 +13,7 @@ from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.engine_attention import engine_attention
 from steptime.prediction.calibrated.form import memory_rate
-from steptime.prediction.calibrated.product import time_product
+from steptime.prediction.calibrated.product import product, time_product
 from steptime.prediction.calibrated.stream import stream
 from steptime.prediction.kernel import Settings
 from steptime.prediction.kernels import Kernels
@@ -76,8 +76,8 @@ def test_a_layer_of_vllm_casts_row_by_row():
 
 
 def test_products_of_cutlass_in_8_bit_are_not_split():
-    (_, product), device = priced("linear", ((16, 16384), (1024, 16384)), {}, "float8", "vllm-2026")
-    (shape,) = product.products
+    (_, matrix), device = priced("linear", ((16, 16384), (1024, 16384)), {}, "float8", "vllm-2026")
+    (shape,) = matrix.products
     split = time_product(device, device.constants | {"kernels.unsplit": 0}, "float8", shape)
     unsplit = time_product(device, device.constants | {"kernels.unsplit": 1}, "float8", shape)
     assert float(unsplit.compute_s[0]) > 1.5 * float(split.compute_s[0])
@@ -140,12 +140,12 @@ def test_a_layer_of_experts_moves_its_rows_between_kernels():
     attrs = {"per_token": 2, "activation": "swiglu"}
     rows, device = priced("experts", shapes, attrs, "bfloat16", "vllm-2026")
     assert [group.kind for group in rows] == ["route", "experts"]
-    # 200 rows, of 512 of the token, 512 of the first product and 256 of its activation
-    moved_bytes = 2 * 2 * 200 * (512 + 512 + 256)
+    # 200 rows, of 512 of the token and 256 of the activation, 512 and 512 of both products' results
+    moved_bytes = 2 * 2 * 200 * (512 + 256 + 512 + 512)
     assert float(rows[0].bytes[0]) == moved_bytes
     long = rows[0]._replace(bytes=rows[0].bytes * 10**6)  # beyond the cache
     assert float(stream(long, device, device.constants).memory_s[0]) == pytest.approx(
-        2 * 10**6 * moved_bytes / float(memory_rate(device, device.constants)), rel=0.01
+        10**6 * moved_bytes / float(memory_rate(device, device.constants)), rel=0.01
     )
     times = [
         float(stream(rows[0], device, {**device.constants, "kernels.experts_s": one}).memory_s[0])
@@ -154,6 +154,37 @@ def test_a_layer_of_experts_moves_its_rows_between_kernels():
     assert times[1] - times[0] == pytest.approx(scaled(40 * US, device))
     plain, _ = priced("experts", shapes, attrs, "bfloat16", "torch-eager")
     assert [group.kind for group in plain] == ["experts"]
+
+
+def test_rows_of_experts_are_read_in_the_type_of_operands():
+    shapes = ((1, 100, 512), (1, 100, 8), (8, 2 * 256, 512), (8, 512, 256))
+    attrs = {"per_token": 2, "activation": "swiglu"}
+    for dtype, operand_bytes in (("float8", 1.0), ("float4", 0.5625)):
+        rows, _ = priced("experts", shapes, attrs, dtype, "vllm-2026")
+        (route,) = [group for group in rows if group.kind == "route"]
+        expected_bytes = 2 * 200 * (operand_bytes * (512 + 256) + 2 * (512 + 512))
+        assert float(route.bytes[0]) == expected_bytes
+
+
+def test_grouped_products_of_sglang_wait_for_the_loads_of_their_tiles():
+    shapes = ((1, 4096, 512), (1, 4096, 8), (8, 2 * 256, 512), (8, 512, 256))
+    attrs = {"per_token": 2, "activation": "swiglu"}
+    for dtype, operand_bytes in (("bfloat16", 2), ("float8", 1)):
+        rows, device = priced("experts", shapes, attrs, dtype, "sglang-2025")
+        times = {
+            bytes_per_clock: float(
+                product(
+                    rows[-1], device, device.constants | {"kernels.loaded_bytes": bytes_per_clock}
+                ).compute_s[0]
+            )
+            for bytes_per_clock in (0, 64)
+        }
+        # 64 multiply-adds of a number that a tile of 128 x 128 loads
+        flop_per_clock = device.datasheet.peak_flop_per_s[dtype] / 132 / device.datasheet.clock_hz
+        load_share = flop_per_clock / 2 / 64 * operand_bytes / 64
+        assert times[64] == pytest.approx(times[0] * (1 + load_share))
+    rows, _ = priced("experts", shapes, attrs, "float4", "sglang-2025")
+    assert rows[-1].figures == ()  # kernels of 4 bit copy what they multiply
 
 
 def test_a_window_and_whole_scores_are_tiled_at_both_edges_and_at_none():
@@ -199,14 +230,52 @@ def test_exponentials_of_blackwell_ultra_are_twice_as_quick():
 
 @pytest.mark.parametrize("stack", ["vllm", "sglang-2025", "trt-llm"])
 def test_a_named_engine_changes_what_runs_by_its_kernels_alone(stack):
-    layer = {"kind": "linear", "shapes": LAYER, "device": "h100"}
-    assert predict_op(**layer, dtype="float8").stack == ""
+    layer = {"kind": "linear", "shapes": LAYER}
+    assert predict_op(**layer, dtype="float8", device="h100").stack == ""
     plain, named = (
-        predict_op(**layer, dtype="bfloat16", stack=name).seconds for name in (None, stack)
+        predict_op(**layer, dtype="bfloat16", device="a100", stack=name).seconds
+        for name in (None, stack)
     )
     assert plain == pytest.approx(named, rel=0.02)
-    low = [predict_op(**layer, dtype="float8", stack=name).seconds for name in (None, stack)]
+    low = [
+        predict_op(**layer, dtype="float8", device="h100", stack=name).seconds
+        for name in (None, stack)
+    ]
     assert low[0] != low[1]
+
+
+def test_persistent_kernels_wait_for_the_first_tile_alone():
+    # 33 x 16 tiles of 128 x 256 are 4 waves on 132 multiprocessors
+    (rows,), device = priced("linear", ((33 * 128, 512), (4096, 512)), {}, "bfloat16", "vllm-2026")
+    times = [
+        float(product(rows, device, device.constants | {"kernels.persistent": flag}).compute_s[0])
+        for flag in (False, True)
+    ]
+    constants = device.constants
+    ramp, half_reuse = (constants[f"product.tensor_{name}"] for name in ("ramp", "half_reuse"))
+    # pairs of 128 x 256 use a number of the shared operand as a tile of 256 x 256 does
+    pair_s = (1 + half_reuse / 128) / (1 + half_reuse * (128 + 256) / (128 * 256))
+    expected = pair_s * (4 * 512 + ramp) / (4 * (512 + ramp))
+    assert times[1] / times[0] == pytest.approx(expected)
+    (plain_rows,), _ = priced("linear", LAYER, {}, "bfloat16", "torch-eager")
+    assert plain_rows.figures == ()
+
+
+def test_no_persistent_kernel_is_above_the_peak():
+    for name in ("h100", "h200", "b200", "b300", "gb300"):
+        device = catalog.device(name)
+        for m, n, k in ((8192, 8192, 8192), (32768, 16384, 16384), (256, 65536, 16384)):
+            seconds = predict_op("linear", ((m, k), (n, k)), "bfloat16", name, stack="vllm").seconds
+            assert seconds > 2 * m * n * k / device.datasheet.peak_flop_per_s["bfloat16"]
+
+
+def test_more_rows_take_persistent_kernels_longer():
+    for stack in ("vllm", "trt-llm"):
+        times = [
+            predict_op("linear", ((m, 4096), (6144, 4096)), "bfloat16", "b200", stack=stack).seconds
+            for m in range(64, 8192, 64)
+        ]
+        assert np.all(np.diff(times) >= 0)
 
 
 def test_kernels_of_a_stack_that_brings_none_are_the_library_s():

@@ -1,17 +1,19 @@
-"""Single ops by the kernels of inference engines: figures of heads, and the routing of experts.
+"""Single ops by the kernels of inference engines: figures of kernels, and the routing of experts.
 
 Steps of networks and of servers have neither: their constants were fitted with library kernels.
 """
 
 from math import prod
 
-from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.dtypes import OPERAND_BYTES, SIZE_BYTES
 from steptime.core.graph import Graph, Op
 from steptime.hardware.stack import Stack
 from steptime.network.ops.sequence import describe_heads
 from steptime.prediction.kernel import Kernel
 
 ROUTED_PASSES = 2  # a tensor between two kernels is written and read
+SINGLE_OP = (1.0,)  # figures of a product that is no part of a step
+GATHERED_MIN_BYTES = 1.0  # of a number that threads of grouped kernels gather; 4 bit is copied
 
 
 def adapt_to_engine(kernels: tuple[Kernel, ...], graph: Graph, stack: Stack) -> tuple[Kernel, ...]:
@@ -19,8 +21,14 @@ def adapt_to_engine(kernels: tuple[Kernel, ...], graph: Graph, stack: Stack) -> 
     (op,) = graph.ops
     if op.kind == "attention" and "kernels.attention_s" in stack.kernels:
         return tuple(_describe_attention(kernel, op) for kernel in kernels)
+    if op.kind == "linear" and "kernels.persistent" in stack.kernels:
+        return tuple(
+            kernel._replace(figures=SINGLE_OP) if kernel.products else kernel for kernel in kernels
+        )
     if op.kind == "experts" and "kernels.experts_s" in stack.kernels:
-        return (_make_routing(kernels[0], op, graph), *kernels)
+        products = next(kernel for kernel in kernels if kernel.products)
+        routing = _make_routing(products, op, graph)
+        return (routing, *(_describe_loads(kernel) for kernel in kernels))
     return kernels
 
 
@@ -31,14 +39,34 @@ def _describe_attention(kernel: Kernel, op: Op) -> Kernel:
     return kernel._replace(figures=describe_heads(op, kernel.products[0]))
 
 
-def _make_routing(kernel: Kernel, op: Op, graph: Graph) -> Kernel:
+def _describe_loads(kernel: Kernel) -> Kernel:
+    """Return grouped products with the bytes of an operand's number; others as they are.
+
+    Operands of 4 bit are copied by kernels of their own, and have no figure.
+    """
+    element_bytes = _operand_bytes(kernel)
+    if not kernel.products or element_bytes < GATHERED_MIN_BYTES:
+        return kernel
+    return kernel._replace(figures=(element_bytes,))
+
+
+def _operand_bytes(kernel: Kernel) -> float:
+    return OPERAND_BYTES.get(kernel.dtype) or SIZE_BYTES[kernel.dtype]
+
+
+def _make_routing(products: Kernel, op: Op, graph: Graph) -> Kernel:
     """Return the traffic of a layer of experts beside its products.
 
     Each row of a token and an expert is gathered, multiplied, activated, multiplied and summed,
-    by kernels of their own; `kernels.routed_moves` says how often what lies between them is moved.
+    by kernels of their own. What a product reads has the type of its operands, what it writes that
+    of the layer.
     """
     x, _logits, up, down, *_biases = (graph.tensors[name] for name in op.inputs)
     rows = float(str(op.attrs["per_token"])) * prod(x.shape[:-1])
-    row_width = x.shape[-1] + up.shape[1] + down.shape[2]
-    moved_bytes = ROUTED_PASSES * SIZE_BYTES[x.dtype] * rows * row_width
-    return Kernel(kernel.op, "route", kernel.pass_, x.dtype, "vector", flop=0, bytes=moved_bytes)
+    operand_width = x.shape[-1] + down.shape[2]
+    result_width = up.shape[1] + x.shape[-1]
+    row_bytes = _operand_bytes(products) * operand_width + SIZE_BYTES[x.dtype] * result_width
+    moved_bytes = ROUTED_PASSES * rows * row_bytes
+    return Kernel(
+        products.op, "route", products.pass_, x.dtype, "vector", flop=0, bytes=moved_bytes
+    )

@@ -35,6 +35,7 @@ from steptime.prediction.kernels import Rows, computed_as
 
 LARGEST_TILE = (128, 128)  # reaches `product.share` of the peak of vector units
 MAX_ISSUED_LANES = 96  # of a multiprocessor; with more, arithmetic fills all issue slots
+PAIR = 2  # multiprocessors of a product: wgmma in clusters of 2, tcgen05 with cta_group::2
 UNSPLIT_STEP = 128  # columns of the contraction in a tile of CUTLASS kernels for 8 bit (vLLM, c3x)
 NARROW_BYTES = 1  # size of an element of a type of 8 bits or fewer
 VECTOR_BYTES = 16  # that threads, and copies of tensors, read at once
@@ -49,6 +50,7 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     takes `product.along` times as long.
     """
     arithmetic = time_products(kernels, device, constants)
+    compute_s = arithmetic.compute_s * (1 + _load_share(kernels, device, constants))
     # Bytes that lie in the last cache count by the share of time that they take there.
     cached_bytes = np.minimum(_cached_bytes(kernels, device), kernels.bytes)
     moved_bytes = kernels.bytes - cached_bytes * (1 - cached_share(device, constants))
@@ -60,7 +62,28 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
         memory_s = stream_s(moved_bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
-    return TimeParts(arithmetic.compute_s, memory_s, gap_s, arithmetic.flop)
+    return TimeParts(compute_s, memory_s, gap_s, arithmetic.flop)
+
+
+def _load_share(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the time of loading operands as a share of that of multiplying them.
+
+    Grouped products of some stacks fetch the rows of an expert by threads, which do not multiply
+    meanwhile: `kernels.loaded_bytes` in a clock of a multiprocessor. A tile of 128 x 128 multiplies
+    each number that it loads 64 times.
+    """
+    bytes_per_clock = constants.get("kernels.loaded_bytes")
+    clock_hz = device.datasheet.clock_hz
+    is_gathered = kernels.kind == "experts" and len(kernels.figures) > 0
+    if not bytes_per_clock or not clock_hz or not is_gathered:
+        return 0.0
+    (element_bytes,) = kernels.figures
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    peak = device.datasheet.peak_flop_per_s[kernels.dtype]
+    flop_per_clock = peak / multiprocessors / clock_hz
+    # A multiply-add is 2 FLOP.
+    needed_bytes_per_clock = flop_per_clock / 2 / reuse(LARGEST_TILE) * element_bytes
+    return needed_bytes_per_clock / bytes_per_clock
 
 
 def _bytes_along_contraction(kernels: Rows) -> Any:
@@ -121,13 +144,25 @@ def time_products(kernels: Rows, device: Device, constants: Constants) -> Produc
     flop: Any = 0.0
     dtype = computed_as(kernels, device)
     is_along = kernels.kind == "linear"
+    is_persistent = is_along and _is_persistent(kernels, device, constants)
     for shape in kernels.products:
-        time = time_product(device, constants, dtype, shape, is_along)
+        time = time_product(device, constants, dtype, shape, is_along, is_persistent)
         seconds = time.compute_s / _alignment_share(kernels, shape, device, constants)
         seconds = seconds / _transposition_share(kernels, dtype, device, constants)
         compute_s = compute_s + seconds
         flop = flop + time.flop
     return ProductTime(compute_s, flop)
+
+
+def _is_persistent(kernels: Rows, device: Device, constants: Constants) -> bool:
+    """Return whether a layer by itself runs by persistent kernels of 16 bit.
+
+    Steps have no such kernels: their constants were fitted with waves of tiles.
+    """
+    is_half = computed_as(kernels, device) in HALVES
+    is_single_op = len(kernels.figures) > 0  # figures that `adapt_to_engine` gives
+    has_kernels = bool(constants.get("kernels.persistent")) and has_trait(device, "copied_tensors")
+    return is_half and is_single_op and has_kernels
 
 
 def _alignment_share(kernels: Rows, shape: Shape, device: Device, constants: Constants) -> Any:
@@ -181,6 +216,7 @@ def time_product(
     dtype: str,
     shape: Shape,
     is_along: bool = False,
+    is_persistent: bool = False,
 ) -> ProductTime:
     """Return the arithmetic of one product, or of one batch of products.
 
@@ -190,8 +226,9 @@ def time_product(
         dtype: the type that is computed in.
         shape: batch, m, n and k; numbers or arrays.
         is_along: whether both operands lie along the contraction.
+        is_persistent: whether matrix units run persistent kernels.
     """
-    units = _find_units(device, constants, dtype, is_along)
+    units = _find_units(device, constants, dtype, is_along, is_persistent)
     # Arrays may hold single products and batches.
     is_batch = shape[0] > 1
     if np.all(is_batch):
@@ -206,18 +243,21 @@ def time_product(
     )
 
 
-def _find_units(device: Device, constants: Constants, dtype: str, is_along: bool) -> Units:
+def _find_units(
+    device: Device, constants: Constants, dtype: str, is_along: bool, is_persistent: bool
+) -> Units:
     """Return the units that multiply numbers of a type on a device."""
     if has_matrix_units(device, dtype):
-        return _matrix_units(device, constants, dtype)
+        return _matrix_units(device, constants, dtype, is_persistent)
     return _vector_units(device, constants, dtype, is_along)
 
 
-def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
+def _matrix_units(device: Device, constants: Constants, dtype: str, is_persistent: bool) -> Units:
     """Return tensor or matrix cores with their tiles.
 
     The slower a multiprocessor is, the less its units wait for numbers. CUTLASS kernels for 8 bit,
-    which some stacks bring (`kernels.unsplit`), split no contraction.
+    which some stacks bring (`kernels.unsplit`), split no contraction. In persistent kernels pairs
+    of multiprocessors share an operand.
     """
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[dtype]
@@ -241,7 +281,12 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
         step = UNSPLIT_STEP
     return Units(
         single_tiles=time_tiles(
-            tiles, multiprocessors, flop_per_s, half_reuse, ramp_steps=ramp_steps
+            tiles,
+            multiprocessors,
+            flop_per_s,
+            half_reuse,
+            ramp_steps=ramp_steps,
+            sharing=PAIR if is_persistent else 1,
         ),
         batch_tiles=time_tiles(
             tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
@@ -252,6 +297,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str) -> Units:
         turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
         step=step,
         splits=not is_unsplit,
+        is_persistent=is_persistent,
     )
 
 

@@ -58,8 +58,6 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
-    if kernels.kind == "route":
-        moved_bytes = moved_bytes * constants["kernels.routed_moves"]
     if kernels.kind in ENGINE_CALLS:
         wait_s = wait_s + latency_s(device, constants, ENGINE_CALLS[kernels.kind])
     if kernels.kind == "cast" and kernels.figures:

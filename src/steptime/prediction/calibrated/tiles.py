@@ -50,6 +50,8 @@ class Units(NamedTuple):
         turn_s: least seconds of a step of the contraction, since each waits for its numbers.
         step: columns of the contraction that are multiplied at once; it is padded to a multiple.
         splits: whether the contraction of single products may be split over idle multiprocessors.
+        is_persistent: whether blocks of threads stay and take tile after tile, of shapes by which
+            the last wave is as full as others.
     """
 
     single_tiles: tuple[TileTime, ...]
@@ -60,6 +62,7 @@ class Units(NamedTuple):
     turn_s: float
     step: int = 1
     splits: bool = True
+    is_persistent: bool = False
 
 
 def time_tiles(
@@ -70,6 +73,7 @@ def time_tiles(
     *,
     ramp_steps: float = 0.0,
     ramp_s: float = 0.0,
+    sharing: int = 1,
 ) -> tuple[TileTime, ...]:
     """Return tiles with their speed.
 
@@ -80,12 +84,13 @@ def time_tiles(
         half_reuse: uses of an operand at which half of the rate is reached.
         ramp_steps: steps of the contraction that the first and last numbers are waited for.
         ramp_s: the same in seconds, where `ramp_steps` is 0.
+        sharing: multiprocessors whose tiles, one below the other, share the operand of a column.
     """
     times = []
     for rows, columns in tiles:
         wave_flop = 2.0 * rows * columns * multiprocessors
         # A small tile uses each operand seldom, and waits for operands.
-        wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse((rows, columns)))
+        wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse((sharing * rows, columns)))
         times.append(TileTime(rows, columns, wave_s, ramp_steps or ramp_s / wave_s))
     return tuple(times)
 
@@ -120,9 +125,15 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
     best_s: Any = np.inf
     for tile in units.batch_tiles if in_batch else units.single_tiles:
         blocks = batch * ceil(m, tile.rows) * ceil(n, tile.columns)
-        waves_s = ceil(blocks, multiprocessors) * tile.wave_s
+        waves = ceil(blocks, multiprocessors)
+        ramps = waves
+        if units.is_persistent:
+            # The first tile alone is waited for: numbers of the next come while one is worked on.
+            waves, ramps = np.maximum(blocks / multiprocessors, 1.0), 1.0
+        waves_s = waves * tile.wave_s
+        ramp_s = ramps * tile.wave_s * tile.ramp_steps
         # A step of the contraction takes at least `turn_s`: numbers must arrive first.
-        seconds = np.maximum(waves_s, units.turn_s) * padded_k + waves_s * tile.ramp_steps
+        seconds = np.maximum(waves_s, units.turn_s) * padded_k + ramp_s
         # Only single products with half of the multiprocessors idle are split.
         can_split = units.splits and not in_batch and np.min(blocks) <= multiprocessors / 2
         if can_split:
