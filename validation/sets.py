@@ -18,7 +18,7 @@ from validation.layouts import layouts
 OWNERS = ("gpu", "cpu", "host", "link")  # files of priors
 ELSEWHERE = {  # sets that no layout reads
     "aiconfigurator_attention": "watts of attention while it decodes, of AIConfigurator's kernels",
-    "aiconfigurator_kernels": "casts and attention of AIConfigurator's kernels, by engine",
+    "aiconfigurator_kernels": "casts, experts and attention of AIConfigurator's kernels, by engine",
     "llm_inference_bench": "static batches of LLM-Inference-Bench under vLLM, not blind for that",
     "blis": "first tokens of the blind table of BLIS, which are not blind for that",
     "timm": "networks of timm, whose graphs `validation/fitting/export_timm.py` writes",

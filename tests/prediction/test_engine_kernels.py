@@ -208,12 +208,47 @@ def test_new_tokens_take_a_block_for_each_sequence_and_key_head():
 
 
 def test_heads_beyond_the_limit_of_tensorrt_llm_have_blocks_of_their_own():
-    named = {"kernels.decode_block_s": US, "kernels.decode_head_s": US / 2}
+    named = {
+        "kernels.decode_block_s": US,
+        "kernels.decode_head_s": US / 2,
+        "kernels.head_bytes": 1e9,
+    }
     for heads, key_heads, block_s in ((64, 1, 64 / 2), (64, 2, 2), (8, 8, 8 / 2)):
         attrs = {"heads": heads, "kv_heads": key_heads, "causal": False}
         parts, device = attention((100, 1, 16, 128), attrs, "trt-llm-2025", **named)
         expected_s = 100 * block_s * US / 132
         assert float(parts.compute_s[0]) == pytest.approx(scaled(expected_s, device))
+
+
+def test_heads_that_share_keys_apart_read_them_again_from_the_cache():
+    attrs = {"heads": 64, "kv_heads": 1, "causal": False}
+    named = {"kernels.decode_head_s": 0.0, "kernels.head_bytes": 16.0}
+    parts, device = attention((100, 1, 2048, 128), attrs, "trt-llm-2025", **named)
+    # 63 of 64 heads read keys and values of 2 bytes, 16 in a clock of each of 132 multiprocessors
+    read_bytes = 100 * 63 * 2048 * 128 * 2 * 2
+    expected_s = read_bytes / (16 * device.datasheet.clock_hz * 132)
+    assert float(parts.compute_s[0]) == pytest.approx(expected_s)
+    window, _ = attention((100, 1, 2048, 128), attrs | {"window": 256}, "trt-llm-2025", **named)
+    assert float(window.compute_s[0]) == pytest.approx(expected_s / 8)
+
+
+def test_a_block_of_flash_attention_2_reads_keys_that_no_head_shares_alone():
+    shapes = ((1, 1, 256), (1, 65536, 256), (1, 65536, 256))
+    times = {
+        (device, heads): predict_op(
+            "attention",
+            shapes if heads == 2 else (shapes[0], *[(1, 65536, 128)] * 2),
+            "bfloat16",
+            device,
+            {"heads": 2, "kv_heads": heads, "causal": False},
+            stack="vllm",
+        ).seconds
+        for device in ("a100", "h100")
+        for heads in (1, 2)
+    }
+    assert times["a100", 2] == pytest.approx(65536 * 2.05e-8, rel=0.05)
+    assert times["a100", 1] < times["a100", 2] / 5
+    assert times["h100", 2] < times["a100", 2] / 5
 
 
 def test_exponentials_of_blackwell_ultra_are_twice_as_quick():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.core.dtypes import HALVES
+from steptime.core.dtypes import HALVES, SIZE_BYTES
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
@@ -30,6 +30,7 @@ EXPONENTIALS = (
 )
 FAST_EXPONENTIALS = 32  # of Blackwell Ultra: 10.7 T/s of 160 multiprocessors (NVIDIA, 2025-08)
 REFERENCE_WIDTH = 128  # of heads for which the seconds of a block are stated
+KEY_AND_VALUE = 2  # tensors that a head reads
 WINDOWED_SHARE = 0.5  # of scores below which a window masks them at both ends
 
 
@@ -77,7 +78,9 @@ def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     exponentials = FAST_EXPONENTIALS if is_fast else EXPONENTIALS
     exponential_s = scores / (exponentials * clock_hz * multiprocessors)
     exposed_s = constants.get(f"kernels.softmax{suffix}", 0.0) * exponential_s
-    block_s = _scale_block_s(kernels, device, constants, f"kernels.prefill_block{suffix}_s")
+    block_s = 0.0
+    if suffix:
+        block_s = _scale_block_s(kernels, device, constants, "kernels.prefill_block_tensor_s")
     return product_s + exposed_s + batch * tiles / multiprocessors * block_s
 
 
@@ -107,9 +110,9 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
 
     A block takes up to `kernels.packed_heads` heads that share keys. Where `packed_limit` or a
     window leaves heads apart, each has a block of its own, `kernels.decode_head_s` long if that is
-    stated.
+    stated, and reads shared keys again, `kernels.head_bytes` in a clock of a multiprocessor.
     """
-    heads, _queries, _keys, _width = kernels.products[0]  # of all sequences
+    heads, queries, _keys, width = kernels.products[0]  # of all sequences
     shared_heads, in_window = kernels.figures
     is_new = has_trait(device, "tensor_memory")
     packed_heads = constants["kernels.packed_heads_new" if is_new else "kernels.packed_heads"]
@@ -122,6 +125,14 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
     head_s = block_s
     if "kernels.decode_head_s" in constants:
         head_s = _scale_block_s(kernels, device, constants, "kernels.decode_head_s")
+    if "kernels.head_bytes" in constants:
+        bytes_per_s = constants["kernels.head_bytes"] * (device.datasheet.clock_hz or CLOCK_HZ)
+        # The kernel's FLOP leave out keys that a window hides.
+        product_flop = 2.0 * heads * queries * width
+        keys = kernels.flop / (KEY_AND_VALUE * product_flop)
+        head_bytes = KEY_AND_VALUE * SIZE_BYTES[kernels.dtype] * keys * width
+        # One of the heads that share keys brings them from memory, the others from the cache.
+        head_s = head_s + head_bytes * (1 - 1 / shared_heads) / bytes_per_s
     # "Packed": one block for several heads that share keys. No head is apart without a constant.
     is_unpacked = False & (shared_heads > 0)  # False, in the shape of `shared_heads`
     if "kernels.packed_limit" in constants:
@@ -131,7 +142,25 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
         is_unpacked = is_unpacked | (in_window > 0)
     packed_s = heads / shared_heads * ceil(shared_heads, packed_heads) * block_s
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    return np.where(is_unpacked, heads * head_s, packed_s) / multiprocessors
+    blocks_s = np.where(is_unpacked, heads * head_s, packed_s) / multiprocessors
+    return np.maximum(blocks_s, _walk_s(kernels, device, constants))
+
+
+def _walk_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of a block that reads all keys of a sequence, one tile after the other.
+
+    FlashAttention 2 splits the keys of a sequence over several blocks only where heads share them.
+    The memory answers late, whatever the clock: 10,000 keys of 128 take 10,000 times
+    `kernels.decode_key_s`.
+    """
+    is_split = has_trait(device, "copied_tensors") or "kernels.decode_key_s" not in constants
+    if is_split:
+        return 0.0
+    _heads, _queries, keys, width = kernels.products[0]
+    shared_heads, in_window = kernels.figures
+    is_alone = (shared_heads <= 1) & (in_window == 0)
+    walk_s = keys * width / REFERENCE_WIDTH * constants["kernels.decode_key_s"]
+    return np.where(is_alone, walk_s, 0.0)
 
 
 def _scale_block_s(kernels: Rows, device: Device, constants: Constants, name: str) -> Any:
