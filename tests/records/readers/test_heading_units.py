@@ -70,6 +70,8 @@ def test_a_heading_names_a_unit_of_time(heading, seconds):
     "keys",
     [
         'seconds = "step_time_ms"',
+        'seconds = "number(step_time_ms)"',
+        "seconds = 'column(\"step time (ms)\")'",
         'quantities = { step_s = "step_time_ms" }',
         'quantities = { step_s = { column = "step time (ms)" } }',
     ],
@@ -78,6 +80,18 @@ def test_a_column_is_read_in_the_unit_of_its_heading(keys, tmp_path, capsys):
     assert import_table(tmp_path, "nodes,step time (ms)\n8,12.5\n", keys) == (0, [0.0125])
     note = "column 'step time (ms)' is read in ms, as its heading says"
     assert note in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("formula", ["fwd_ms + bwd_ms", "max(fwd_ms, bwd_ms)", "bwd_ms - fwd_ms"])
+def test_a_sum_of_columns_of_one_unit_is_read_in_it(formula, tmp_path, capsys):
+    table = "nodes,fwd_ms,bwd_ms\n8,4,16\n"
+    code, steps_s = import_table(tmp_path, table, f'seconds = "{formula}"')
+    expected = {"+": 0.020, ",": 0.016, "-": 0.012}
+    assert (code, steps_s) == (
+        0,
+        [pytest.approx(next(expected[c] for c in formula if c in expected))],
+    )
+    assert f"'{formula}' is read in ms" in capsys.readouterr().err
 
 
 def test_a_stated_unit_counts_and_the_difference_is_said(tmp_path, capsys):
@@ -191,3 +205,16 @@ def test_the_runs_of_a_number_without_samples_are_unknown(tmp_path, capsys):
     assert run(["analyse", "results", str(tmp_path / "out"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["runs"] for row in rows] == [2, None]
+
+
+def test_minutes_that_may_be_a_minimum_are_said_to_be_read_as_seconds(tmp_path, capsys):
+    table = "nodes,time (min)\n8,12.5\n"
+    assert import_table(tmp_path, table, 'seconds = "time_min"') == (0, [12.5])
+    note = "column 'time (min)' is read in s; if it holds minutes, write (time_min) * 60"
+    assert note in capsys.readouterr().err
+
+
+def test_deviations_may_have_decimal_commas(tmp_path):
+    table = "nodes;Zeit [ms]\n8;12,5 \u00b1 0,3\n"
+    keys = 'decimal = ","\nseconds = "Zeit_ms"'
+    assert import_table(tmp_path, table, keys) == (0, [0.0125])

@@ -477,6 +477,11 @@ def test_what_slurm_decided_counts_before_a_line_of_the_output(state, output, ca
     assert judge_cause(job_exit, [output], has_begun=True) == cause
 
 
+def test_a_job_that_completed_without_a_trace_was_not_cancelled():
+    (job_exit,) = parse_accounting("5_0|COMPLETED|0:0\n").values()
+    assert judge_cause(job_exit, [], has_begun=False) == "vanished"
+
+
 def test_without_an_answer_the_output_tells():
     assert judge_cause(None, [HARMLESS], has_begun=True) == "missing-file"
     assert judge_cause(None, [], has_begun=True) == "vanished"

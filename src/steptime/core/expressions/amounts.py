@@ -241,6 +241,10 @@ def localise(text: str, decimal: str, thousands: str) -> str:
 
     A text that is not as a whole a number, perhaps with a unit, stays as it is.
     """
+    deviation_match = re.fullmatch(r"\s*(\d.*?)\s*(?:\u00b1|\+/-)\s*(\d.*)", text)
+    if deviation_match:  # 12,5 ± 0,3
+        parts = (localise(part, decimal, thousands) for part in deviation_match.groups())
+        return " \u00b1 ".join(parts)
     # "1.234,5 ms" with the decimal mark "," and the thousands mark "." is "1234.5 ms".
     marks = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
     grouped_digits = rf"\d{{1,3}}(?:[{marks}]\d{{3}})+|" if marks else ""

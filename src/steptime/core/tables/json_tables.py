@@ -29,7 +29,8 @@ def find_rows_by_name(
         return _join_names(list(map(str, names)), data)
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == len(document):
-        return _join_columns(document) if len(set(map(len, lists))) == 1 else None
+        is_table = len(set(map(len, lists))) == 1 and _count_mentioned(document, mentioned) > 0
+        return _join_columns(document) if is_table and lists[0] else None
     return _read_objects(document, mentioned)
 
 

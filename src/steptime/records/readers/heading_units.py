@@ -16,6 +16,9 @@ _SMALL = re.compile(
     rf"(?<!{_LETTER})([num\u00b5\u03bc]s|[num]secs?|milli\w*|micro\w*|nano\w*)(?!{_LETTER})"
 )
 _CAMEL_CASE = re.compile(r"(?<=[a-z])(Ms|Us|Ns)\Z")  # elapsedMs
+_NUMBER_CALL = re.compile(r"number\((.*)\)")
+_COLUMN_CALL = re.compile(r"column\(\s*(['\"])(.*?)\1\s*\)")
+_SUM = re.compile(r"(?:[^\W\d]\w*|[\s+(),-])+")  # names without numbers, products or quotients
 _BEFORE_RATE = re.compile(r"(?:\bper|_per|/)[\s_]*\Z")  # steps_per_ms
 
 
@@ -43,17 +46,48 @@ def find_heading_unit(heading: str) -> HeadingUnit | None:
     return HeadingUnit(word, factor)
 
 
-def find_column_unit(formula_text: str, headings: Iterable[str]) -> tuple[str, HeadingUnit] | None:
-    """Return the heading of a formula that is a column alone, with its unit; None without one."""
-    name = column_name(formula_text)
+def find_lone_column(formula_text: str, headings: Iterable[str]) -> str | None:
+    """Return the heading of a formula that is a column alone, None of another formula.
+
+    `number(time)` and `column("Mean [ms]")` are columns alone, too.
+    """
+    text = formula_text.strip()
+    number_match = _NUMBER_CALL.fullmatch(text)
+    text = number_match[1].strip() if number_match else text
+    column_match = _COLUMN_CALL.fullmatch(text)
+    text = column_match[2] if column_match else text
+    name = column_name(text)
     for heading in headings:
-        if column_name(heading) == name and formula_text.strip() in (name, heading):
-            unit = find_heading_unit(heading)
-            return (heading, unit) if unit else None
+        if column_name(heading) == name and text in (name, heading):
+            return heading
     return None
 
 
+def find_column_unit(formula_text: str, headings: Iterable[str]) -> HeadingUnit | None:
+    """Return the unit that the headings of a formula name, None without one.
+
+    The formula is a column alone, or a sum, difference, minimum or maximum of columns of one unit.
+    One with numbers, products or quotients converts units itself.
+    """
+    headings = list(headings)
+    column = find_lone_column(formula_text, headings)
+    if column is not None:
+        return find_heading_unit(column)
+    if _SUM.fullmatch(formula_text) is None:
+        return None
+    names = set(re.findall(r"\w+", formula_text)) - {"min", "max"}
+    columns = [heading for heading in headings if column_name(heading) in names]
+    units = {find_heading_unit(heading) for heading in columns}
+    return units.pop() if len(units) == 1 and len(columns) == len(names) else None
+
+
+def may_be_minutes(heading: str) -> bool:
+    """Return whether a heading says `(min)`, which is minutes or the minimum."""
+    in_brackets = _IN_BRACKETS.search(heading)
+    return in_brackets is not None and in_brackets[1] in ("min", "mins")
+
+
 def seconds_per_unit(formula_text: str, cells: Mapping[str, object]) -> float:
-    """Return the seconds of the unit that the heading of a lone column names, 1 without one."""
-    column_unit = find_column_unit(formula_text, cells)
-    return 1.0 if column_unit is None else column_unit[1].seconds
+    """Return the seconds of the unit that the headings of a formula name, 1 without one."""
+    unit = find_column_unit(formula_text, cells)
+    return 1.0 if unit is None else unit.seconds

@@ -6,7 +6,11 @@ from steptime.core.errors import shorten
 from steptime.core.expressions.formula import column_name, parse_cell
 from steptime.core.tables.table_layout import TableLayout, find_headings
 from steptime.core.units import format_count
-from steptime.records.readers.heading_units import find_column_unit
+from steptime.records.readers.heading_units import (
+    find_column_unit,
+    find_lone_column,
+    may_be_minutes,
+)
 from steptime.records.readers.mapped_row import MappedRow
 from steptime.records.readers.mapping_keys import UNITS
 from steptime.records.readers.sources import RecordSource
@@ -38,22 +42,31 @@ def describe_units(rows: Sequence[MappedRow]) -> Iterator[str]:
     """Yield a remark on each column that was read in the unit of its heading, or in another one."""
     units: dict[str, str] = {}  # of the mapping, by the text of the column
     for keys in {id(row.keys): row.keys for row in rows}.values():
-        texts = [keys.samples or keys.runs or keys.seconds] if not keys.quantities else []
-        times = [amount for name, amount in keys.quantities.items() if name.endswith("_s")]
-        texts += [amount.formula or amount.column for amount in times if amount.scale is None]
-        units |= dict.fromkeys(texts, "" if keys.quantities else keys.unit)
+        if keys.quantities:
+            times = [amount for name, amount in keys.quantities.items() if name.endswith("_s")]
+            texts = [amount.formula or amount.column for amount in times if amount.scale is None]
+            units |= dict.fromkeys(texts, "")
+        else:
+            units[keys.samples or keys.runs or keys.seconds] = keys.unit
     for text, unit in units.items():
-        column_unit = find_column_unit(text, rows[0].raw)
-        if column_unit is None:
-            continue
-        heading, heading_unit = column_unit
-        if not unit and heading_unit.seconds != 1:
-            yield f"column '{heading}' is read in {heading_unit.word}, as its heading says"
-        elif unit and UNITS[unit] != heading_unit.seconds:
-            yield (
-                f"column '{heading}' is read in {unit}, as 'unit' of the mapping says; "
-                f"its heading says {heading_unit.word}"
-            )
+        yield from _describe_unit(text, unit, list(rows[0].raw))
+
+
+def _describe_unit(formula_text: str, unit: str, headings: Sequence[str]) -> Iterator[str]:
+    """Yield the remark on the unit of a text of the mapping, if its headings name one."""
+    column = find_lone_column(formula_text, headings)
+    if column is not None and not unit and may_be_minutes(column):
+        yield f"column '{column}' is read in s; if it holds minutes, write ({formula_text}) * 60"
+    heading_unit = find_column_unit(formula_text, headings)
+    if heading_unit is None:
+        return
+    subject = f"'{formula_text}'" if column is None else f"column '{column}'"
+    word = heading_unit.word
+    if not unit and heading_unit.seconds != 1:
+        yield f"{subject} is read in {word}, as its heading says"
+    elif unit and UNITS[unit] != heading_unit.seconds:
+        reason = "as 'unit' of the mapping says"
+        yield f"{subject} is read in {unit}, {reason}; its heading says {word}"
 
 
 def describe_replaced(

@@ -89,8 +89,8 @@ def read_outputs(submission: Submission, task: int) -> list[str]:
 def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -> str:
     """Return the cause of the missing records of a task, by Slurm's answer and its output.
 
-    A task that printed nothing and left the queue never began: a waiting task can only be
-    cancelled, and Slurm may forget it at once.
+    A task that printed nothing, left the queue and has no exit never began: a waiting task can only
+    be cancelled, and Slurm may forget it at once.
     """
     output = outputs[-1] if outputs else ""
     state_cause = job_exit.cause if job_exit else ""
@@ -106,7 +106,7 @@ def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -
         return BAD_SCRIPT  # a line before the first cell ended the script
     if state_cause:
         return state_cause
-    return VANISHED if outputs or has_begun else NEVER_BEGAN
+    return VANISHED if outputs or has_begun or job_exit else NEVER_BEGAN
 
 
 def explain_failures(
