@@ -160,6 +160,7 @@ def count_on_meta(model: Any, inputs: dict[str, Spec]) -> int:
     masks.find_packed_sequence_indices = lambda *_, **__: None
     transformers.PreTrainedModel.warn_if_padding_and_no_attention_mask = lambda *_, **__: None
     counter = make_counter()
+    model.requires_grad_(False)  # torch's counter fails on views of weights that want a gradient
     with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         model(*by_place, **by_name)
     return int(counter.get_total_flops())

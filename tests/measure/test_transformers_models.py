@@ -66,6 +66,19 @@ def test_features_are_as_wide_as_the_first_layer_where_the_configuration_mislead
     assert inputs["input_features"][0][-1] == 4 * 20
 
 
+class StacksMaskedFrames(StacksFrames):
+    """A model of sound that must be told which frames count."""
+
+    def forward(self, input_features, input_features_mask):
+        return super().forward(input_features) * input_features_mask[..., None]
+
+
+def test_a_mask_that_a_model_requires_is_as_long_as_its_main_input():
+    _, inputs = find_inputs(StacksMaskedFrames(), SimpleNamespace(num_mel_bins=20))
+    assert inputs["input_features"] == ((2, 128, 80), "float32")
+    assert inputs["input_features_mask"] == ((2, 128), "int64")
+
+
 class NeverFits(nn.Module):
     """A model whose own layers do not fit each other, whatever it is given."""
 

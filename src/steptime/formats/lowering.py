@@ -340,13 +340,7 @@ rms_norm = partial(layer_norm, bias=None)
 
 
 def group_norm(
-    b: Builder,
-    x: str,
-    groups: int | None = None,
-    *,
-    name: str,
-    weight: str = "",
-    bias: str = "",
+    b: Builder, x: str, groups: int | None, name: str, weight: str = "", bias: str = ""
 ) -> str:
     """Normalise groups of channels of `x [n, c, ...]`; None is instance norm, a group a channel."""
     channels = b.shape(x)[1]

@@ -259,7 +259,7 @@ def _recognise_group_norm(b: Builder, y: str, name: str) -> str | None:
         if has_shape_of_output and _are_stored_vectors(b, weights, channels):
             groups = b.shape(grouped_x)[1]
             w, bias = (elements.reshape(b, w, (channels,), f"{name}/w") for w in weights)
-            return lowering.group_norm(b, x, groups, name=name, weight=w, bias=bias)
+            return lowering.group_norm(b, x, groups, name, w, bias)
     return None
 
 

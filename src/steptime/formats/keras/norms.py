@@ -92,7 +92,7 @@ def add_group_norm(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     groups = width if layer.config.get("groups") == -1 else layer.read_int("groups", default=32)
     gamma = layer.add_optional_weight("scale", "gamma", width)
     beta = layer.add_optional_weight("center", "beta", width)
-    y = lowering.group_norm(layer.b, y, groups, name=layer.name, weight=gamma, bias=beta)
+    y = lowering.group_norm(layer.b, y, groups, layer.name, gamma, beta)
     return KerasTensor(y, channels_first)
 
 

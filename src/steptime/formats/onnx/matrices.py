@@ -164,7 +164,9 @@ def _lower_group_norm(walk: OnnxWalk, x: Value, w: Value = None, b: Value = None
     groups = walk.attr("num_groups", 0) or None
     weight = _repeat_by_channel(walk, x, w, groups)
     bias = _repeat_by_channel(walk, x, b, groups)
-    return walk.lower(lowering.group_norm, x, groups=groups, weight=weight, bias=bias)
+    # `walk.lower` takes None for an input that is left out; here it says that there are no groups
+    norm = partial(lowering.group_norm, groups=groups)
+    return walk.lower(norm, x, weight=weight, bias=bias)
 
 
 def _repeat_by_channel(walk: OnnxWalk, x: Value, vector: Value, groups: int | None) -> Value:

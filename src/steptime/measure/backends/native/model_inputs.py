@@ -23,6 +23,7 @@ HIDDEN_INPUTS = ("latents", "audio_mel", "state", "hidden_states")  # as wide as
 PATCH = 16  # pixels along a side of a patch, where a configuration says none
 SOUND_INPUTS = ("input_features", "input_values")
 MAX_FIRST_LAYERS = 4  # whose widths are tried as that of the main input
+MASK_ENDING = "mask"  # of the name of an argument
 BOX = 4  # numbers that say a box
 PARTS = (
     "",
@@ -94,9 +95,22 @@ def complete_inputs(
     """
     if not 0 < len(names) <= MAX_LACKING:  # none is missing, or too many to guess
         return
-    shapes = [list(_main_specs(name, config, batch)) for name in names]
+    main_spec = next(iter(proposal.values()))
+    shapes = [
+        list(_mask_specs(main_spec) if name.endswith(MASK_ENDING) else ())
+        or list(_main_specs(name, config, batch))
+        for name in names
+    ]
     for specs in islice(product(*shapes), MAX_GUESSES):
         yield {**proposal, **dict(zip(names, specs, strict=True))}
+
+
+def _mask_specs(main_spec: Spec) -> Iterator[Spec]:
+    """Yield masks of a main input: for each example, a value for each place of one of its axes."""
+    (batch, *sizes), _ = main_spec
+    for dtype in ("int64", "bool"):
+        for size in dict.fromkeys(sizes):
+            yield (batch, size), dtype
 
 
 def _tokens(config: Any, batch: int) -> Spec:

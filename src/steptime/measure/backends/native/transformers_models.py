@@ -267,4 +267,6 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     for proposal in proposals:
         yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
     if main != TOKEN_INPUT:
-        yield from propose_layer_inputs(main, model, BATCH)
+        for proposal in propose_layer_inputs(main, model, BATCH):
+            yield proposal
+            yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
