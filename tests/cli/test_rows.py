@@ -68,6 +68,15 @@ def test_rows_are_sorted_and_cut(line, key, folder, capsys):
     assert printed([*words, "--top", "1"], capsys)
 
 
+def test_a_column_of_csv_may_be_called_by_its_heading(capsys):
+    words = ["predict", "fc", "--grid", "--device", "a100,t4", "--batch", "1..5", "--top", "3"]
+    rows = rows_of(printed([*words, "--json", "--sort", "-step"], capsys))
+    text = printed([*words, "--format", "csv", "--sort", "-step"], capsys)
+    times = [float(row["step_s"]) for row in csv.DictReader(io.StringIO(text))]
+    assert times == [row["step_s"] for row in rows] == sorted(times, reverse=True)
+    assert len(times) == 3
+
+
 def test_a_column_may_be_called_by_its_heading(capsys):
     by_key = printed(["list", "devices", "--sort", "-capacity_bytes", "--top", "5"], capsys)
     assert printed(["list", "devices", "--sort", "-Memory", "--top", "5"], capsys) == by_key

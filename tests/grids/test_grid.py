@@ -24,10 +24,12 @@ from steptime.core.units import format_bytes
 from steptime.core.values import parse_counts, parse_models
 from steptime.grids import batch_steps
 from steptime.grids.batch_steps import BatchSteps
+from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
+from steptime.prediction.steps import lines
 from steptime.prediction.steps.network_steps import NetworkSteps
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.predict import grid_table
@@ -335,6 +337,52 @@ def test_csv_of_a_grid_prices_each_device_once_and_makes_no_rows(capsys, monkeyp
         assert row["notes"] == "; ".join(cell["notes"])
 
 
+@pytest.mark.parametrize("names", [("a100",), ("a100", "k80", "tpu-v3")])
+def test_the_first_cells_come_before_others_are_priced(names, monkeypatch):
+    """All cells are as they are where all batches are priced at once."""
+    makers = [lambda batch: make_workload(read_model("fc"), batch)]
+    devices = [catalog.device(name) for name in names]
+    batches = [5, 3, *range(6, 400, 7), 4_000_000, 1]
+    priced = []
+    spans = BatchSteps.spans
+
+    def count_batches(steps, models):
+        priced.append((len(models), len(steps.batches)))
+        return spans(steps, models)
+
+    def cells_of(head, chunk):
+        monkeypatch.setattr(batch_steps, "HEAD_BATCHES", head)
+        monkeypatch.setattr(lines, "CHUNK", chunk)
+        return grid(makers, devices, batches, (1, 4), catalog.link("aws"), "calibrated", {})
+
+    monkeypatch.setattr(BatchSteps, "spans", count_batches)
+    early = cells_of(4, 150)
+    first = next(early)
+    assert priced == [(1, 4)]
+    found = [first, *early]
+    if len(names) == 1:
+        assert max(count for _, count in priced) < len(batches) / 2
+    for cell, alone in zip(found, cells_of(256, 1 << 18), strict=True):
+        assert cell._replace(**SECONDS) == alone._replace(**SECONDS)
+        for name in SECONDS:
+            assert getattr(cell, name) == pytest.approx(getattr(alone, name), rel=1e-12)
+    assert {cell.status for cell in found} == {"ok", "oom"}
+
+
+def test_no_cell_comes_where_no_device_has_the_type():
+    makers = [lambda batch: make_workload(read_model("fc"), batch, "bfloat16")]
+    devices = [catalog.device(name) for name in ("k80", "tesla-k40")]
+    for count in (1, 2):
+        cells = grid(makers, devices[:count], range(1, 1000), (1,), None, "calibrated", {})
+        with pytest.raises(InputError, match="no peak is known for bfloat16"):
+            next(cells)
+
+
+SECONDS = dict.fromkeys(
+    ("step_s", "low_s", "high_s", "forward_s", "backward_s", "update_s", "examples_per_s")
+)
+
+
 def test_json_of_a_grid_is_that_of_its_rows_and_makes_none(capsys, monkeypatch):
     words = ["gpt2", "--device", "a100,k80", "--batch", "1,2,512", "--tokens", "1e9"]
     answer = steptime.predict(
@@ -367,7 +415,7 @@ def test_the_largest_grid_keeps_within_a_gigabyte_and_says_how_far_it_is(tmp_pat
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert int(done.stdout) * 1024 < 1e9, done.stderr
-    assert "batches: " in done.stderr
+    assert "cells: " in done.stderr
     assert done.stderr.endswith(f"{MAX_CELLS} cells in {tmp_path / 'cells.csv'}\n")
 
 

@@ -53,6 +53,26 @@ def arrange_printout(
     return replace(answer, tables=arranged_tables)
 
 
+def print_csv_table(answer: Printout, table: Table, has_headings: bool) -> Printout:
+    """Return an answer with one table for CSV in place of those that people read.
+
+    Args:
+        answer: the answer.
+        table: the table for CSV, whose columns have their keys alone.
+        has_headings: whether they get the headings that people read, by which rows are sorted.
+    """
+    if not has_headings:  # the tables that people read are not computed
+        return replace(answer, tables=[table])
+    heading_by_key = {
+        column.key: column.label for printed in answer.tables for column in printed.columns
+    }
+    columns = [
+        replace(column, heading=heading_by_key.get(column.key, column.heading))
+        for column in table.columns
+    ]
+    return replace(answer, tables=[replace(table, columns=columns)])
+
+
 def _map_names_to_sort_keys(table: Table) -> dict[str, str]:
     """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
     columns = (*table.columns, *table.csv_columns)

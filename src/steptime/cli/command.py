@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 from cyclopts import Parameter, Token
 
 from steptime import cli
-from steptime.cli.arrange import arrange_printout
+from steptime.cli.arrange import arrange_printout, print_csv_table
 from steptime.cli.complete import make_completer
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, find_panel
 from steptime.core.answer import answer_kinds
@@ -170,7 +170,7 @@ def _answer_question(
         printout: Printout = answer.printout()
         csv_table = answer.csv_table() if form == "csv" else None
         if csv_table is not None:
-            printout = replace(printout, tables=[csv_table])
+            printout = print_csv_table(printout, csv_table, has_headings=sort is not None)
         is_arranged = sort is not None or row_count is not None
         needs_tables = is_arranged or form != "json"  # plain JSON is made of the document alone
         if needs_tables:

@@ -7,8 +7,9 @@ network for which none of this holds is built for each batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from steptime.prediction.steps.step_model import StepModel
 
 FEW = 3  # batches that are built one by one: lines take three
 MIN_SPLIT_BATCHES = (FEW + 1) * NUMBERS_IN_PIECE  # of fewer, few remainders would have lines
+HEAD_BATCHES = 1_000  # of a grid, priced before all others: the rows that are written at once
 MAX_LOWERED_BATCHES = 64  # batches whose kernels stay in memory from device to device
 
 
@@ -38,27 +40,33 @@ class BatchSteps:
         lines: the kernels as lines in the batch; None where they lie on none.
         pieces: without lines, the steps at the batches of each remainder of 8, with the places of
             these batches; none where that would not help.
-        peak_bytes: size of all tensors at the worst moment, at each batch.
         graphs: the first graph of each remark key.
         remark_keys: what the remarks of each batch depend on, a single key on lines.
     """
 
-    def __init__(self, model: StepModel, batches: Sequence[int], may_split: bool = True) -> None:
+    def __init__(
+        self,
+        model: StepModel,
+        batches: Sequence[int],
+        may_split: bool = True,
+        lines: StepLines | None = None,
+    ) -> None:
         """Find what the network needs at each batch.
 
         Args:
             model: the network on some device.
             batches: the batches.
             may_split: batches may be split by their remainder where they lie on no lines.
+            lines: the lines on which the batches lie, where they are known.
         """
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
         # Lines are priced as arrays over the batches, which not all methods take.
         is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
-        self.lines: StepLines | None = (
-            find_step_lines(model, distinct_batches) if is_worth_lines else None
-        )
+        self.lines = lines
+        if lines is None and is_worth_lines:
+            self.lines = find_step_lines(model, distinct_batches)
         self.pieces: list[Piece] = []
         # A stack that pads rows makes steps of the batch size: lines hold for equal remainders.
         lacks_lines = is_worth_lines and self.lines is None
@@ -68,13 +76,14 @@ class BatchSteps:
         self._steps_by_key = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
+        self._built_peaks: list[int] = []
         self._built_blocks: list[int] = []
-        self.peak_bytes = self._collect_graphs_and_peaks()
+        self._collect_graphs()
 
-    def _collect_graphs_and_peaks(self) -> list[int]:
-        """Return the bytes of tensors at each batch; keep remark keys, and blocks of what is built.
+    def _collect_graphs(self) -> None:
+        """Keep the remark key of each batch, and the bytes of those that are built.
 
-        What is built is asked for its blocks while its graph is at hand.
+        What is built is asked for its bytes while its graph is at hand.
         """
         model = self.model
         lines = self.lines
@@ -82,25 +91,32 @@ class BatchSteps:
             # One graph stands for all: where kernels lie on lines, the remarks are equal. That of
             # the highest batch was built last, and is still at hand.
             self._add_remark_key(model.graph(lines.high_batch))
-            return lines.highest_values(lines.memory_lines, self.batches)
+            return
         if self.pieces:
             steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
             for steps in steps_of_pieces:
                 self.graphs |= steps.graphs
             self.remark_keys = self.merge([steps.keys_of_batches() for steps in steps_of_pieces])
-            return self.merge([steps.peak_bytes for steps in steps_of_pieces])
-        peaks: list[int] = []
+            return
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
             living_bytes = model.living_bytes(batch)  # of the tensors, at each moment of the step
             peak_bytes = max(living_bytes)
-            peaks.append(peak_bytes)
+            self._built_peaks.append(peak_bytes)
             # What the allocator reserves beyond the tensors.
             self._built_blocks.append(model.blocks(peak_bytes, batch))
             # Its kernels are cached while its graph is at hand.
             if len(self.batches) <= MAX_LOWERED_BATCHES:
                 model.lower_step(batch)
-        return peaks
+
+    @cached_property
+    def peak_bytes(self) -> list[int]:
+        """The size of all tensors at the worst moment, at each batch."""
+        if self.lines is not None:
+            return self.lines.highest_values(self.lines.memory_lines, self.batches)
+        if self.pieces:
+            return self.merge([steps.peak_bytes for _, steps in self.pieces])
+        return self._built_peaks
 
     @cached_property
     def blocks_bytes(self) -> list[int]:
@@ -148,6 +164,19 @@ class BatchSteps:
         key = remark_key(graph)
         self.graphs.setdefault(key, graph)
         self.remark_keys.append(key)
+
+    def split_batches(self) -> Iterator[BatchSteps]:
+        """Yield the steps at a few batches, then at as many as are priced at once, to the last.
+
+        Batches that lie on no lines, or are few, are not split: the steps are those of all.
+        """
+        if self.lines is None or len(self.batches) <= 2 * HEAD_BATCHES:
+            yield self
+            return
+        length = self.lines.chunk_length
+        starts = [0, *range(HEAD_BATCHES, len(self.batches), length)]
+        for start, stop in pairwise([*starts, len(self.batches)]):
+            yield BatchSteps(self.model, self.batches[start:stop], lines=self.lines)
 
     def for_model(self, model: StepModel) -> BatchSteps:
         """Return the steps as the stack of a model's device runs them, in its data type."""

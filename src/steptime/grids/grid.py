@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, cycle, repeat
+from itertools import chain, cycle, islice, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -97,16 +97,54 @@ def grid(
             model = StepModel(workload, devices[0], link, method, options, assumes=True)
             steps = BatchSteps(model, batches or (workload.batch_per_replica,))
             models_on_devices = [model.with_device(device) for device in devices]
-            spans = _price_devices(steps, models_on_devices)
-        # Single devices that cannot run the step have cells with the reason.
-        if all(isinstance(span, InputError) for span in spans):
-            raise spans[-1]  # type: ignore[misc]  # the last refusal
-        for model_on_device, span in zip(models_on_devices, spans, strict=True):
-            device_steps = steps.for_model(model_on_device)
-            if isinstance(span, Span):
-                yield from _priced_cells(model_on_device, device_steps, span, replicas)
-            else:
-                yield from _refused_cells(model_on_device, device_steps, span, replicas)
+        yield from _network_cells(steps, models_on_devices, replicas)
+
+
+def _network_cells(
+    steps: BatchSteps, models: Sequence[StepModel], replicas: Sequence[int]
+) -> Iterator[GridCell]:
+    """Yield the cells of a network on each device, the first of them before all are priced.
+
+    Many batches of a single device are priced chunk by chunk. Several devices are priced side by
+    side, as they share the interpolated kernels, but for the first batches of the first device.
+
+    Args:
+        steps: the network's steps at all batches, of the first model.
+        models: the network on each device.
+        replicas: numbers of replicas.
+
+    Raises:
+        InputError: if no device has a peak for the data type.
+    """
+    first_model = models[0]
+    is_single = len(models) == 1
+    early_cell_count = 0  # cells of the first device that were priced by themselves
+    for chunk_steps in steps.split_batches():
+        has_all_batches = chunk_steps is steps
+        has_head = early_cell_count > 0 and not is_single
+        if has_all_batches or has_head:
+            break
+        with no_collection():
+            (span,) = _price_devices(chunk_steps, [first_model])
+        if isinstance(span, InputError):
+            break
+        early_cell_count += len(chunk_steps.batches) * len(replicas)
+        yield from _priced_cells(first_model, chunk_steps, span, replicas)
+    if is_single and early_cell_count:
+        return
+    with no_collection():
+        spans = _price_devices(steps, models)
+    # Single devices that cannot run the step have cells with the reason.
+    refusals = [span for span in spans if isinstance(span, InputError)]
+    if len(refusals) == len(spans):
+        raise refusals[-1]
+    for model, span in zip(models, spans, strict=True):
+        device_steps = steps.for_model(model)
+        if isinstance(span, InputError):
+            yield from _refused_cells(model, device_steps, span, replicas)
+        else:
+            cells = _priced_cells(model, device_steps, span, replicas)
+            yield from islice(cells, early_cell_count if model is first_model else 0, None)
 
 
 def _price_devices(steps: BatchSteps, models: Sequence[StepModel]) -> list[Span | InputError]:

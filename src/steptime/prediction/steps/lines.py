@@ -80,15 +80,20 @@ class StepLines:
         pairs_by_offset = self.kernels.find_merging(self.high_batch - self.low_batch)
         return {self.low_batch + offset: pairs for offset, pairs in pairs_by_offset.items()}
 
+    @property
+    def chunk_length(self) -> int:
+        """The number of batches that are priced at once: theirs are the numbers of a `CHUNK`."""
+        return max(1, CHUNK // len(self.kernels.distinct))
+
     def highest_values(
         self, lines: Sequence[tuple[float, float]], batches: Sequence[int]
     ) -> list[int]:
         """Return the highest of lines, given by their values at both ends, at each batch."""
-        distinct_lines = np.unique(np.array(lines), axis=0)
-        low_values = distinct_lines[:, :1]  # at the lowest batch
-        high_values = distinct_lines[:, 1:]
+        upper_lines = _drop_lower_lines(np.array(lines))
+        low_values = upper_lines[:, :1]  # at the lowest batch
+        high_values = upper_lines[:, 1:]
         shares = self.share_between_ends(batches)
-        chunk_count = -(-len(batches) * len(distinct_lines) // CHUNK)  # bounds memory
+        chunk_count = -(-len(batches) * len(upper_lines) // CHUNK)  # bounds memory
         highest: list[int] = []
         for chunk_shares in np.array_split(shares, chunk_count):
             line_values = low_values + (high_values - low_values) * chunk_shares  # [lines, batches]
@@ -100,6 +105,17 @@ class StepLines:
         return (np.array(batches, dtype=float) - self.low_batch) / (
             self.high_batch - self.low_batch
         )
+
+
+def _drop_lower_lines(lines: Floats) -> Floats:
+    """Return the lines, given by their values at both ends, of which none lies below another."""
+    falling = lines[np.lexsort((-lines[:, 1], -lines[:, 0]))]  # by the first, then the last value
+    last_values = falling[:, 1]
+    highest_before = np.maximum.accumulate(last_values)[:-1]
+    # A line whose first value is no higher than that of those before must end above all of them.
+    is_upper = np.append(True, last_values[1:] > highest_before)
+    upper_lines: Floats = falling[is_upper]
+    return upper_lines
 
 
 class _StepAtBatch(NamedTuple):
@@ -169,7 +185,7 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
     All models are of one method and type.
     """
     counts = _count_kernels(lines, models[0].settings.pipelined)
-    chunk_length = max(1, CHUNK // len(lines.kernels.distinct))
+    chunk_length = lines.chunk_length
     has_several_chunks = chunk_length < len(batches)
     chunks = []
     for start in range(0, len(batches), chunk_length):
