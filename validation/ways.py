@@ -20,6 +20,8 @@ from validation.sets import constants_of_stack, neutral_value
 
 HALF = 0.5
 MOST = 100  # rows of a stack
+MOST_SERVED = 20  # rows of a stack that serves: each runs hundreds of requests for each constant
+SERVING = "serve"  # how the form of a serving's answer begins
 By = Mapping[str, Mapping[str, float | None]]  # name, stack
 Replies = dict[tuple[str, str, str, Constant], Reply]  # by set and place of a row, and constant
 
@@ -131,11 +133,18 @@ def far(row: Row, name: str) -> float:
 
 
 def drawn(rows: Sequence[Row]) -> set[int]:
-    """Return the places of at most `MOST` rows of each stack, evenly: more tell nothing new."""
-    found: dict[str, list[int]] = defaultdict(list)
+    """Return the places of at most `MOST` rows of each stack, evenly: more tell nothing new.
+
+    Of servings they are at most `MOST_SERVED`.
+    """
+    found: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
-        found[row.reply.stack].append(i)
-    return {i for own in found.values() for i in own[:: -(-len(own) // MOST)]}
+        found[row.reply.stack, row.reply.form.startswith(SERVING)].append(i)
+    return {
+        i
+        for (_, is_serving), own in found.items()
+        for i in own[:: -(-len(own) // (MOST_SERVED if is_serving else MOST))]
+    }
 
 
 def ways(rows: Sequence[Row], base: Method, replies: Replies | None = None) -> Off:
