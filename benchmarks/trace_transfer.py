@@ -353,19 +353,8 @@ def measure_ceilings(folder: Path, setting: Setting, probes: int) -> None:
         for dtype, rate in table["peak_TFLOP_per_s"].items():
             base_rate = base["peak_TFLOP_per_s"].get(dtype, 0.0)
             table["peak_TFLOP_per_s"][dtype] = max(rate, base_rate)
-    table["measured"] = {"ops": merge_op_times([probed["measured"]["ops"] for probed in tables])}
+    del table["measured"]
     merged.write_text(toml_text(table))
-
-
-def merge_op_times(tables: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return the least times of ops by data type and label, of several probes."""
-    merged: dict[str, dict[str, float]] = {}
-    for table in tables:
-        for dtype, times_s in table.items():
-            least_s = merged.setdefault(dtype, {})
-            for label, seconds in times_s.items():
-                least_s[label] = min(seconds, least_s.get(label, seconds))
-    return merged
 
 
 def probe_ceilings(home: Path, setting: Setting) -> dict[str, Any]:

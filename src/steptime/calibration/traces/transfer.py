@@ -5,12 +5,9 @@ first is off by is carried over, op by op as in Habitat (Yu et al. 2021):
 
     seconds = measured * predicted_on_target / predicted_on_origin
 
-Where the files of both devices have times of standard ops, both predictions are corrected by these
-(`op_residuals.py`). Between a CPU and a GPU nothing is carried over, since the code that runs is
-another one.
+Between a CPU and a GPU nothing is carried over, since the code that runs is another one.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -18,7 +15,6 @@ from typing import NamedTuple
 from steptime.calibration.traces.batch import BatchChange, WeightShapes, scale_batch
 from steptime.calibration.traces.calls import table_call
 from steptime.calibration.traces.kernels import find_dtype, kernels_of
-from steptime.calibration.traces.op_residuals import read_residuals
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Part
@@ -154,14 +150,11 @@ def move_step(
     # Between devices of one kind the measured time is carried over by the ratio of predictions;
     # from CPU to GPU and back the prediction alone counts.
     is_carried = origin.is_cpu == target.is_cpu
-    corrections = _correct_ratios((origin_keys, target_keys), (origin, target), change, method)
     moved_ops = []
     priced_ops = []  # by their shapes alone
-    for op, origin_s, target_s, correction in zip(
-        step.ops, origin_call_s, target_call_s, corrections, strict=True
-    ):
+    for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
         priced_s = op.calls * target_s
-        moved_s = op.seconds * correction * target_s / origin_s if is_carried else priced_s
+        moved_s = op.seconds * target_s / origin_s if is_carried else priced_s
         moved_op = MovedOp(
             key=op.key,
             calls=op.calls,
@@ -223,50 +216,6 @@ def price_ops(
     # One price for each kernel, taken off op by op.
     kernel_s = iter(prices.value[columns.distinct_of_kernel].tolist())
     return [sum(next(kernel_s) for _ in op_kernels) for op_kernels in kernels_of_ops]
-
-
-def _correct_ratios(
-    keys: tuple[Sequence[OpKey], Sequence[OpKey]],
-    devices: tuple[Device, Device],
-    change: TracedStepChange,
-    method: Method,
-) -> list[float]:
-    """Return the factors of the ratio of both predictions of each op, from standard ops.
-
-    Args:
-        keys: the ops on the device of the trace, and on the other one.
-        devices: both devices.
-        change: what else differs.
-        method: the cost model.
-    """
-    sides = [
-        _find_residuals(side_keys, device, dtype, method)
-        for side_keys, device, dtype in zip(keys, devices, (None, change.dtype), strict=True)
-    ]
-    return [
-        1.0 if origin is None or target is None else math.exp(target - origin)
-        for origin, target in zip(*sides, strict=True)
-    ]
-
-
-def _find_residuals(
-    keys: Sequence[OpKey], device: Device, dtype: str | None, method: Method
-) -> list[float | None]:
-    """Return ln(measured / predicted) of ops as standard ops show it; None where none is known."""
-    dtypes = [dtype or find_dtype(key.inputs) for key in keys]
-    residuals = {
-        name: read_residuals(
-            device,
-            name,
-            lambda standard_keys: price_ops(standard_keys, device, dtype=None, method=method),
-        )
-        for name in set(dtypes)
-    }
-    values = []
-    for key, name in zip(keys, dtypes, strict=True):
-        device_residuals = residuals[name]
-        values.append(None if device_residuals is None else device_residuals.find(key))
-    return values
 
 
 def _settings(method: Method, device: Device) -> Settings:

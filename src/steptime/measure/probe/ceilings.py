@@ -19,7 +19,6 @@ from steptime.core.graph import Graph
 from steptime.core.json_types import JsonObject
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, translate_backend_error
-from steptime.measure.probe.op_times import time_standard_ops
 from steptime.measure.probe.sampling import ProbeCase, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
 from steptime.network.ops.builder import Builder
@@ -38,7 +37,6 @@ UNKNOWN_CACHE_BYTES = 1 << 27
 DTYPES = ("float32", "tf32", "bfloat16", "float64", "float16")  # in the order they are tried
 STEP_WORK = 1e8  # FLOP or bytes of a step: far more than it costs to start one
 MAX_OPS = 200  # of a step, so that no accelerator's queue is ever full
-OPS_SHARE = 0.4  # of the budget, for the times of ops on a CPU
 OUT_OF_CACHE = 4  # the arrays together are at least this many last-level caches
 ARRAYS_OF_COPY = 2  # one that is read, and one that is written
 CACHE_LINE_BYTES = 64
@@ -79,8 +77,7 @@ def probe(
 ) -> JsonObject:
     """Return the measured ceilings of a backend's device (seconds, FLOP, bytes) as JSON values.
 
-    `ops` are seconds of ops in standard sizes by data type, on a CPU with PyTorch. `curves` by
-    group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
+    `curves` by group have columns, a list each, among them `work`, `min_s`, `median_s`, `samples`
     (their number); `skipped` says why cases are absent: a slow type (float16 on most CPUs) ends at
     the size where its share of the budget does. None is unknown. `load` is that of the minute
     before, as a share of the CPUs. Raises `InputError` for an unknown type.
@@ -93,11 +90,8 @@ def probe(
     facts: DeviceFacts = backend.device_facts(options.device)
     supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
     cases = _list_cases(partial(_prepare_graph, backend, options), facts, supported)
+    curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
-    # Times of PyTorch's ops move its traces from and to a CPU.
-    ops_s = OPS_SHARE * budget_s if on_cpu and name == "torch" else 0.0
-    ops = time_standard_ops(ops_s)
-    curves, skipped = sample(cases, budget_s - ops_s * bool(ops))
     return {
         "backend": name,
         "version": registry.version(name),
@@ -112,7 +106,6 @@ def probe(
         "wall_s": time.perf_counter() - started,
         "taken_at": current_time(),
         "curves": curves,
-        "ops": ops,
         "skipped": skipped,
     }
 

@@ -173,8 +173,6 @@ def _parse_measurements(answer: Mapping[str, Any], platform: str) -> JsonObject:
             table.setdefault(kind, {})[name] = dict(curve)
         else:
             table[kind] = dict(curve)
-    if answer.get("ops"):
-        table["ops"] = {dtype: dict(times) for dtype, times in answer["ops"].items()}
     if answer["skipped"]:
         table["skipped"] = {group: list(why) for group, why in answer["skipped"].items()}
     return table
