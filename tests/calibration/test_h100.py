@@ -26,7 +26,7 @@ def test_steps_of_eighty_networks():
     whole = next(row for row in found["rows"] if row["method"] == "calibrated")
     assert whole["cases"] == 82
     assert whole["mape"] == pytest.approx(0.183, abs=0.015)
-    assert 0.78 <= whole["coverage"] <= 0.97
+    assert 0.72 <= whole["coverage"] <= 0.9  # what intervals of 80 % shall hold, by class
     by_family = {
         row["family"]: row["mape"] for row in found["groups"] if row["method"] == "calibrated"
     }
