@@ -114,7 +114,7 @@ def run(
             `sharded` (FSDP) or `parameter-server`.
         no_overlap: Communicate after the backward pass, not during it.
         budget: How long a run samples steps: 3 (seconds, the default), 500ms.
-        limit: Stop a run that takes longer in all, with loading and compiling: 600 (seconds), 10min.
+        limit: Stop a run that takes longer, with compiling and warm-up: 600 (seconds), 10min.
         runs: Number of runs, each in a fresh process.
         parts: Also time forward, backward and update separately.
         energy: Also meter the energy of a step, in further steps that take at least 1 s.
