@@ -113,8 +113,8 @@ def run(
         strategy: How replicas reduce gradients: `allreduce` (default), `independent` (not at all),
             `sharded` (FSDP) or `parameter-server`.
         no_overlap: Communicate after the backward pass, not during it.
-        budget: Time for the steps of a run: 3 (seconds, the default), 500ms.
-        limit: Time after which a run is ended: 600 (seconds), 10min.
+        budget: How long a run samples steps: 3 (seconds, the default), 500ms.
+        limit: Stop a run that takes longer, with compiling and warm-up: 600 (seconds), 10min.
         runs: Number of runs, each in a fresh process.
         parts: Also time forward, backward and update separately.
         energy: Also meter the energy of a step, in further steps that take at least 1 s.
