@@ -81,6 +81,7 @@ def calibrate_from_rows(
     device = None if device_option is None else catalog.device(device_option)
     row_set = _read_rows(rows, path, mapping, device)
     name = _choose_device(row_set, path, device)
+    # Rows of a table of trainings are predicted steps, all other rows are cases.
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
     if device is None:
         device = row_set.cases[indices[0]].device if row_set.cases else catalog.device(name)

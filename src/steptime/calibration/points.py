@@ -171,7 +171,7 @@ def _make_pool_adder(kind: str) -> AddOp:
             name="y",
             kernel=(kernel,) * 2,
             stride=(stride,) * 2,
-            padding=(kernel // 2,) * 4,
+            padding=(kernel // 2,) * 4,  # before and after, of both axes
         )
 
     return add_pool

@@ -113,7 +113,8 @@ def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
         return 0.0
     if name in JOINING:
         return float(sum(sizes))
-    # Of two lists of tensors the first is written; an optimizer's four lists count alike.
+    # Of two equal lists of tensors the first is written. The four lists of a fused optimizer
+    # (weights, gradients, two moments) are counted in the same way.
     if kind.startswith(LIST_OPS):
         return sum(sizes) / 2
     # In place (_) the first input is written.
