@@ -82,7 +82,7 @@ class _StepSampler:
     clock: Clock = time.perf_counter
     target_samples: int = 20
     min_samples: int = 3
-    sample_s: float = 0.010
+    min_sample_s: float = 0.010
     watch: CounterWatch | None = None
     timer: Timer | None = None
     take_wait_s: Callable[[], float] | None = None
@@ -118,7 +118,7 @@ class _StepSampler:
 
     def steps_in_sample(self, step_s: float) -> int:
         """Return the number of steps that fill a sample; very many if no time passed."""
-        return max(1, math.ceil(MARGIN * self.sample_s / max(step_s, 1e-9)))
+        return max(1, math.ceil(MARGIN * self.min_sample_s / max(step_s, 1e-9)))
 
     def increase_steps(self, steps: int, step_s: float) -> int:
         """Return the number of steps of the next sample after one that was too short."""
@@ -128,7 +128,7 @@ class _StepSampler:
         """Return the times of steps until they are steady, and how many fill a sample."""
         times_s = [total_s]
         steps = 1
-        while total_s < self.sample_s:
+        while total_s < self.min_sample_s:
             steps = self.increase_steps(steps, total_s / steps)
             total_s = self.time_steps(self.step, steps)
             times_s.append(total_s / steps)
@@ -187,7 +187,8 @@ def take_samples(
     while True:
         total_s = sampler.take_sample(steps)
         left_s = start_s + budget_s - sampler.clock()
-        was_not_warm = total_s < sampler.sample_s  # too short: steps are faster than in the warm-up
+        # Shorter than a sample must be: steps are faster than in the warm-up.
+        was_not_warm = total_s < sampler.min_sample_s
         if was_not_warm and left_s > 0:
             warmup_s.append(sampler.step_s.pop())
             sampler.sample_rows.pop()
@@ -219,7 +220,7 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
         block_steps = remaining_steps if is_last_block else steps
         block_s = sampler.take_sample(block_steps)
         remaining_steps -= block_steps
-        if first_full_block is None and block_s >= sampler.sample_s:
+        if first_full_block is None and block_s >= sampler.min_sample_s:
             first_full_block = len(sampler.step_s) - 1
             min_steps = math.ceil(remaining_steps / MAX_BLOCKS)  # a long training has longer blocks
             steps = max(steps, min_steps)

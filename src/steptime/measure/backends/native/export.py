@@ -124,6 +124,8 @@ def _export_with_assumptions(
     Raises:
         Exception: that of the plain export, if neither export works.
     """
+    # Integer buffers may decide sizes by their values, which a trace does not have. An export with
+    # values lets them keep these, and assumes values of small tensors that are made while it runs.
     buffers = list_value_buffers(module)
     try:
         fixed_batch_reason, program, is_unrolled = _export_with_open_batch(network, inputs, axis)
@@ -136,7 +138,8 @@ def _export_with_assumptions(
         export_with_values = _export_with_values(network, buffers, inputs, axis)
         if export_with_values is not None:
             _, program_with_values, _, assumptions = export_with_values
-            # Without buffers only stand-ins decide sizes: they must settle all, and not by inputs.
+            # Without buffers only assumed values decide sizes: they must settle all of them, and
+            # must not be those of inputs, which differ from step to step.
             has_fixed_sizes = not _has_value_sizes(program_with_values)
             assumes_inputs = INPUTS_NOTE in assumptions
             if buffers or (has_fixed_sizes and not assumes_inputs):
