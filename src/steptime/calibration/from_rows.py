@@ -101,7 +101,7 @@ def calibrate_from_rows(
 def _read_rows(
     rows: Any, path: Path | None, mapping: Path | None, device: Device | None
 ) -> _RowSet:
-    """Read rows; those that cannot be method_options are refusals, each cause of which is noted."""
+    """Read rows; those that cannot be predicted are refusals, each cause of which is noted."""
     from steptime.calibration.mapped import read_cases
 
     if path is not None and not path.exists():
@@ -225,7 +225,7 @@ def _write_device(
 def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Reply]]:
     """Return the rows of a table of trainings with their predictions, none of another file.
 
-    Rows that cannot be method_options are added to the refusals.
+    Rows that cannot be predicted are added to the refusals.
     """
     from steptime.calibration.plan_errors import predict_rows
     from steptime.calibration.plan_rows import describe_missing_columns, read_questions, tables_in

@@ -59,12 +59,12 @@ Rule = Callable[[Specs, Attributes], Fill]
 
 def _fan_in(specs: Specs, _: Attributes) -> Fill:
     """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
-    _, weight, *_ = specs  # [outputs, inputs] of a product, [filters, channels, height, width]
+    weight = specs[1]  # [outputs, inputs] of a product, [filters, channels, height, width]
     return _scaled_normal(math.prod(weight.shape[1:]), 2.0)
 
 
 def _transposed_fan_in(specs: Specs, _: Attributes) -> Fill:
-    _, weight, *_ = specs  # [channels, filters of a group, height, width]
+    weight = specs[1]  # [channels, filters of a group, height, width]
     return _scaled_normal(weight.size // weight.shape[1], 2.0)
 
 

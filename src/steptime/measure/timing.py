@@ -71,10 +71,11 @@ class _StepSampler:
     """Takes the first step of a measurement, and then samples, each a mean over its steps.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
-    `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
-    gives the seconds that steps waited for input since it was last asked. `started` is told the
-    seconds of the first step, and those that the rest may take. There are never fewer samples than
-    `min_samples`, and `few_samples` says that there are fewer than `target_samples`.
+    `n` steps by a backend's own means (CUDA events); else `clock` is read around them.
+    `take_wait_s` gives the seconds that steps waited for input since it was last called.
+    `report_start` gets the seconds of the first step, and those that the others may take. A sample
+    takes `min_sample_s` at least. There are never fewer samples than `min_samples`, and
+    `few_samples` says that there are fewer than `target_samples`.
     """
 
     step: Step
