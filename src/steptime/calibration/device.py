@@ -81,7 +81,7 @@ def calibrate(
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
         points = parse_count(points, "points")
-    uncalibrated = device.with_calibration({})
+    uncalibrated = device.with_calibration({})  # an earlier calibration is no prior
     stack, has_steps = _commonest_stack(cases)
     stack_cases = [case for case in cases if case.is_single_op or _stack_of(case) == stack]
     fitted_cases = [

@@ -159,7 +159,10 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
     # Rows of a script may name no device if the caller does.
     needs_names = path is not None or device is None
     if not names and needs_names:
-        cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
+        cause = f"; {MEASURE_HINT}"
+        if refusals:
+            first_place, first_cause = refusals[0]
+            cause = f": {first_place}: {first_cause}"
         raise InputError(f"{prefix}no measured step of a device that is known{cause}")
     for cause, refused_rows in group_by(refusals, itemgetter(1)).items():
         first_place, _ = refused_rows[0]

@@ -243,7 +243,7 @@ class Session:
     ) -> dict[str, Floats]:
         """Return the slopes of each point (`fit.log_slopes`), as if each pass were a row."""
         cases = []
-        owners = []
+        point_names = []  # of each case
         for name, point in points.items():
             for pass_ in sorted({kernel.pass_ for kernel in point.kernels}):
                 kernels = tuple(kernel for kernel in point.kernels if kernel.pass_ == pass_)
@@ -256,12 +256,12 @@ class Session:
                     family=name,
                 )
                 cases.append(case)
-                owners.append(name)
+                point_names.append(name)
         if not cases:
             return {}
         slopes = log_slopes(Columns(cases), priors_of(self.device), constants, names)
-        owner_column = np.array(owners)
-        return {name: slopes[owner_column == name] for name in points}
+        name_column = np.array(point_names)
+        return {name: slopes[name_column == name] for name in points}
 
     def _measure_point(
         self, point: Point, min_s: float = 0.0, is_check: bool = False

@@ -184,7 +184,7 @@ def take_samples(
     if total_s < budget_s:  # else this step is a sample already, and there is no warm-up
         warmup_s, steps = sampler.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
         sampler.restart()
-    sorted_step_s = list(sampler.step_s)
+    sorted_step_s = list(sampler.step_s)  # of the step above, if there was no warm-up
     while True:
         total_s = sampler.take_sample(steps)
         left_s = start_s + budget_s - sampler.clock()

@@ -150,7 +150,7 @@ def move_step(
     # Between devices of one kind the measured time is carried over by the ratio of predictions;
     # from CPU to GPU and back the prediction alone counts.
     is_carried = origin.is_cpu == target.is_cpu
-    moved_ops = []
+    moved_ops = []  # by the times of the trace, if these are carried over
     priced_ops = []  # by their shapes alone: a second prediction, for comparison
     for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
         priced_s = op.calls * target_s

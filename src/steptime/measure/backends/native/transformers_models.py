@@ -97,7 +97,7 @@ def _find_config(library: Any, name: str) -> tuple[Any, str]:
         return config, str(classes[0])
     if name in library.CONFIG_MAPPING:
         return library.CONFIG_MAPPING[name](), find_class_name(library, name)
-    return None, name
+    return None, name  # a class, which has a configuration of its own
 
 
 def find_class_name(library: Any, kind: str) -> str:
