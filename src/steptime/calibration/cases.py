@@ -206,7 +206,7 @@ def op_kernels(
     # The weights of norms follow from the shape of the input.
     if len(shapes) == 1 and kind in WEIGHT_SHAPES:
         shapes = (*shapes, *WEIGHT_SHAPES[kind](shapes[0]))
-    if kind_row(kind).window:
+    if kind_row(kind).window:  # convolutions and pools: one number may stand for all axes
         attrs = _expand_window_attrs(shapes, attrs)
     attr_items = tuple(sorted(attrs.items()))
     return _lower_single_op(kind, shapes, attr_items, dtype, pass_, gradient_indices, settings)
@@ -223,12 +223,14 @@ def _expand_window_attrs(shapes: Sequence[Shape], attrs: Mapping[str, Attr]) -> 
 
 def _expand_attr(value: Attr, size_count: int) -> Attr:
     """Return an attribute of so many sizes: (1, 1, 0, 0) for (1, 0) and 4; texts stay."""
-    if not size_count or isinstance(value, str | float):
+    is_of_no_axes = not size_count  # as the number of groups of a convolution
+    if is_of_no_axes or isinstance(value, str | float):
         return value
     if isinstance(value, int):
         return (value,) * size_count
-    # (1, 0) for 4 sizes is (1, 1, 0, 0): each value stands for neighbouring sizes.
-    repeats = size_count // len(value or (0,)) or 1
+    # (1, 0) for 4 sizes is (1, 1, 0, 0): each value stands for neighbouring sizes. Too many values
+    # are passed on as they are.
+    repeats = max(1, size_count // max(1, len(value)))
     return tuple(size for size in value for _ in range(repeats))
 
 

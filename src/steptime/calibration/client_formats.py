@@ -248,7 +248,7 @@ def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRu
         start_ns = read_number(metadata, "request_start_ns", row_place)
         request = ClientRequest(
             arrival_s=None if start_ns is None else NS * start_ns,
-            input_tokens=max(1, round(input_tokens or 0)),
+            input_tokens=max(1, round(input_tokens or 0)),  # 0 for the type alone: not None here
             output_tokens=max(1, round(output_tokens)),
             ttft_s=_read_metric(metrics, "time_to_first_token", "value", row_place),
             request_s=request_s or 0.0,

@@ -51,7 +51,7 @@ def stack_of_backend(backend: object) -> dict[str, object]:
 
     Clients of the OpenAI interface reach every server.
     """
-    text = str(backend).lower()
+    text = str(backend).lower()  # such as "vllm-chat": its beginning names the server
     stacks = (stack for start, stack in BACKEND_STACKS.items() if text.startswith(start))
     stack = next(stacks, None)
     return {} if stack is None else {"stack": stack}

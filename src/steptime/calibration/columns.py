@@ -16,6 +16,7 @@ from steptime.prediction.calibrated.interval import host_bounds, scale_host
 from steptime.prediction.calibrated.method import effective_device, form_of, price
 from steptime.prediction.calibrated.product import cached_weight_bytes, product
 from steptime.prediction.host import (
+    CallCounts,
     Host,
     bound_step,
     count_calls,
@@ -30,6 +31,7 @@ from steptime.prediction.kernels import Kernels, Rows
 from steptime.prediction.prices import Floats, Ints, Prices, sum_rows
 
 SENSITIVITY_STEP = 1.001  # factor of the kernel's time, for a finite difference
+BY_KIND = ""  # in place of a figure's name: each case takes the figure of its kind of op
 
 ConstantCounts = Mapping[str, Mapping[str, Floats]]  # by pass and constant: how often, of each step
 
@@ -63,6 +65,7 @@ class Columns:
         self._is_isolated = np.array(
             [has_events and case.condition == "isolated" for case in cases]
         )
+        # A case of one op is of the kind of its first kernel, by which its timing is looked up.
         kinds = [case.kernels[0].kind for case in cases]
         self._distinct_kinds, self._kind_of_case = np.unique(kinds, return_inverse=True)
         self._indices_with_timing = [index for index, case in enumerate(cases) if case.timing]
@@ -137,6 +140,7 @@ class Columns:
 
     def _find_device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""
+        # Kernels of one class differ in newly mapped pages alone: they have the same error.
         classes, class_count = self._kernels.error_classes
         case_of_class: Ints = np.zeros(class_count, dtype=np.intp)
         case_of_class[classes] = self._case_of_kernel
@@ -158,12 +162,17 @@ class Columns:
             # Benchmarks that repeat a kernel find a part of its weights in the last cache.
             saved_bytes = self._cached_bytes_of_kernel[indices] * uncached_share
             rows = rows._replace(bytes=rows.bytes - saved_bytes)
-            interval = price(rows, device, is_single_op[indices], pauses_s[indices])
+            interval = price(
+                rows,
+                device,
+                isolated_share=is_single_op[indices],
+                pause_s=pauses_s[indices],
+            )
             residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
             is_single_product = len(rows.products) == 1
             if not residual_rows or not is_single_product:
                 return interval
-            product_sizes = rows.products[0]
+            (product_sizes,) = rows.products  # batch, m, n, k
             op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
             # The residuals are those of single ops: kernels of a step keep the factor 1.
             factor: Any = np.where(is_single_op[indices] > 0, op_factor, 1.0)
@@ -187,7 +196,8 @@ class Columns:
         total_s: Floats = passes_s.sum(axis=0)
         if self._is_isolated.any():
             # The host's time between two events around an op, of which a share is seen.
-            host_s = constants["launch.isolated_s"] * self._find_timing_figures(constants)
+            host_factor = self._find_timing_figures(constants, BY_KIND)
+            host_s = constants["launch.isolated_s"] * host_factor
             visible_share = self._find_timing_figures(constants, "seen")
             between_s = between_events_s(total_s, host_s, visible_share)
             total_s = np.where(self._is_isolated, between_s, total_s)
@@ -199,18 +209,18 @@ class Columns:
             total_s[self._step_indices] = np.where(self._is_call_step, waiting_s, ahead_s)
         return total_s
 
-    def _find_timing_figures(self, constants: Constants, name: str = "") -> Floats:
+    def _find_timing_figures(self, constants: Constants, name: str) -> Floats:
         """Return a figure of how each case was timed.
 
         It comes from the case itself, else from the constants, else from `cases.conditions`.
 
         Args:
             constants: the constants, with names `isolated.NAME`.
-            name: name of the figure, "" for the one named after the kind of op.
+            name: name of the figure, `BY_KIND` for the one named after the kind of op.
         """
         usual_figures = constants_of(conditions())
-        # Without a name: the factor that each kind of op has of the host's time.
-        names = [name or kind for kind in self._distinct_kinds]
+        # A figure named after a kind of op is the factor that it has of the host's time.
+        names = [kind if name == BY_KIND else name for kind in self._distinct_kinds]
         keys = [f"isolated.{figure_name}" for figure_name in names]
         figures_of_kinds: Floats = np.array(
             [constants.get(key, usual_figures.get(key, 1.0)) for key in keys]
@@ -230,6 +240,7 @@ class Columns:
         has_single_product = [
             len(case.kernels) == len(case.kernels[0].products) == 1 for case in self.cases
         ]
+        # The formula by which a kernel is priced; attention, say, has products and another one.
         has_product_form = [form_of(case.kernels[0], self.device) is product for case in self.cases]
         indices = np.flatnonzero(self._is_single_op & has_single_product & has_product_form)
         passes_s = self._predict_passes_s(constants)
@@ -262,7 +273,8 @@ class Columns:
         is_accelerator = "host.factor" in constants  # whose steps a host issues
         if is_accelerator:
             return self._find_accelerator_hosts(constants)
-        cpu_host = find_host({}, constants)
+        no_calls: CallCounts = {}  # the ops of a CPU have their calls in their prices
+        cpu_host = find_host(no_calls, constants)
         if cpu_host is None:
             return None
         # A CPU never runs ahead of itself: both kinds of steps have the same host.
@@ -278,6 +290,7 @@ class Columns:
         host = self._time_step_hosts(constants)._replace(
             end_factors=host_bounds(constants), measured_steps=step_residuals
         )
+        # A host waits for the device after a step unless it is told not to.
         return _HostPair(ahead=host._replace(waits=False), waiting=host)
 
     def _time_step_hosts(self, constants: Constants) -> Host:
@@ -292,6 +305,7 @@ class Columns:
         The values of the constants play no part, only their names.
         """
         step_counts = [
+            # Calls that the host makes in each pass, each of which takes some of its constants.
             count_constants(count_calls(self.cases[index].kernels), constants)
             for index in self._step_indices
         ]
@@ -316,7 +330,9 @@ def product_similarity(*sizes: Any) -> Any:
     Args:
         sizes: batch, m, n, k of the first, then of the second, as numbers or arrays.
     """
+    # The sizes of one product (batch, m, n, k), then those of the other.
     ratios = [size / second_size for size, second_size in zip(sizes[:4], sizes[4:], strict=True)]
+    # 2 / (r + 1 / r) is 1 for equal sizes, and 0.8 where one is twice the other.
     return prod(2 * ratio / (ratio**2 + 1) for ratio in ratios)
 
 

@@ -81,7 +81,7 @@ def calibrate(
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
         points = parse_count(points, "points")
-    uncalibrated = device.with_calibration({})
+    uncalibrated = device.with_calibration({})  # an earlier calibration is no prior
     stack, has_steps = _commonest_stack(cases)
     stack_cases = [case for case in cases if case.is_single_op or _stack_of(case) == stack]
     fitted_cases = [
@@ -171,10 +171,10 @@ def fit_phases(
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
         return {}
-    # An empty table stands for the priors, so that trainings have the interval of those.
-    if phases == {"infer"}:
+    # An empty entry stands for the priors; an entry that is left out, for the device's own.
+    if phases == {"infer"}:  # trainings take these constants, with the wider intervals of priors
         return {"train": {"intervals": {}}}
-    if phases == {"train"}:
+    if phases == {"train"}:  # which says nothing of inference
         return {"infer": {"constants": {}, "steps": [], "intervals": {}}}
     indices = [index for index, case in enumerate(columns.cases) if case.phase == "infer"]
     infer_columns = Columns([columns.cases[index] for index in indices])
@@ -213,7 +213,7 @@ def fit_single_ops(
         step_constants: the constants of steps.
     """
     columns = Columns(cases)
-    # The forms hold more closely for one op than for a network: by the median of the residuals.
+    # The formulas of kernels are closer for one op than for a network: the median says how much.
     sigma = float(np.clip(np.median(np.abs(residuals)), MIN_OP_SIGMA, SIGMA))
     step_priors = {
         name: prior._replace(value=step_constants[name]) for name, prior in priors.items()
@@ -334,7 +334,7 @@ def tabulate_errors(kinds: Sequence[str], residuals: Floats) -> dict[str, dict[s
         table[str(kind)] = {
             "points": len(kind_residuals),
             "mape": float(f"{mape:.3g}"),
-            "bias": float(f"{-kind_residuals.mean():.3g}"),
+            "bias": float(f"{-kind_residuals.mean():.3g}"),  # positive: predicted too long
         }
     return table
 
@@ -354,7 +354,7 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
         residuals: their ln(measured / predicted) when they are left out.
     """
     prior_widths = _prior_half_widths(columns, constants)
-    # Widths of the priors in the form of ends, from which each case gets a width of its own.
+    # Each formula's prior width, set as its ends, gives each case a width by its kernels.
     prior_ends = {f"interval.{form}_low": -width for form, width in prior_widths.items()}
     prior_ends |= {f"interval.{form}_high": width for form, width in prior_widths.items()}
     value_s, low_s, high_s = columns.predict_intervals({**constants, **prior_ends})
@@ -390,10 +390,10 @@ def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, floa
     """Return the half width of the interval in ln of each form that a case runs, and of `all`."""
     forms = {form_name(kernel, columns.device) for case in columns.cases for kernel in case.kernels}
     forms.add("all")
-    # Repeated kernels alone show nothing of the host.
+    # The host has an interval, too, but repeated kernels show nothing of it.
     if any(case.condition != "repeated" for case in columns.cases):
         forms.add("host")
     widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}
-    # "" is a form without an interval of its own.
+    # `_own` is the width of one device's error; "" is a form without an interval of its own.
     widths["all"] = constants[f"interval.{interval_name('', constants)}_own"]
     return {form: width for form, width in widths.items() if width is not None}

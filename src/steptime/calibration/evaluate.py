@@ -219,7 +219,8 @@ class _DeviceNumbers:
         """
         is_low_op = case.is_single_op and case.has_low_operands
         options = sorted(case.options.items())
-        return case.device.name, case.phase, is_low_op, self.number(case.device), *options
+        number = self.number(case.device)  # two devices may have one name
+        return case.device.name, number, case.phase, is_low_op, *options
 
 
 def score_with_constants(cases: Sequence[Case], constants: Constants) -> list[Scored]:

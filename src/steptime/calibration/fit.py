@@ -57,6 +57,7 @@ def log_slopes(
         # A finite difference in units of the constant's spread.
         increased = constants[name] * np.exp(STEP * priors[name].spread)
         increased_residuals = log_residuals(rows, {**constants, name: increased})
+        # Of ln(predicted), which falls in a residual: ln(measured) - ln(predicted).
         slopes[:, column] = (residuals - increased_residuals) / STEP
     return slopes
 

@@ -81,6 +81,7 @@ def calibrate_from_rows(
     device = None if device_option is None else catalog.device(device_option)
     row_set = _read_rows(rows, path, mapping, device)
     name = _choose_device(row_set, path, device)
+    # Rows of a table of trainings are predicted steps, all other rows are cases.
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
     if device is None:
         device = row_set.cases[indices[0]].device if row_set.cases else catalog.device(name)
@@ -100,7 +101,7 @@ def calibrate_from_rows(
 def _read_rows(
     rows: Any, path: Path | None, mapping: Path | None, device: Device | None
 ) -> _RowSet:
-    """Read rows; those that cannot be method_options are refusals, each cause of which is noted."""
+    """Read rows; those that cannot be predicted are refusals, each cause of which is noted."""
     from steptime.calibration.mapped import read_cases
 
     if path is not None and not path.exists():
@@ -158,7 +159,10 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
     # Rows of a script may name no device if the caller does.
     needs_names = path is not None or device is None
     if not names and needs_names:
-        cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
+        cause = f"; {MEASURE_HINT}"
+        if refusals:
+            first_place, first_cause = refusals[0]
+            cause = f": {first_place}: {first_cause}"
         raise InputError(f"{prefix}no measured step of a device that is known{cause}")
     for cause, refused_rows in group_by(refusals, itemgetter(1)).items():
         first_place, _ = refused_rows[0]
@@ -224,7 +228,7 @@ def _write_device(
 def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Reply]]:
     """Return the rows of a table of trainings with their predictions, none of another file.
 
-    Rows that cannot be method_options are added to the refusals.
+    Rows that cannot be predicted are added to the refusals.
     """
     from steptime.calibration.plan_errors import predict_rows
     from steptime.calibration.plan_rows import describe_missing_columns, read_questions, tables_in

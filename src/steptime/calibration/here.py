@@ -185,6 +185,7 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
         points = format_count(sum(map(len, earlier_answers.values())), "point")
         print_note(f"going on after {points} of a calibration that was killed ...")
         return _CalibrationStart(log_path, table, earlier_answers)
+    # A share of the time, but at least MIN_PROBE_S unless that is more than half of it.
     probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
     print_note(f"measuring ceilings ({format_duration(probing_s)}), then points ...")
     table = probe_ceilings(backend, options, probing_s)

@@ -150,7 +150,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     if not (keys.kind or keys.model):
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
-        mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)
+        mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)  # no words of others
         case = _make_case(mapped_row, network_kernels=None, place=place, device=default_device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__
@@ -168,7 +168,7 @@ def _plain_keys(row: Row, place: str) -> RowKeys:
             name: repr(value) if isinstance(value, str) else value for name, value in attrs.items()
         }
     rivals = dict(row.get("rivals") or {})
-    values["rivals"] = {name: repr(value) for name, value in rivals.items()}
+    values["rivals"] = {name: repr(value) for name, value in rivals.items()}  # formulas, too
     if "batch" in values:
         values["batch"] = str(values["batch"])
     if "channels_last" in values:
@@ -208,7 +208,7 @@ def cases_of(
             try:
                 if isinstance(row, InputError):
                     raise row
-                network_kernels = network_kernels_by_entry.get(id(row.keys))
+                network_kernels = network_kernels_by_entry.get(id(row.keys))  # keys: the entry
                 case = _make_case(row, network_kernels, f"{source.row_prefix}{line}")
             except InputError as error:
                 add_refusal(refusals, f"{source.message_prefix}{line}", error)
@@ -291,7 +291,7 @@ class _NetworkKernels:
 
     def kernels(self, row: Row, dtype: str, options: Options) -> tuple[Kernel, ...]:
         """Return the kernels of a row's network."""
-        network = row.get(self.layout.by)
+        network = row.get(self.layout.by)  # `by` is the column that names the network
         if network not in self.rows_by_network:
             networks = map(str, self.rows_by_network)
             raise unknown(self.layout.by, network, networks, self.layout.file)
@@ -324,7 +324,7 @@ def _make_case(
         if workload.plan.data > 1 or row.options.get("device_count", 1) != 1:
             raise InputError(SEVERAL_REPLICAS)
         stack = stack or str(row.options.get("stack", ""))
-        # Steps of one network are a family, which is left out of a fit as a whole.
+        # A table of `quantities` has steps: those of a network are left out of a fit together.
         family = family or (workload.label if keys.quantities else "")
         kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif network_kernels is not None:

@@ -116,14 +116,14 @@ def predict_op(
     used_method.derate(used_device, dtype, used_method.settings)  # raises where no peak is known
     (scored,) = score([case], used_method)
     return KernelTime(
-        op_kind,
-        used_device.name,
-        dtype,
-        condition,
-        used_method.name,
-        stack_name,
-        scored.value,
-        scored.low,
-        scored.high,
-        case.kernels,
+        kind=op_kind,
+        device=used_device.name,
+        dtype=dtype,
+        condition=condition,
+        method=used_method.name,
+        stack=stack_name,
+        seconds=scored.value,
+        low=scored.low,
+        high=scored.high,
+        kernels=case.kernels,
     )

@@ -233,9 +233,11 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     tensor_share = free_priors["product.tensor_share"]
     neutral_products = tensor_share._replace(value=1.0)
     products = priors.get("training.products", neutral_products)
-    # Devices differ by more than the plans of a stack.
+    # A stack's factor for products varies little among its plans, but from device to device as
+    # much as the share of the tensor cores' peak that products reach.
     free_priors["training.products"] = products._replace(spread=tensor_share.spread)
     if key.device in fitted_devices:
+        # Widths of the errors that plans, and products and steps of a device, have in common.
         shared_plan_width = priors[f"interval.{key.interval_form}_shared"].value
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value

@@ -185,7 +185,8 @@ def errors_of(
 
 def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) -> None:
     """Add rows without a time to `fits` of each set: they ran out of memory, or fit by a report."""
-    is_right_by_set: dict[str, list[bool]] = defaultdict(list)  # of rows without a time
+    # Rows without a time tell only whether the step ran, rather than ran out of memory.
+    is_right_by_set: dict[str, list[bool]] = defaultdict(list)
     for question, reply in steps:
         if not question.measured and reply.fits is not None:
             is_right_by_set[question.set].append(reply.fits == question.ran)

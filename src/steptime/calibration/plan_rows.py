@@ -185,7 +185,7 @@ def _make_question(row: Mapping[str, Any], set_name: str, place: str) -> Questio
 
 def resolve_model(text: str) -> str:
     """Return the model of a usual name (`LLAMA3.1-405B`), or a text with hyperparameters."""
-    if ":" in text:
+    if ":" in text:  # a text with hyperparameters, which is read later
         return text
     name = models.find_network_name(text.partition("(")[0].strip())
     if name not in models.list_names():
@@ -272,7 +272,7 @@ def prepare_plan(
         method,
         length=sizes.get("length"),
         gradients=sizes.get("gradients"),
-        split=() if stack else split_items,  # without a named stack it decides the usual one
+        split=() if stack else split_items,  # the split chooses the usual stack
         tuning=tuning or FULL_TRAINING,
     )
     microbatch = sizes.get("microbatch", 1)

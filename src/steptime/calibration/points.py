@@ -99,16 +99,20 @@ class Point:
         has_step_alone = "step" in seconds
         # Calling a pass takes some 10 us: of short steps only the whole is a measurement.
         if has_step_alone or self.kind == SMALL_OPS or step_s < SHORT_STEP_S:
-            return [Case(self.kernels, device, step_s, self.kind, "step", family=self.name)]
+            return [
+                Case(self.kernels, device, step_s, self.kind, condition="step", family=self.name)
+            ]
         min_pass_s = max(MIN_PASS_S, MIN_PASS_SHARE * step_s)
-        forward_and_backward = PASSES[:2]
+        forward_and_backward = PASSES[:2]  # the update of a single op is no network's
         case_passes = PASSES if self.kind == NETWORK_STEP else forward_and_backward
         cases = []
         for pass_ in case_passes:
             pass_s = seconds.get(pass_, 0)
             kernels = tuple(kernel for kernel in self.kernels if kernel.pass_ == pass_)
             if kernels and pass_s >= min_pass_s:
-                case = Case(kernels, device, pass_s, self.kind, "repeated", family=self.name)
+                case = Case(
+                    kernels, device, pass_s, self.kind, condition="repeated", family=self.name
+                )
                 cases.append(case)
         return cases
 
@@ -171,7 +175,7 @@ def _make_pool_adder(kind: str) -> AddOp:
             name="y",
             kernel=(kernel,) * 2,
             stride=(stride,) * 2,
-            padding=(kernel // 2,) * 4,
+            padding=(kernel // 2,) * 4,  # before and after, of both axes
         )
 
     return add_pool

@@ -54,15 +54,17 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
     """Yield the last good record of each measured step, and the pooled time of all its records."""
     with store.readable(folder):
         data = Data.load([folder], warn)
+    # Each group holds the repeated records of one step by one method; columns have a row a group.
     groups = group_predicted_and_measured(data, takes_part=IS_STEP)
     columns = groups.columns
+    # A group's level tells whether it is predicted or measured.
     is_measured = columns.level == groups.level_index(MEASURED)
-    cell_ids = np.flatnonzero(is_measured & (columns.value > 0))
-    record_numbers = columns.best_seq[cell_ids]  # the record that stands for each cell
+    group_indices = np.flatnonzero(is_measured & (columns.value > 0))
+    record_numbers = columns.best_seq[group_indices]  # the last good record of each group
     places = dict(data.take_records(record_numbers, ["place"]).iter_rows())
     records = data.read_records(folder=0, places=sorted(places.values()))  # the only folder
     for record_number, step_s in zip(
-        record_numbers.tolist(), columns.value[cell_ids].tolist(), strict=True
+        record_numbers.tolist(), columns.value[group_indices].tolist(), strict=True
     ):
         yield records[places[record_number]], step_s
 

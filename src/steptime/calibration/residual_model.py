@@ -64,10 +64,9 @@ def learn_residuals(
         posterior_residuals[indices] = product_residuals * left_out_ratios[indices]
     indices, host_s, device_s = columns.find_host_steps(constants)
     if len(indices) >= MIN_ROWS:
-        # Steps are similar if host and device take similar seconds.
-        covariance = SPREAD**2 * step_similarity(
-            host_s[:, None], device_s[:, None], host_s, device_s
-        )
+        # Steps are similar if host and device take similar seconds: [steps, steps].
+        similarity = step_similarity(host_s[:, None], device_s[:, None], host_s, device_s)
+        covariance = SPREAD**2 * similarity
         families = [columns.families[index] for index in indices]
         posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
         posterior_residuals[indices] = posterior.left_out * left_out_ratios[indices]

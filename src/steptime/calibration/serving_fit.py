@@ -165,8 +165,8 @@ class _Parameters:
         }
         log_factors = parameter_values[constant_count:]
         factors = [
-            NetworkFactor(self.models[network], *network, exp(log_factor))
-            for network, log_factor in zip(self.networks, log_factors, strict=True)
+            NetworkFactor(self.models[dimensions, device], dimensions, device, exp(log_factor))
+            for (dimensions, device), log_factor in zip(self.networks, log_factors, strict=True)
         ]
         # Without source and number of runs: it only serves predictions.
         return ServingCalibration(self.stack, "", 0, constants, tuple(factors))

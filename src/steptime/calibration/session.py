@@ -196,8 +196,14 @@ class Session:
         constants = constants_of(priors_of(self.device))
         points = {}
         for point in candidates(dtypes or self.dtypes[:1]):
-            # 1.0 s stands for a measurement, which a prediction does not need.
-            case = Case(point.kernels, self.device, 1.0, point.kind, "step", point.name)
+            case = Case(
+                point.kernels,
+                self.device,
+                seconds=1.0,  # stands for a measurement, which a prediction does not need
+                kind=point.kind,
+                condition="step",
+                family=point.name,
+            )
             (step_s,) = Columns([case]).predict_s(constants)
             kernel_bytes = max(kernel.bytes for kernel in point.kernels)
             if step_s <= MAX_STEP_S and kernel_bytes <= max_bytes:
@@ -237,18 +243,25 @@ class Session:
     ) -> dict[str, Floats]:
         """Return the slopes of each point (`fit.log_slopes`), as if each pass were a row."""
         cases = []
-        owners = []
+        point_names = []  # of each case
         for name, point in points.items():
             for pass_ in sorted({kernel.pass_ for kernel in point.kernels}):
                 kernels = tuple(kernel for kernel in point.kernels if kernel.pass_ == pass_)
-                # 1.0 s: slopes do not depend on the measured time.
-                cases.append(Case(kernels, self.device, 1.0, point.kind, "repeated", name))
-                owners.append(name)
+                case = Case(
+                    kernels,
+                    self.device,
+                    seconds=1.0,  # slopes do not depend on the measured time
+                    kind=point.kind,
+                    condition="repeated",
+                    family=name,
+                )
+                cases.append(case)
+                point_names.append(name)
         if not cases:
             return {}
         slopes = log_slopes(Columns(cases), priors_of(self.device), constants, names)
-        owner_column = np.array(owners)
-        return {name: slopes[owner_column == name] for name in points}
+        name_column = np.array(point_names)
+        return {name: slopes[name_column == name] for name in points}
 
     def _measure_point(
         self, point: Point, min_s: float = 0.0, is_check: bool = False

@@ -110,7 +110,7 @@ def open_nvml_meter(nvml: Any, number: int, environ: Mapping[str, str]) -> Meter
         nvml.nvmlInit()
         handle = _find_nvml_handle(nvml, number, environ)
         with suppress(nvml.NVMLError):  # a GPU that cannot be cut
-            is_cut = nvml.nvmlDeviceGetMigMode(handle)[0]
+            is_cut, _is_cut_after_reset = nvml.nvmlDeviceGetMigMode(handle)
             if is_cut:
                 fault = "the GPU is cut into instances (MIG), its meter is of all of them"
                 raise AbsentError(f"NVML: {fault}")

@@ -45,7 +45,8 @@ class GroupTimer:
         # Rank 0 runs its first step outside of a sample, in which the others must take part.
         step()
         self.sync()
-        while steps := self.group.broadcast(0):  # 0 from rank 0 ends the sampling
+        # Every rank passes a number and gets that of rank 0, where 0 ends the sampling.
+        while steps := self.group.broadcast(0):
             self._time_on_all_ranks(step, steps)
             if self.take_wait_s:
                 self.take_wait_s()  # drops the wait for input so far, as rank 0 reads its own
@@ -129,7 +130,8 @@ def _measure_communication(
     faults_of_ranks = [text for text in group.gather(fault) if text]
     if faults_of_ranks or step_without_exchange is None:
         return None, faults_of_ranks[0]
-    steps = pair_count = 0  # rank 0 has samples, and says both to the others
+    # Rank 0 alone has samples: it broadcasts `pair_count` below, and `time_steps` its `steps`.
+    steps = pair_count = 0
     if samples is not None:
         steps = samples.steps_per_sample
         pair_s = 2 * steps * min(samples.step_s)

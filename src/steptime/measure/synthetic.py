@@ -59,11 +59,13 @@ Rule = Callable[[Specs, Attributes], Fill]
 
 def _fan_in(specs: Specs, _: Attributes) -> Fill:
     """Keep the deviation through a product and a ReLU (He et al. 2015, eq. 10)."""
-    return _scaled_normal(math.prod(specs[1].shape[1:]), 2.0)
+    weight = specs[1]  # [outputs, inputs] of a product, [filters, channels, height, width]
+    return _scaled_normal(math.prod(weight.shape[1:]), 2.0)
 
 
 def _transposed_fan_in(specs: Specs, _: Attributes) -> Fill:
-    return _scaled_normal(specs[1].size // specs[1].shape[1], 2.0)
+    weight = specs[1]  # [channels, filters of a group, height, width]
+    return _scaled_normal(weight.size // weight.shape[1], 2.0)
 
 
 def _by_width_of(input_index: int) -> Rule:
@@ -82,9 +84,7 @@ def _indices_below_axis(specs: Specs, attrs: Attributes) -> Fill:
 FILLS_BY_KIND: dict[str, dict[int, Fill | Rule]] = {  # kind: the values of its inputs
     "linear": {1: _fan_in},
     "conv2d": {1: _fan_in},
-    "conv_transpose2d": {
-        1: lambda specs, _: _scaled_normal(specs[1].size // specs[1].shape[1], 2.0)
-    },
+    "conv_transpose2d": {1: _transposed_fan_in},
     "matmul": {1: _by_width_of(1)},
     "bias": {1: ZEROS_FILL},
     "batch_norm": {1: UNIT_FILL, 2: ZEROS_FILL, 3: ZEROS_FILL, 4: UNIT_FILL},

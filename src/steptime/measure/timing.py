@@ -71,10 +71,11 @@ class _StepSampler:
     """Takes the first step of a measurement, and then samples, each a mean over its steps.
 
     `sync` returns when the device has finished. `timer(step, n)`, if given, gives the seconds of
-    `n` steps by a backend's own means (CUDA events); else `clock` is read around them. `waited`
-    gives the seconds that steps waited for input since it was last asked. `started` is told the
-    seconds of the first step, and those that the rest may take. There are never fewer samples than
-    `min_samples`, and `few_samples` says that there are fewer than `target_samples`.
+    `n` steps by a backend's own means (CUDA events); else `clock` is read around them.
+    `take_wait_s` gives the seconds that steps waited for input since it was last called.
+    `report_start` gets the seconds of the first step, and those that the others may take. A sample
+    takes `min_sample_s` at least. There are never fewer samples than `min_samples`, and
+    `few_samples` says that there are fewer than `target_samples`.
     """
 
     step: Step
@@ -82,7 +83,7 @@ class _StepSampler:
     clock: Clock = time.perf_counter
     target_samples: int = 20
     min_samples: int = 3
-    sample_s: float = 0.010
+    min_sample_s: float = 0.010
     watch: CounterWatch | None = None
     timer: Timer | None = None
     take_wait_s: Callable[[], float] | None = None
@@ -118,7 +119,7 @@ class _StepSampler:
 
     def steps_in_sample(self, step_s: float) -> int:
         """Return the number of steps that fill a sample; very many if no time passed."""
-        return max(1, math.ceil(MARGIN * self.sample_s / max(step_s, 1e-9)))
+        return max(1, math.ceil(MARGIN * self.min_sample_s / max(step_s, 1e-9)))
 
     def increase_steps(self, steps: int, step_s: float) -> int:
         """Return the number of steps of the next sample after one that was too short."""
@@ -128,7 +129,7 @@ class _StepSampler:
         """Return the times of steps until they are steady, and how many fill a sample."""
         times_s = [total_s]
         steps = 1
-        while total_s < self.sample_s:
+        while total_s < self.min_sample_s:
             steps = self.increase_steps(steps, total_s / steps)
             total_s = self.time_steps(self.step, steps)
             times_s.append(total_s / steps)
@@ -183,11 +184,12 @@ def take_samples(
     if total_s < budget_s:  # else this step is a sample already, and there is no warm-up
         warmup_s, steps = sampler.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
         sampler.restart()
-    sorted_step_s = list(sampler.step_s)
+    sorted_step_s = list(sampler.step_s)  # of the step above, if there was no warm-up
     while True:
         total_s = sampler.take_sample(steps)
         left_s = start_s + budget_s - sampler.clock()
-        was_not_warm = total_s < sampler.sample_s  # too short: steps are faster than in the warm-up
+        # Shorter than a sample must be: steps are faster than in the warm-up.
+        was_not_warm = total_s < sampler.min_sample_s
         if was_not_warm and left_s > 0:
             warmup_s.append(sampler.step_s.pop())
             sampler.sample_rows.pop()
@@ -219,7 +221,7 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
         block_steps = remaining_steps if is_last_block else steps
         block_s = sampler.take_sample(block_steps)
         remaining_steps -= block_steps
-        if first_full_block is None and block_s >= sampler.sample_s:
+        if first_full_block is None and block_s >= sampler.min_sample_s:
             first_full_block = len(sampler.step_s) - 1
             min_steps = math.ceil(remaining_steps / MAX_BLOCKS)  # a long training has longer blocks
             steps = max(steps, min_steps)

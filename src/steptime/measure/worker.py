@@ -89,7 +89,7 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, JsonObject]:
     threads = options.threads or cpus.default_threads(processes=sharing_processes)
     bound_cpus = cpus.bind_threads(
         local_replicas * threads,
-        process=rank.local_rank % sharing_processes,
+        process=rank.local_rank % sharing_processes,  # 0 where nothing is shared
         processes=sharing_processes,
     )
     options = replace(options, threads=threads, device=device_of_rank(options.device, rank))

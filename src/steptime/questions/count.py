@@ -178,7 +178,7 @@ def count(
     """
     sequence_tokens = None if length is None else parse_count(text_of(length), "--length")
     # Inference reads the weights as a file stores them, maybe in few bits; a training is counted
-    # with the weights as they were before.
+    # with the weights as they were before the file quantised them.
     tuning = FULL_TRAINING
     if phase != "infer":
         tuning = replace(FULL_TRAINING, stored=NO_WEIGHTS)

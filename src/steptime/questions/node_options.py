@@ -36,12 +36,15 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
     link: Any = None
     links_per_node: int | str | None = None
 
-    def sites(self, devices: Sequence[Any], *levels_and_host: Any) -> list[Site]:
+    def sites(
+        self, devices: Sequence[Any], levels: Sequence[Any] = (), host_link: Any = None
+    ) -> list[Site]:
         """Return the site of each device, with one link for all devices or one for each.
 
         Args:
             devices: the devices.
-            *levels_and_host: the levels between nodes and all of them, and the link to a host.
+            levels: the levels between nodes and all of them.
+            host_link: the link from a device to its host.
 
         Raises:
             InputError: for numbers and names that the options do not take.
@@ -50,7 +53,7 @@ class NodeOptions(OptionGroup, keywords=NodeKeywords):
         links_per_node = count_or_none(self.links_per_node, "--links-per-node")
         inside_links = link_names(self.inside)
         links = link_names(self.link)
-        return make_sites(devices, per_node, inside_links, links, links_per_node, *levels_and_host)
+        return make_sites(devices, per_node, inside_links, links, links_per_node, levels, host_link)
 
 
 def count_or_none(value: Any, option: str) -> int | None:

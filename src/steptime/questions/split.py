@@ -171,7 +171,7 @@ def split(
         None,
         allow_unknown,
     )
-    workload = _settle_both(workload, first, second)
+    workload = _choose_common_dtype(workload, first, second)
     joining_link = catalog.link(link, "--link")
     method_settings = shared.pairs(setting_texts(options), "option")
     # `with_dtype` marks the type as chosen: a default type each device would replace by its own.
@@ -199,7 +199,7 @@ def split(
     )
 
 
-def _settle_both(workload: Workload, first: Device, second: Device) -> Workload:
+def _choose_common_dtype(workload: Workload, first: Device, second: Device) -> Workload:
     """Return the workload in the type that both devices take, float32 where their types differ."""
     workloads = [settle_dtype(workload, device) for device in (first, second)]
     return replace(workloads[0], dtype=common_dtype(workloads) or "float32")

@@ -148,6 +148,7 @@ def _make_convolution_backward(inputs: Inputs) -> TracedCall:
     """Return the gradients of a convolution; the mask says whether of its image and its filters."""
     call = _make_convolution(inputs, input_index=1, first_setting_index=4)
     # The mask says which inputs get a gradient: "[True, True, False]" is image, filters, bias.
+    # It is the last input.
     output_mask = inputs[10].value.strip("[]").split(", ")
     gradient_indices = tuple(
         input_index for input_index in (0, 1) if output_mask[input_index] == "True"
@@ -194,6 +195,7 @@ def _make_pool(kind: str, inputs: Inputs, input_index: int = 0) -> TracedCall:
 
 
 def _make_adaptive_pool(inputs: Inputs) -> TracedCall | None:
+    # An output of one pixel, "[1, 1]", is a mean over the whole image.
     is_global = set(_parse_numbers(inputs[1].value)) == {1}
     return TracedCall("global_avg_pool", (inputs[0].shape,)) if is_global else None
 
@@ -222,12 +224,15 @@ def _make_attention(input_index: int, causal_index: int, inputs: Inputs) -> Trac
 
 
 def _make_embedding(inputs: Inputs) -> TracedCall:
-    return TracedCall("embedding", (inputs[1].shape, inputs[0].shape))
+    weight, ids = inputs[:2]
+    return TracedCall("embedding", (ids.shape, weight.shape))
 
 
 def _make_embedding_backward(inputs: Inputs) -> TracedCall:
-    rows = int(inputs[2].value)
-    return TracedCall("embedding", (inputs[1].shape, (rows, inputs[0].shape[-1])), {}, (1,))
+    output_gradient, ids, row_count = inputs[:3]
+    weight_shape = (int(row_count.value), output_gradient.shape[-1])
+    # Of both inputs the second one, the weight, gets a gradient.
+    return TracedCall("embedding", (ids.shape, weight_shape), {}, (1,))
 
 
 def _make_recurrent(mode_index: int, inputs: Inputs) -> TracedCall:

@@ -101,7 +101,15 @@ def _plain_kernel(key: OpKey, kind: str, dtype: str | None) -> Kernel:
     if kind == "copy_":  # the target comes first, and is not read
         moved_bytes = input_bytes
     flop = float(max((spec.size for spec in specs), default=0))  # one for each element
-    return Kernel(key.name, name, key.pass_, float_dtype, "vector", flop, float(moved_bytes))
+    return Kernel(
+        op=key.name,
+        kind=name,
+        pass_=key.pass_,
+        dtype=float_dtype,
+        unit="vector",
+        flop=flop,
+        bytes=float(moved_bytes),
+    )
 
 
 def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
@@ -113,7 +121,8 @@ def _output_bytes(kind: str, specs: Sequence[TensorSpec]) -> float:
         return 0.0
     if name in JOINING:
         return float(sum(sizes))
-    # Of two lists of tensors the first is written; an optimizer's four lists count alike.
+    # Of two equal lists of tensors the first is written. The four lists of a fused optimizer
+    # (weights, gradients, two moments) are counted in the same way.
     if kind.startswith(LIST_OPS):
         return sum(sizes) / 2
     # In place (_) the first input is written.

@@ -150,8 +150,8 @@ def move_step(
     # Between devices of one kind the measured time is carried over by the ratio of predictions;
     # from CPU to GPU and back the prediction alone counts.
     is_carried = origin.is_cpu == target.is_cpu
-    moved_ops = []
-    priced_ops = []  # by their shapes alone
+    moved_ops = []  # by the times of the trace, if these are carried over
+    priced_ops = []  # by their shapes alone: a second prediction, for comparison
     for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
         priced_s = op.calls * target_s
         moved_s = op.seconds * target_s / origin_s if is_carried else priced_s
@@ -268,12 +268,14 @@ def _host_s(
     is_from_gpu = moved.is_carried
     if is_from_gpu:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
-        # If kernels fill the step, issuing them took at most the step, else as long as the step.
+        # The same host issues the step on the target. If kernels fill the step, issuing them took
+        # at most the step, else as long as the step.
         issue_s = min(step.issue_s, step.step_s) if is_device_bound else step.step_s
         return max(0.0, issue_s - moved.step_s)
     settings = _settings(method, target)
     priced_device = method.derate(target, _main_dtype([op.key for op in moved.ops]), settings)
     host = find_host(count_calls(kernels), priced_device.constants, settings.waits)
     parts_s = [moved.pass_s(pass_) for pass_ in PASSES]
-    passes_s, _, _ = bound_step(parts_s, (None, None), host)
+    no_bounds = (None, None)
+    passes_s, _, _ = bound_step(parts_s, no_bounds, host)
     return max(0.0, float(sum(passes_s)) - sum(parts_s))

@@ -160,7 +160,9 @@ def _gemm_case(prepare: Prepare, dtype: str, shape: tuple[int, int, int]) -> Pro
         {"m": m, "k": k, "n": n},
         work=flop,
         data_bytes=(m * k + k * n + m * n) * element_bytes,
-        prepare=partial(_make_op_timer, prepare, dtype, flop, "matmul", ((m, k), (k, n))),
+        prepare=partial(
+            _make_op_timer, prepare, dtype, work=flop, kind="matmul", shapes=((m, k), (k, n))
+        ),
     )
 
 
@@ -174,7 +176,15 @@ def _stream_case(prepare: Prepare, stream: str, array_bytes: int) -> ProbeCase:
         {"array_bytes": array_bytes},
         work=moved_bytes,
         data_bytes=moved_bytes,
-        prepare=partial(_make_op_timer, prepare, "float32", moved_bytes, kind, shapes, **attrs),
+        prepare=partial(
+            _make_op_timer,
+            prepare,
+            "float32",
+            work=moved_bytes,
+            kind=kind,
+            shapes=shapes,
+            **attrs,
+        ),
     )
 
 
@@ -187,6 +197,7 @@ def _make_op_timer(
     builder = Builder("ceiling", precision(plain), training=False)
     inputs = [builder.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
     outputs = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
+    # The backends that are probed run every op, though nothing reads the outputs but the last.
     prepared = prepare(builder.graph(outputs[-1]), dtype, "infer")
     seconds_of = prepared.timer or timer_of(prepared.sync)
     return _per_op(lambda steps: seconds_of(prepared.step, steps), count)

@@ -149,6 +149,7 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
     doubts += [
         f"{group} is of small matrices only: {why[0]}"
         for group, why in answer["skipped"].items()
+        # A group without a curve is named below.
         if group.startswith("gemm.") and max(answer["curves"][group].get("work", [SMALL])) < SMALL
     ]
     doubts += [

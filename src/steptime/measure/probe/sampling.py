@@ -136,7 +136,7 @@ def _admit(
                 break
             last = admitted[-1]
             has_enough_samples = len(last.samples) >= PATIENCE
-            is_expensive = last.sample_s >= remaining_s / PATIENCE
+            is_expensive = last.sample_s >= remaining_s / PATIENCE  # no time for so many more
             if has_enough_samples or is_expensive:
                 reason = f"{name} and larger: no time, it needs {needs_s:.2g} s"
                 return admitted, remaining_s, reason

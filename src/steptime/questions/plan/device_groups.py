@@ -198,7 +198,7 @@ def error_ratio(problem: PlanProblem) -> float:
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
     bounds = problem.rank.plan_bounds
-    log_error = log(bounds.high)
+    log_error = log(bounds.high)  # of the high end over the predicted time
     # The shared part of both errors cancels; of the rest two independent errors add as squares.
     independent_log_error = log_error * sqrt(1 - bounds.shared**2)
     log_error_of_difference = sqrt(2) * independent_log_error

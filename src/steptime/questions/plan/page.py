@@ -48,14 +48,19 @@ def write_page(requests: Sequence[Request], words: Sequence[str], path: Path) ->
 
 
 def page_words(
-    group: PlanOptions, limits: Mapping[str, float | None], levels: Sequence[str]
+    plan_options: PlanOptions, limits: Mapping[str, float | None], levels: Sequence[str]
 ) -> list[str]:
     """Return the options of all searches of a page as a user types them.
 
     The links of nodes and the data type are left out: each search of the page has its own.
     """
     # Each search of the page has its own links and its own data type.
-    options: dict[str, object] = {**vars(group), "inside": None, "link": None, "dtype": None}
+    options: dict[str, object] = {
+        **vars(plan_options),
+        "inside": None,
+        "link": None,
+        "dtype": None,
+    }
     options["option"] = options.pop("options")
     options["level"] = list(levels) or None
     return words_of({**options, **limits})

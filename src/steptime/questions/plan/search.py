@@ -76,7 +76,7 @@ class PricedPlan:
     def amounts(self) -> Amounts:
         """The values of `AMOUNTS`, None where unknown."""
         answer = self.answer
-        return (
+        return (  # in the order of `AMOUNTS`
             answer.step_s,
             answer.cost_per_step,
             answer.energy_j,

@@ -109,6 +109,7 @@ def _throughput_rows(answer: PlanAnswer) -> list[FactRow]:
 def _describe_mfu(answer: PlanAnswer) -> str:
     """Describe the MFU by each way of counting; of a single way its name says nothing."""
     shares = {row.name: row.share for row in answer.mfu if row.share is not None}
+    # The conventions "half" and "6N" are of language models alone.
     if len(shares) == 1:
         return f"{format_percent(shares['full'])} of all that is counted"
     return ", ".join(

@@ -218,9 +218,8 @@ def _measure(
         raise InputError("--profile is of one device, not of replicas")
     if trace:
         check_folder(trace)
-    devices = catalog.devices(
-        print_note
-    )  # warnings on their files come before the measurement, too
+    # Warnings on the files of devices come before the measurement, too.
+    devices = catalog.devices(print_note)
     workers = Workers()
     is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None

@@ -167,7 +167,10 @@ def scale(
         training = replace(training_of_examples, price=training.price, billing=training.billing)
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
-        refuse(typed_options.joins(), "--parallel model all-reduces no gradients: leave out {}")
+        refuse(
+            typed_options.joining_options(),
+            "--parallel model all-reduces no gradients: leave out {}",
+        )
     card = single_device(text_of(device))
     # Replicas are taken to stand in the maker's nodes, which Paleo's paper does not know.
     joining_link, fabric_options = link, typed_options
@@ -177,7 +180,9 @@ def scale(
             link, default_site(card)
         )
     if joining_link is None:
-        refuse({**fabric_options.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
+        refuse(
+            {**fabric_options.joining_options(), "--latency-us": latency_us}, "{} needs --link LINK"
+        )
     step_model = StepModel(
         workload,
         card,

@@ -55,7 +55,7 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
     links_per_node: int | float | str | None = None
     servers: int | float | str | None = None
 
-    def joins(self) -> dict[str, object]:
+    def joining_options(self) -> dict[str, object]:
         """Return the options that say how replicas are joined, by their names."""
         return {
             "--per-node": self.per_node,

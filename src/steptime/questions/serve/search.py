@@ -67,6 +67,7 @@ def answer_search(
     notes: list[str] = []
     kinds_of_sites: list[ServiceKind] = []
     for site in search.resolved_sites:
+        # A kind is a server with one replica, split over devices in one of the possible ways.
         kinds = search.list_kinds(site)
         kinds_of_sites += kinds
         candidates = [*search.find_colocated(kinds), *search.find_disaggregated(kinds)]

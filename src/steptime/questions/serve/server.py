@@ -177,7 +177,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
 def _predict_server(service: Service) -> _Server:
     """Return a service with its phases, its run under load and its times; raises `InputError`."""
     load = None
-    served = service
+    longest_service = service
     if service.demand is not None:
         load = service.demand.load(service.input, service.output)
         if service.running_sequences > 1:
@@ -186,12 +186,12 @@ def _predict_server(service: Service) -> _Server:
         # The longest request decides the memory; the run has the lengths of all.
         request_lengths = zip(load.inputs, load.outputs, strict=True)
         longest_input, longest_output = max(request_lengths, key=sum)
-        served = replace(service, input=longest_input, output=longest_output)
-    phases = served.phases()
-    run = None if load is None else run_service(served, load, phases)
-    average = average_service(served, run)
+        longest_service = replace(service, input=longest_input, output=longest_output)
+    phases = longest_service.phases()
+    run = None if load is None else run_service(longest_service, load, phases)
+    average = average_service(longest_service, run)
     times = predict_times(average, phases, run)
-    stacked = widen_over_stacks(served, load, phases, times)
+    stacked = widen_over_stacks(longest_service, load, phases, times)
     return _Server(average, load, phases, run, stacked)
 
 

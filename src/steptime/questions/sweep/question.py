@@ -107,9 +107,11 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
     """Write the predictions of an experiment that measures nothing."""
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{path_text}: measure = false takes neither by_op nor several replicas")
+    # The cells, how many they are in words, and whether those that do not fit are left out.
     cells, text, must_fit = cells_of(experiment, path_text)
     places = _find_places(experiment, path_text)
     predicted = Predicted()
+    # Some stacks only infer: their cells of a training are no steps.
     runnable = (cell for cell in cells if cell.is_run)
     for stack, stack_cells in group_by(runnable, lambda cell: cell.stack).items():
         predicted += predict_space(

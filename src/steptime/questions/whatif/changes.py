@@ -135,7 +135,8 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
     figure = getattr(device.datasheet, field_name)
     if change.times and figure is None:
         return {}
-    # A factor multiplies the figure in SI units; a new value is in the unit of the device's file.
+    # `times`: the value is a factor. It multiplies the figure in SI units; a new value is in the
+    # unit of the device's file.
     changed_figure = figure * change.value if change.times else change.value * unit
     is_count = field_name in ("multiprocessors", "cores")
     return {field_name: max(1, round(changed_figure)) if is_count else changed_figure}

@@ -87,7 +87,9 @@ def _with_faster_host(setup: Setup) -> Setup:
         if is_launch_time or name == "host.factor":
             host_constants[name] = value / HOST_SPEEDUP
         elif name.startswith("host."):
-            host_constants[name] = value  # as the option `host` set it, which is left out below
+            # The option `host` sets these constants for its CPU. Without the option, which would
+            # overwrite the faster ones, they have to be kept.
+            host_constants[name] = value
     launch_s = (
         None if device.datasheet.launch_s is None else device.datasheet.launch_s / HOST_SPEEDUP
     )

@@ -36,7 +36,7 @@ def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
     """Suspect the loader, which images need most."""
     # The user said how fast input comes: the model itself tells how long the step waits.
     if run.setup.feed.period_s:
-        yield from _suspect_share("loader", "input", run)
+        yield from _suspect_share("loader", bound="input", run=run)
         return
     # Decoding images takes the most of a CPU, reading tokens the least.
     if _reads_images(run.setup):
@@ -57,7 +57,7 @@ def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
     if setup.replicas == 1:
         return
     if setup.path.shares["communication"] >= LARGE_SHARE:
-        yield from _suspect_share("communication", "communication", run)
+        yield from _suspect_share("communication", bound="communication", run=run)
     else:
         seconds_by_collective = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
         all_reduce_s = 0.0
@@ -121,6 +121,7 @@ def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
     if host is None or setup.device.kind == "cpu":
         return
     device_s = setup.path.device_s
+    # The time by which each pass is issued, counted from the start: the last one is the step's.
     host_s = host.issued_s[-1]
     host_share = host_s / (host_s + device_s)
     # Where each op is waited for, host, device and communication overlap no more.

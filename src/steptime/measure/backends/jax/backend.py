@@ -74,7 +74,7 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
         # Otherwise every later call of JAX would try to start the absent platform again, and fail.
         jax.config.update("jax_platforms", "cpu")
         raise
-    return devices[first : first + count]
+    return devices[first : first + count]  # `first` is 0 for several devices
 
 
 def device_facts(device: str) -> contract.DeviceFacts:

@@ -212,8 +212,8 @@ def delta_rule(
     k: Array,
     v: Array,
     decay: Array,
-    share: Array,
-    *rates: Array,
+    share: Array,  # of the change that is written
+    *rates: Array,  # none, or [heads, features] times `decay`
     heads: int,
     key_heads: int,
     rule: str = "delta",

@@ -34,7 +34,7 @@ def decompose_unknown(program: Any) -> None:
         if not isinstance(module, GraphModule):  # it has no graph
             continue
         for node in list(module.graph.nodes):
-            if isinstance(node.target, OpOverload) and not _is_read(node.target):
+            if isinstance(node.target, OpOverload) and not _has_op_kind(node.target):
                 _decompose_node(module.graph, node, table)
         module.recompile()
     _rename_outputs(program)
@@ -54,7 +54,7 @@ def op_name(target: Any) -> str:
     return name if name.startswith("_") else name.rstrip("_")
 
 
-def _is_read(target: Any) -> bool:
+def _has_op_kind(target: Any) -> bool:
     name = op_name(target)
     return name in ATEN or name in TABLE or name.startswith(("sym_", "_assert"))
 
@@ -121,7 +121,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record an op that is read, or write it out further."""
         kwargs = kwargs or {}
-        if not _is_read(func) and func in self.table:
+        if not _has_op_kind(func) and func in self.table:
             with self:  # the ops of the decomposition are recorded in turn
                 return self.table[func](*args, **kwargs)
         if func is self.origin.target:  # the op itself again: torch has not written it out

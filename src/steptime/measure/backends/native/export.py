@@ -10,9 +10,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -58,6 +58,22 @@ DATA_DEPENDENT_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputExcepti
 MAX_REASON = 300  # characters of what torch says
 
 
+class _ProgramExport(NamedTuple):
+    """An exported program.
+
+    Attributes:
+        fixed_batch_reason: why its batch is fixed, "" for an open one.
+        program: the program.
+        is_unrolled: whether the number of its nodes depends on the batch.
+        assumptions: values that were assumed while it was traced, in words.
+    """
+
+    fixed_batch_reason: str
+    program: Any
+    is_unrolled: bool
+    assumptions: Sequence[str] = ()
+
+
 def export(
     module: nn.Module,
     inputs: Mapping[str, Spec],
@@ -83,9 +99,8 @@ def export(
     axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
     if axis >= len(next(iter(shapes_of(inputs).values()))):
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
-    fixed_batch_reason, program, is_unrolled, assumptions = _export_with_assumptions(
-        module, network, inputs, axis
-    )
+    program_export = _export_with_assumptions(module, network, inputs, axis)
+    program = program_export.program
     decompose_unknown(program)
     # Tied weights are one tensor under several names: the first name stands for it.
     first_name: dict[int, str] = {}
@@ -98,20 +113,20 @@ def export(
         **about,
         "inputs": inputs,
         "tied": tied,
-        "static": fixed_batch_reason,
+        "static": program_export.fixed_batch_reason,
         BATCH_AXIS: axis,
         "checkpoints": checkpoints_of(program),
-        "unrolled": is_unrolled,
-        ASSUMED: [*getattr(module, "assumptions", ()), *assumptions],
+        "unrolled": program_export.is_unrolled,
+        ASSUMED: [*getattr(module, "assumptions", ()), *program_export.assumptions],
     }
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
-    return fixed_batch_reason
+    return program_export.fixed_batch_reason
 
 
 def _export_with_assumptions(
     module: nn.Module, network: nn.Module, inputs: Mapping[str, Spec], axis: int
-) -> tuple[str, Any, bool, list[str]]:
-    """Return the results of `_export_with_open_batch` and what they assume.
+) -> _ProgramExport:
+    """Export with an open batch if possible, and with what has to be assumed for it.
 
     Where the plain export fails, or leaves sizes to values, small integer tensors keep theirs.
 
@@ -124,32 +139,35 @@ def _export_with_assumptions(
     Raises:
         Exception: that of the plain export, if neither export works.
     """
+    # Integer buffers may decide sizes by their values, which a trace does not have. An export with
+    # values lets them keep these, and assumes values of small tensors that are made while it runs.
     buffers = list_value_buffers(module)
     try:
-        fixed_batch_reason, program, is_unrolled = _export_with_open_batch(network, inputs, axis)
+        plain_export = _export_with_open_batch(network, inputs, axis)
     except Exception:
         export_with_values = _export_with_values(network, buffers, inputs, axis)
         if export_with_values is None:
             raise
         return export_with_values
-    if _has_value_sizes(program):
+    if _has_value_sizes(plain_export.program):
         export_with_values = _export_with_values(network, buffers, inputs, axis)
         if export_with_values is not None:
-            _, program_with_values, _, assumptions = export_with_values
-            # Without buffers only stand-ins decide sizes: they must settle all, and not by inputs.
-            has_fixed_sizes = not _has_value_sizes(program_with_values)
-            assumes_inputs = INPUTS_NOTE in assumptions
+            # Without buffers only assumed values decide sizes: they must settle all of them, and
+            # must not be those of inputs, which differ from step to step.
+            has_fixed_sizes = not _has_value_sizes(export_with_values.program)
+            assumes_inputs = INPUTS_NOTE in export_with_values.assumptions
             if buffers or (has_fixed_sizes and not assumes_inputs):
                 return export_with_values
-    return fixed_batch_reason, program, is_unrolled, []  # nothing is assumed
+    return plain_export
 
 
 def _export_with_values(
     network: nn.Module, buffers: Collection[str], inputs: Mapping[str, Spec], axis: int
-) -> tuple[str, Any, bool, list[str]] | None:
+) -> _ProgramExport | None:
     """Export while small integer tensors keep their values; None if that fails, for any reason."""
     with keep_small_values(network, buffers) as assumptions, contextlib.suppress(Exception):
-        return (*_export_with_open_batch(network, inputs, axis), assumptions)
+        export_with_values = _export_with_open_batch(network, inputs, axis)
+        return export_with_values._replace(assumptions=assumptions)
     return None
 
 
@@ -162,18 +180,13 @@ def _has_value_sizes(program: Any) -> bool:
 
 def _export_with_open_batch(
     network: nn.Module, inputs: Mapping[str, Spec], axis: int
-) -> tuple[str, Any, bool]:
-    """Export with an open batch, else with a fixed one.
-
-    Returns:
-        The reason why the batch is fixed ("" for an open one), the program, and whether the number
-        of its nodes depends on the batch.
-    """
+) -> _ProgramExport:
+    """Export with an open batch, else with a fixed one."""
     batch, axes = batch_axes(inputs, axis)
     wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
     try:
-        # No reason for a fixed batch, the program, and no loop over the batch.
-        return "", _export_with_types(network, wide, axes), False
+        program = _export_with_types(network, wide, axes)
+        return _ProgramExport("", program, is_unrolled=False)
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
         fixed_batch_reason = _find_obstacle(error)
     program = _export_with_types(network, inputs, {})
@@ -181,9 +194,9 @@ def _export_with_open_batch(
     try:
         other = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
-        return fixed_batch_reason, program, True
+        return _ProgramExport(fixed_batch_reason, program, is_unrolled=True)
     is_unrolled = len(other.graph.nodes) != len(program.graph.nodes)
-    return fixed_batch_reason, program, is_unrolled
+    return _ProgramExport(fixed_batch_reason, program, is_unrolled)
 
 
 def _export_with_types(

@@ -58,7 +58,7 @@ def without_values(module: nn.Module) -> nn.Module:
     A module that cannot be copied is returned itself, and so is one that runs functions which hold
     parts of it: they would hold the parts of the original.
     """
-    if _runs_closures(module):
+    if _runs_closures(module):  # a copy would run the functions that hold the original's tensors
         return module
     try:
         return copy_without_values(module)

@@ -96,12 +96,11 @@ def complete_inputs(
     if not 0 < len(names) <= MAX_LACKING:  # none is missing, or too many to guess
         return
     main_spec = next(iter(proposal.values()))
-    shapes = [
-        list(_mask_specs(main_spec) if name.endswith(MASK_ENDING) else ())
-        or list(_main_specs(name, config, batch))
-        for name in names
-    ]
-    for specs in islice(product(*shapes), MAX_GUESSES):
+    choices_by_name = []
+    for name in names:
+        mask_specs = list(_mask_specs(main_spec)) if name.endswith(MASK_ENDING) else []
+        choices_by_name.append(mask_specs or list(_main_specs(name, config, batch)))
+    for specs in islice(product(*choices_by_name), MAX_GUESSES):
         yield {**proposal, **dict(zip(names, specs, strict=True))}
 
 

@@ -110,14 +110,15 @@ def propose_packed_models(
     main_name = patch_names[0] if patch_names else main_input
     side = _find_grid_side(config)
     patch_count = side * side
-    grids = {name: _make_row(name, side) for name in grid_names}
+    # Each image has a row of a grid: its patches by (time,) height and width.
+    grids = {name: _make_grid_row(name, side) for name in grid_names}
     masks = dict.fromkeys(mask_names, ((batch, patch_count), "int64"))
     for shape, packing in _list_patch_shapes(config):
         packed = PackedModel(model, main_name, packing, grids)
         yield packed, {main_name: ((batch, patch_count, *shape), "float32"), **masks}
 
 
-def _make_row(name: str, side: int) -> tuple[int, ...]:
+def _make_grid_row(name: str, side: int) -> tuple[int, ...]:
     """Return the row of an image of so many patches by so many."""
     return (1, side, side) if name.endswith(TIME_AXIS_ENDING) else (side, side)
 

@@ -100,7 +100,7 @@ class StandIns:
             if func in _FILLS or func in _PLACE_OF_FILL:
                 values = _make_filled(result, _find_fill(func, args, kwargs))
                 self._keep(result, values, is_assumed=False)
-            elif name.startswith(_NO_VALUES):
+            elif name.startswith(_NO_VALUES):  # random or uninitialised: nothing to follow
                 return
             elif func is torch.arange or self._has_all((args, kwargs)):
                 values = self._compute(func, args, kwargs)

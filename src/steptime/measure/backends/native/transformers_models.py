@@ -73,10 +73,11 @@ def make_transformers(
     model = make_module(lambda: make_model(make, config), device, place)
     if inputs:
         return find_form(model, config, inputs), dict(inputs)
-    form, usual_inputs = find_inputs(model, config)
+    # The model itself, or a wrapper of a model that takes the patches of all images in one row.
+    wrapped_model, usual_inputs = find_inputs(model, config)
     is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
     if usual_inputs or device != META or not is_small:
-        return form, usual_inputs
+        return wrapped_model, usual_inputs
     model = make_module(lambda: make_model(make, config), "cpu", place)  # its buffers have values
     return find_inputs(model, config)
 
@@ -96,7 +97,7 @@ def _find_config(library: Any, name: str) -> tuple[Any, str]:
         return config, str(classes[0])
     if name in library.CONFIG_MAPPING:
         return library.CONFIG_MAPPING[name](), find_class_name(library, name)
-    return None, name
+    return None, name  # a class, which has a configuration of its own
 
 
 def find_class_name(library: Any, kind: str) -> str:
@@ -229,6 +230,8 @@ def _find_running_inputs(
         if fault is None:
             return inputs
         faults = faults_by_spec.setdefault(spec, set())
+        # Where shapes do not fit in the same way with two sets of other inputs, the main input is
+        # the one that does not fit.
         is_of_shapes = type(fault) is RuntimeError  # a missing argument is a TypeError
         if is_of_shapes and str(fault) in faults:
             misfits.add(spec)

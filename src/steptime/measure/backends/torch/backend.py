@@ -248,16 +248,16 @@ def _clocked_input(
     """
     if device.type != "cuda":
         return time_input(take)
-    events: list[list[torch.cuda.Event]] = []  # before and after the input of each step
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # around the input of a step
 
     # The first event comes when earlier work is done: reading while the device computes is free.
     def timed() -> None:
-        pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         stream = torch.cuda.current_stream(device)
-        pair[0].record(stream)
+        before.record(stream)
         take()
-        pair[1].record(stream)
-        events.append(pair)
+        after.record(stream)
+        events.append((before, after))
 
     def waited() -> float:
         torch.cuda.synchronize(device)
