@@ -219,6 +219,7 @@ def _gated_inputs(graph: Graph, storage: _Storage) -> set[str]:
     for op in graph.ops:
         if op.kind != "mul" or op.part != "forward":
             continue
+        # SwiGLU multiplies the activated gate by the up projection, the results of two products.
         sources = [_find_product(storage, name) for name in op.inputs]
         if len(sources) == 2 and all(sources):
             gated.update(filter(None, sources))

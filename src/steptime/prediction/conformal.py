@@ -147,7 +147,8 @@ def widen(
     if is_unbounded or has_calibrated_interval(kind, device):
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
-    if kind in SCALED:  # the interval of the kernels is wider or narrower by an exponent
+    # Of these kinds the ends are exponents of the kernels' interval: above 1 they widen it.
+    if kind in SCALED:
         low_ratio = low / (value + TINY)
         high_ratio = high / (value + TINY)
         return value * low_ratio**ends.below, value * high_ratio**ends.above

@@ -134,7 +134,8 @@ def schedule(
             are this factor quicker at the other.
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
-    # Repeats of a kernel share one error, so that these are summed up first.
+    # Repeats of a kernel share one error, so that these are summed up first. In an ideal overlap
+    # (`pipelined`) all errors are common, and passes can be summed up as they are.
     all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, all_kernels.shares, host)

@@ -209,7 +209,8 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
         return ""
     width = p["rotary_width"]
     table_shape = (length, width)
-    # blocks may rotate two widths; the first table has the plain name
+    # all blocks share the table of their width, which the first of them adds; blocks may rotate two
+    # widths; the first table has the plain name
     usual_name, name_of_width = "angles", f"angles_{width}"
     paths = [b.full_path(name) for name in (usual_name, name_of_width)]
     tables = [path for path in paths if path in b.tensors]

@@ -248,11 +248,11 @@ def step_bounds(device: Device, tuning: Tuning, has_experts: bool) -> Bounds:
 
     A device that was calibrated by steps of its own has the interval of that calibration.
     """
-    differences = plan_bounds(device, has_experts)
+    constant_bounds = plan_bounds(device, has_experts)
     if has_calibrated_ends(device, has_experts):
-        return differences
+        return constant_bounds
     ends = conformal.find_ends(training_kind(tuning, has_experts), device)
-    return Bounds(exp(-ends.below), exp(ends.above), differences.shared)
+    return Bounds(exp(-ends.below), exp(ends.above), constant_bounds.shared)
 
 
 def plan_bounds(device: Device, has_experts: bool) -> Bounds:

@@ -83,7 +83,8 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     form = form_of(rows, device)
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
-    # A device that rests between repetitions (`pause_s`) saves their watts for the kernel.
+    # The power cap holds for the mean over a repetition and the pause before it, so that the pause
+    # counts towards the seconds that the cap demands.
     limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)

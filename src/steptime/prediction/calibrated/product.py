@@ -286,7 +286,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
             flop_per_s,
             half_reuse,
             ramp_steps=ramp_steps,
-            sharing=PAIR if is_persistent else 1,
+            sharing=PAIR if is_persistent else 1,  # multiprocessors that share an operand
         ),
         batch_tiles=time_tiles(
             tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
@@ -315,7 +315,8 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
-    # "along": operands that lie along the contraction, for which old libraries have other tiles.
+    # Old libraries have other tiles ("along") for operands that lie along the contraction; "alone"
+    # are the tiles of other single products, "batched" those of batches.
     single_tiles = list_tiles("along" if is_along and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(

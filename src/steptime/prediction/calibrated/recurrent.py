@@ -110,6 +110,8 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     m, n, k = shape
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    # Libraries for old devices run such products as one block along the whole contraction, which
+    # takes a fixed number of clocks for each of its k columns.
     can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]

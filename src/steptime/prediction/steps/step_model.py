@@ -119,7 +119,8 @@ class StepModel:
                 workload, other_device, setup.link, setup.choice, setup.overlap, setup.low_dtype
             )
             return self._from_parts(NetworkSteps(workload, other_setup), other_setup)
-        # Otherwise graphs and kernels are shared, and only prices (and fabrics) differ.
+        # Otherwise graphs and kernels are shared, and only prices (and fabrics, whose cache begins
+        # empty) differ.
         other_setup = replace(setup, device=other_device.in_phase(setup.phase), _fabrics={})
         return self._from_parts(self._steps.for_setup(other_setup), other_setup)
 

@@ -77,7 +77,7 @@ def _bar_segments(
     names: str | Sequence[str], rows: Sequence[style.Row], coloured: Sequence[str]
 ) -> Iterator[style.Row]:
     """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
-    bar = names if isinstance(names, str) else ", ".join(names)
+    bar = names if isinstance(names, str) else ", ".join(names)  # a text if only networks differ
     share_by_kind = {row["name"]: row["share"] for row in rows}
     # `pop`, so that what is left over are the kinds without a colour.
     segments = {kind: share_by_kind.pop(kind, 0.0) for kind in coloured}

@@ -215,7 +215,8 @@ def _role_of(name: str, axes: tuple[int, ...]) -> str:
     if end != "w" or len(axes) < TABLE_AXES:
         return ""
     roles = read_packaged_toml("gguf.toml")["roles"]
-    inner = path.partition("/")[2]
+    # Roles are keyed by the path in a layer (`attention/q`), those of the ends by the whole path.
+    inner = path.partition("/")[2]  # without the layer: `block1/attention/q`
     return str(roles.get(path, roles.get(inner, "")))
 
 
