@@ -169,7 +169,7 @@ def _saved_of_load(
 ) -> SavedBytes:
     """Return the saved activations of a stage for one microbatch; fragments are added."""
     first_bytes = layer_bytes = 0.0
-    for part, count in load:
+    for part, count in load:  # layers of each kind with their number, and ends
         part_bytes = saved_bytes(rank, recompute, pieces[part.name], part) * count
         if part.name == FIRST:
             first_bytes += part_bytes

@@ -101,6 +101,7 @@ def find_typical_ends(kind: str, device: Device) -> Ends:
         kind: one of `SCALED`.
         device: the device.
     """
+    # The ends are stated in half-widths of the work's own interval; this is the median of these.
     return find_ends(kind, device).scale(read_packaged_toml(FILE)["kinds"][kind]["half_width"])
 
 

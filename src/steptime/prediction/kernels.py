@@ -346,8 +346,8 @@ def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
     block = 1 + MEETING_NUMBERS // (number_count * kernel_count)
     for start in range(0, kernel_count, block):
         in_block = slice(start, start + block)
-        # Kernels meet where all their numbers are equal. The differences of numbers, at the first and
-        # at the last batch: [numbers, kernels of the block, all kernels].
+        # Kernels meet where all their numbers are equal. Differences at the first and the last
+        # batch: [numbers, kernels of the block, all kernels].
         initial = group.first_numbers[:, None] - group.first_numbers[:, in_block, None]
         final = group.last_numbers[:, None] - group.last_numbers[:, in_block, None]
         shares = _find_zeros(initial, final)

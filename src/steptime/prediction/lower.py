@@ -296,7 +296,7 @@ def _pad_product(shape: Sequence[int]) -> tuple[int, int, int, int]:
     All sides of a single product are padded, and those along a row of a batch.
     """
     batch, m, n, k = shape
-    padded_m = m if batch > 1 else _pad_side(m)
+    padded_m = m if batch > 1 else _pad_side(m)  # of a batch, sides along a row alone
     return batch, padded_m, _pad_side(n), _pad_side(k)
 
 

@@ -291,7 +291,7 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
     return {
         "at": indices.tolist() if len(indices) < len(steps) else None,
         "values": scaled_samples.tolist(),
-        "kinds": "".join(kinds[index] for index in indices),
+        "kinds": "".join(kinds[index] for index in indices),  # a letter for each sample
         "slowest_s": slowest_s,
         "number": len(steps),
     }

@@ -167,7 +167,7 @@ class Phases(Replica):
         # The head reads the last token of each sequence.
         piece_costs = {**self.price_pieces(tokens), LAST: self.price_pieces(sequences)[LAST]}
         cost = StepCost()
-        for name, count in self.piece_counts.items():
+        for name, count in self.piece_counts.items():  # a layer of each kind, and both ends
             cost = cost.add(piece_costs[name], count)
             if name in self.attention:
                 for group in groups:

@@ -131,7 +131,7 @@ class Server:
         self._step_count = 0  # decode steps until now
         self._last_start_s = 0.0  # start of the last step that is over
         self._end_steps: list[tuple[int, int]] = []  # heap of (end step, request)
-        self._offset_sum = 0  # of the running requests
+        self._offset_sum = 0  # of running requests: tokens in the cache less `_step_count`
         self._offset_counts = [0] * pool.block_tokens  # running requests by offset modulo block
         self._steps = StepRun(0.0)  # the steps under way
         self._chunks: list[PrefillChunk] = []  # parts of prompts that they read

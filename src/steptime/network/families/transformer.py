@@ -46,6 +46,7 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     if prefix:
         x = prefix.join(b, x, p, batch)
     is_decoder = p["kind"] == "decoder"
+    # `join` puts the vectors of other inputs, such as images, among those of the words.
     x = blocks(b, join(x), p, causal=is_decoder)
     x = _append_norm(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:

@@ -80,7 +80,7 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
     constants = device.constants
     dtype = rated_dtype(rows, device)
-    form = form_of(rows, device)
+    form = form_of(rows, device)  # the formula that prices this kind of kernel
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
     # The power cap holds for the mean over a repetition and the pause before it, so that the pause

@@ -263,6 +263,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
     peak = device.datasheet.peak_flop_per_s[dtype]
     # The slower a multiprocessor is, the less its units wait for numbers.
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
+    # The uses of an operand by a tile at which half of the rate is reached.
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
     # Squared, since each step of a slow one lasts longer: its ramp is shorter in seconds, too.
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
@@ -294,6 +295,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
         multiprocessors=multiprocessors,
         memory_bytes_per_s=memory_rate(device, constants),
         sum_s=latency_s(device, constants, "product.sum_s"),
+        # Matrix units multiply `step` columns of the contraction in a turn: the seconds of one.
         turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
         step=step,
         splits=not is_unsplit,

@@ -58,6 +58,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     is_gradient = kernels.kind.endswith("_grad")
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
     step_products = kernels.products[1:step_product_end]
+    # The first product of each half, of all inputs, is left out: it runs beside the steps.
     final_products = kernels.products[step_product_end + 1 :]
     (steps, *_), *_ = step_products  # all have a product for each step
     weights = _describe_weights(kernels, step_products, device, constants)
