@@ -102,10 +102,10 @@ def measure_activations(
     working_bytes = _peak_gradient_bytes(graph, find_piece, sizes)
     return {
         piece: Activations(
-            saved_bytes.get(piece, 0),
-            attention_bytes.get(piece, 0),
-            input_bytes,
-            working_bytes.get(piece, 0),
+            saved_bytes=saved_bytes.get(piece, 0),
+            attention_bytes=attention_bytes.get(piece, 0),
+            input_bytes=input_bytes,
+            working_bytes=working_bytes.get(piece, 0),
         )
         for piece, input_bytes in _input_bytes(graph, find_piece, sizes).items()
     }

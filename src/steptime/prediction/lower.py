@@ -190,12 +190,12 @@ class _Lowering(NamedTuple):
         if is_channels_last is None:
             is_channels_last = stack is not None and _lays_channels_last(graph, stack)
         return cls(
-            graph,
-            precision(dtype).compute,
-            stack,
-            is_channels_last,
-            fresh_bytes(graph) if settings.pages else {},
-            _find_collectives(graph),
+            graph=graph,
+            compute_dtype=precision(dtype).compute,
+            stack=stack,
+            is_channels_last=is_channels_last,
+            fresh_bytes=fresh_bytes(graph) if settings.pages else {},
+            collective_of_tensor=_find_collectives(graph),
         )
 
     def lower_all(self, launches: Iterable[Launch]) -> Iterator[Kernel]:

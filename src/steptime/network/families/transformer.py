@@ -96,7 +96,8 @@ def blocks(
         sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
         window = block_p["window"] if sees_window else 0
         # which tokens the attention of this block sees, and by which positions
-        sight = Sight(causal, window, _angles(b, block_p, length), relative)
+        angles = _angles(b, block_p, length)
+        sight = Sight(causal=causal, window=window, angles=angles, relative=relative)
         sight = _with_shared_keys(b, sight, block_p, name)
         # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]

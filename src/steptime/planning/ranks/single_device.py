@@ -59,12 +59,12 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     after_kernels_s = 0.0 if host is None else host.after_kernels_s
     if microbatches == 1:
         return StepPasses(
-            times.forward_s,
-            times.backward_s,
-            times.update_s,
-            after_kernels_s,
-            times.low_s,
-            times.high_s,
+            forward_s=times.forward_s,
+            backward_s=times.backward_s,
+            update_s=times.update_s,
+            after_kernels_s=after_kernels_s,
+            low_s=times.low_s,
+            high_s=times.high_s,
         )
     # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)

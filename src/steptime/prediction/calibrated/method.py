@@ -128,9 +128,9 @@ def _price_bounds(rows: Rows, device: Device, isolated_share: Any) -> Bounds:
     in_step = bounds(name, constants, factor, in_step=True)
     share_in_step = 1 - isolated_share
     return Bounds(
-        isolated_share * single.low + share_in_step * in_step.low,
-        isolated_share * single.high + share_in_step * in_step.high,
-        isolated_share * single.shared + share_in_step * in_step.shared,
+        low=isolated_share * single.low + share_in_step * in_step.low,
+        high=isolated_share * single.high + share_in_step * in_step.high,
+        shared=isolated_share * single.shared + share_in_step * in_step.shared,
     )
 
 

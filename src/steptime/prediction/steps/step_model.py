@@ -286,10 +286,10 @@ class StepModel:
             lowered,
             self.prices(batch),
             self.host(lowered),
-            self.settings.pipelined,
-            self.overlap,
+            pipelined=self.settings.pipelined,
+            overlap=self.overlap,
             # The factor of collectives at the slow end of what links reach.
-            1.0 if self.fabric is None else self.fabric.link_slowdown,
+            link_slowdown=1.0 if self.fabric is None else self.fabric.link_slowdown,
         )
         low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
         return add_host_states(replace(times, low_s=low_s, high_s=high_s), self, batch)

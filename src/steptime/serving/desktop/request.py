@@ -103,11 +103,11 @@ class DesktopRequest:
             raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
         placing = Placing(
             weights,
-            self.device_count,
-            self.gpu_layers,
-            self.cpu_moe,
-            stack.memory.loads_embedding,
-            self.is_split_by_rows,
+            device_count=self.device_count,
+            gpu_layers=self.gpu_layers,
+            cpu_moe=self.cpu_moe,
+            loads_embedding=stack.memory.loads_embedding,
+            is_split_by_rows=self.is_split_by_rows,
         )
         needed_context = self.input_tokens + self.output_tokens
         demand = DesktopDemand(

@@ -171,7 +171,8 @@ def _from_header(header: Header, shape: Shape) -> Weights:
     names = {tensor.name for tensor in header.tensors}
     # A file without a head uses the embedding in its place.
     is_tied = f"{HEAD}.weight" not in names
-    return Weights(tuple(tensors), len(shape.kinds), is_tied, shape.family.weights)
+    layers = len(shape.kinds)
+    return Weights(tuple(tensors), layers, is_tied=is_tied, label=shape.family.weights)
 
 
 @lru_cache(maxsize=64)
@@ -187,7 +188,8 @@ def _from_graph(key: ShapeKey, file_type: str) -> Weights:
         for layer, kind in enumerate(shape.kinds):
             if kind == piece:
                 tensors.append(_set_type(shape, role, layer, axes, file_type))
-    return Weights(tuple(tensors), len(shape.kinds), shape.tied, file_type)
+    layers = len(shape.kinds)
+    return Weights(tuple(tensors), layers, is_tied=shape.tied, label=file_type)
 
 
 def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
