@@ -35,6 +35,7 @@ def recompute_checkpoints(graph: Graph) -> Graph:
     reads its own result, as a ReLU does, although the next layer holds this output, too.
     A checkpoint inside of another runs with it, and then once more before its own gradients.
     """
+    # A checkpoint can lie inside others: by how many (its ops are then a proper subset of theirs).
     depths = [
         sum(checkpoint.ops < outer.ops for outer in graph.checkpoints)
         for checkpoint in graph.checkpoints
@@ -64,6 +65,7 @@ def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> 
         checkpoint: the checkpoint.
         depth: the number of checkpoints around it, and of the runs of its ops so far without one.
     """
+    # A checkpoint inside `depth` others was copied by each of them: its last copy is repeated.
     run_names = {f"{name}{RECOMPUTED_ENDING * depth}" for name in checkpoint.ops}
     last_runs = [op for op in graph.ops if op.name in run_names]
     tensors_for_gradients = {

@@ -173,8 +173,12 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
         is_required_idle = split.get(required_field, value_if_left_out) == 1
         if is_set and is_required_idle:
             # The words do not depend on the batch of a step.
-            option = describe_change(PlanStep(default_plan, 1, 1), {field: value})
-            nearest = describe_change(PlanStep(plan, 1, 1), {field: default})
+            option = describe_change(
+                PlanStep(default_plan, microbatch=1, global_batch=1), {field: value}
+            )
+            nearest = describe_change(
+                PlanStep(plan, microbatch=1, global_batch=1), {field: default}
+            )
             reason = f"{option} does nothing with {option_of(required_field)} 1"
             raise InputError(f"plan: {reason}; nearest: {nearest}")
 

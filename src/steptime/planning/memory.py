@@ -169,7 +169,7 @@ def _saved_of_load(
 ) -> SavedBytes:
     """Return the saved activations of a stage for one microbatch; fragments are added."""
     first_bytes = layer_bytes = 0.0
-    for part, count in load:
+    for part, count in load:  # layers of each kind with their number, and ends
         part_bytes = saved_bytes(rank, recompute, pieces[part.name], part) * count
         if part.name == FIRST:
             first_bytes += part_bytes
@@ -320,7 +320,8 @@ def _next_weights_bytes(rank: RankModel, settings: MemorySettings, load: Load) -
     gathered_weights = 2 if settings.sharding.zero == 3 else 0
     layers = [settings.pieces[part.name] for part, _ in load if not part.is_end]
     largest_weight = max((layer.largest_weight for layer in layers), default=0)
-    return (gathered_weights + 1) * rank.weight_bytes * largest_weight
+    tensor_count = gathered_weights + 1  # and the gradient of one, not yet scattered
+    return tensor_count * rank.weight_bytes * largest_weight
 
 
 def _loss_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:

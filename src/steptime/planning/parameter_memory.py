@@ -66,7 +66,7 @@ class ParameterCounts(NamedTuple):
 def count_parameters(pieces: RankPieces, load: Load) -> ParameterCounts:
     """Return the parameters of a device."""
     parameters = expert_parameters = end_parameters = 0
-    for part, count in load:
+    for part, count in load:  # layers of each kind with their number, and ends
         piece = pieces[part.name]
         parameters += piece.parameters * count
         expert_parameters += piece.expert_parameters * count

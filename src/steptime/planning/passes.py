@@ -331,7 +331,13 @@ def _add_communication(
         )
     device_s = busy_s + slowdown_s + sum([time.exposed_s for time in collectives])
     compute_s = kernels.compute_s + slowdown_s
-    return Pass(device_s, compute_s, kernels.recompute_s, kernels.host_s, tuple(collectives))
+    return Pass(
+        seconds=device_s,
+        compute_s=compute_s,
+        recompute_s=kernels.recompute_s,
+        host_s=kernels.host_s,
+        collectives=tuple(collectives),
+    )
 
 
 def _overlap_experts(rank: RankModel, passes: PartPasses) -> PartPasses:

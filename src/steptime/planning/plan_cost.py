@@ -121,7 +121,7 @@ class PlanCost:
     def _stage(self, load: Load) -> Stage:
         """Return the seconds of a stage, whose parts the host issues one after the other."""
         forward_s = backward_s = weight_s = forward_host_s = backward_host_s = 0.0
-        for part, count in load:
+        for part, count in load:  # layers of each kind with their number, and ends
             forward, backward = self.passes(part)
             forward_s += forward.seconds * count
             backward_s += backward.seconds * count
@@ -187,6 +187,7 @@ class PlanCost:
                 overlap_s += count * forward.overlap_s
         if plan.goes_both_ways:
             return overlap_s / 2 * (plan.pipeline / 2 - 1)
+        # The load has all stages of the device: one of them, for each device of the pipeline.
         return overlap_s * plan.pipeline / plan.virtual
 
 
@@ -211,7 +212,7 @@ def _busiest_device_s(problem: PlanProblem, settings: PassSettings, layout: Layo
     busiest_s = 0.0
     for load in set(layout.devices):  # equal devices once
         device_s = 0.0
-        for part, count in load:
+        for part, count in load:  # layers of each kind with their number, and ends
             forward, backward = price_passes(problem, settings, part)
             device_s += (forward.seconds + backward.seconds) * count
         busiest_s = max(busiest_s, device_s)

@@ -225,6 +225,7 @@ def without_direct_latency(cluster: Cluster) -> Cluster:
     """
     levels = list(cluster.ladder)
     direct_bytes_per_s = catalog.constants_of("link")["exchange.direct_bytes_per_s"].value
+    # Over links this fast, devices read each other's memory directly: no message has to start.
     if levels and levels[0].link.bytes_per_s > direct_bytes_per_s:
         levels[0] = levels[0]._replace(link=replace(levels[0].link, latency_s=0.0))
     return Cluster(cluster.device, tuple(levels))

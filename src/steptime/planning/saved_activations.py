@@ -102,10 +102,10 @@ def measure_activations(
     working_bytes = _peak_gradient_bytes(graph, find_piece, sizes)
     return {
         piece: Activations(
-            saved_bytes.get(piece, 0),
-            attention_bytes.get(piece, 0),
-            input_bytes,
-            working_bytes.get(piece, 0),
+            saved_bytes=saved_bytes.get(piece, 0),
+            attention_bytes=attention_bytes.get(piece, 0),
+            input_bytes=input_bytes,
+            working_bytes=working_bytes.get(piece, 0),
         )
         for piece, input_bytes in _input_bytes(graph, find_piece, sizes).items()
     }
@@ -219,6 +219,7 @@ def _gated_inputs(graph: Graph, storage: _Storage) -> set[str]:
     for op in graph.ops:
         if op.kind != "mul" or op.part != "forward":
             continue
+        # SwiGLU multiplies the activated gate by the up projection, the results of two products.
         sources = [_find_product(storage, name) for name in op.inputs]
         if len(sources) == 2 and all(sources):
             gated.update(filter(None, sources))

@@ -194,7 +194,7 @@ def _device_kernels(cost: PlanCost, load: Load, microbatches: int) -> tuple[floa
     """Return the seconds of a device's kernels in a step, and of the kernels that it repeats."""
     compute_s = 0.0  # without recomputation, which only backward passes have
     recompute_s = 0.0
-    for part, count in load:
+    for part, count in load:  # layers of each kind with their number, and ends
         forward, backward = cost.passes(part)
         # With DualPipe a device has the parts of both directions, each with half of the
         # microbatches.
@@ -210,7 +210,7 @@ def _device_collectives(
 ) -> list[GroupCollective]:
     """Return the collectives of a device in a step, those of equal group, kind and link summed."""
     sums: dict[tuple[str, str, str], GroupCollective] = {}
-    for part, count in load:
+    for part, count in load:  # layers of each kind with their number, and ends
         # With DualPipe each direction has half of the microbatches.
         device_microbatches = microbatches * cost.microbatch_share
         repeats = count * device_microbatches

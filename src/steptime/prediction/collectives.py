@@ -376,9 +376,14 @@ class Startup(NamedTuple):
         has_measured_times = bool(fabric.between.measured.keys() - {"bus"})
         if not messages_s or has_measured_times:
             return messages_s
-        seconds = messages_s * max(1.0, self.slow) + self.s
-        # For large messages the startup is the smaller one that does not grow with them.
-        return min(seconds, messages_s + self.large_s) if self.large_s else seconds
+        small_protocol_s = self.s + messages_s * max(1.0, self.slow)
+        # Large messages take the other protocol: a longer startup, then the link's full rate.
+        has_large_protocol = self.large_s > 0
+        return (
+            min(small_protocol_s, self.large_s + messages_s)
+            if has_large_protocol
+            else small_protocol_s
+        )
 
 
 def collective_spread(byte_share: float, fabric: Fabric) -> float:

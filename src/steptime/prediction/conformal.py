@@ -101,6 +101,7 @@ def find_typical_ends(kind: str, device: Device) -> Ends:
         kind: one of `SCALED`.
         device: the device.
     """
+    # The ends are stated in half-widths of the work's own interval; this is the median of these.
     return find_ends(kind, device).scale(read_packaged_toml(FILE)["kinds"][kind]["half_width"])
 
 
@@ -147,7 +148,8 @@ def widen(
     if is_unbounded or has_calibrated_interval(kind, device):
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
-    if kind in SCALED:  # the interval of the kernels is wider or narrower by an exponent
+    # Of these kinds the ends are exponents of the kernels' interval: above 1 they widen it.
+    if kind in SCALED:
         low_ratio = low / (value + TINY)
         high_ratio = high / (value + TINY)
         return value * low_ratio**ends.below, value * high_ratio**ends.above

@@ -176,12 +176,12 @@ def fabric_of(
 
 def link_of_group(cluster: Cluster, ranks: Sequence[int]) -> Link | None:
     """Return the outermost link that a group of ranks crosses as it has it; None for one rank."""
-    place = cluster.level_of(ranks)
-    if place is None:
+    level_index = cluster.level_of(ranks)
+    if level_index is None:
         return None
-    level = cluster.ladder[place]
+    level = cluster.ladder[level_index]
     # A part is what the level joins: devices of all levels below it (a node, of racks).
-    part_size = prod(below.size for below in cluster.ladder[:place])
+    part_size = prod(below.size for below in cluster.ladder[:level_index])
     part_count = len({rank // part_size for rank in ranks})
     return effective_link(level.link, level.size, part_count)
 
@@ -196,19 +196,19 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     the cluster does not have.
     """
     # The outermost level that joins them all; None for a single rank.
-    place = cluster.level_of(ranks)
-    if place is None:
+    level_index = cluster.level_of(ranks)
+    if level_index is None:
         return None
-    level = cluster.ladder[place]
+    level = cluster.ladder[level_index]
     link = link_of_group(cluster, ranks)
-    devices = prod(below.size for below in cluster.ladder[:place])
+    devices = prod(below.size for below in cluster.ladder[:level_index])
     # The ranks of the group that lie in the same part of that level as its first rank.
     members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
-    below = cluster.level_of(members)
+    inner_index = cluster.level_of(members)
     return Fabric(
         link or level.link,
         # 0 is the innermost level, which is a link alone; None stands for a single member.
-        fabric_of_group(cluster, members) if below else link_of_group(cluster, members),
+        fabric_of_group(cluster, members) if inner_index else link_of_group(cluster, members),
         per_node=len(members),
         links_per_node=level.links,
         # Devices of the part that are not in this group are in equal groups that run at once.

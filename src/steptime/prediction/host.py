@@ -256,6 +256,7 @@ def kernel_weighted_factor(rows: Any, similarity: Callable[..., Any], *sizes: An
     A row ends in a weight: one of 0.1 makes an equal row longer by exp(0.1), and a row that is
     unlike all of them not at all.
     """
+    # A row is the sizes of a measured case, then the weight (in ln) of its residual.
     return e ** sum(
         weight * similarity(*sizes, *measured_sizes) for *measured_sizes, weight in rows
     )
@@ -302,6 +303,7 @@ def _run_ahead(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, 
         np.maximum(host_s - device_s, 0.0)
         for host_s, device_s in zip(host_passes_s, device_passes_s, strict=True)
     ]
+    # Passes that the host issues more slowly than they run share the wait in proportion.
     share = wait_s / np.maximum(sum(excesses_s), TINY_S)
     first_s, second_s, third_s = (
         pass_s + share * excess_s

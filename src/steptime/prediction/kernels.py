@@ -333,7 +333,7 @@ def _add_squares(
     if not pairs:
         return sums
     sums = np.repeat(sums, batch_count // sums.shape[1], axis=1)
-    has_column_per_batch = squares.shape[1] > 1
+    has_column_per_batch = squares.shape[1] > 1  # below: (n + m)^2 - n^2 - m^2 = 2 n m
     for batch_index, pair in pairs:
         square = squares[pair.first, batch_index if has_column_per_batch else 0]
         sums[:, batch_index] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
@@ -346,7 +346,8 @@ def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
     block = 1 + MEETING_NUMBERS // (number_count * kernel_count)
     for start in range(0, kernel_count, block):
         in_block = slice(start, start + block)
-        # Two kernels meet where all their differences are 0: [numbers, kernels of the block, all].
+        # Kernels meet where all their numbers are equal. Differences at the first and the last
+        # batch: [numbers, kernels of the block, all kernels].
         initial = group.first_numbers[:, None] - group.first_numbers[:, in_block, None]
         final = group.last_numbers[:, None] - group.last_numbers[:, in_block, None]
         shares = _find_zeros(initial, final)

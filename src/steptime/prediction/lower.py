@@ -190,12 +190,12 @@ class _Lowering(NamedTuple):
         if is_channels_last is None:
             is_channels_last = stack is not None and _lays_channels_last(graph, stack)
         return cls(
-            graph,
-            precision(dtype).compute,
-            stack,
-            is_channels_last,
-            fresh_bytes(graph) if settings.pages else {},
-            _find_collectives(graph),
+            graph=graph,
+            compute_dtype=precision(dtype).compute,
+            stack=stack,
+            is_channels_last=is_channels_last,
+            fresh_bytes=fresh_bytes(graph) if settings.pages else {},
+            collective_of_tensor=_find_collectives(graph),
         )
 
     def lower_all(self, launches: Iterable[Launch]) -> Iterator[Kernel]:
@@ -296,7 +296,7 @@ def _pad_product(shape: Sequence[int]) -> tuple[int, int, int, int]:
     All sides of a single product are padded, and those along a row of a batch.
     """
     batch, m, n, k = shape
-    padded_m = m if batch > 1 else _pad_side(m)
+    padded_m = m if batch > 1 else _pad_side(m)  # of a batch, sides along a row alone
     return batch, padded_m, _pad_side(n), _pad_side(k)
 
 

@@ -253,13 +253,13 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
 
 def _living_tensors(graph: Graph, moment: int) -> set[str]:
     """Return the tensors that live at a moment of a step: 0 before it, then one for each op."""
-    _, first_uses, last_uses = storages(graph)
+    step_storages = storages(graph)
     living = permanent_tensors(graph)
-    for place in range(moment):
-        living |= set(first_uses[place])
-        is_running = place == moment - 1  # its inputs still live
+    for op_index in range(moment):
+        living |= set(step_storages.allocated[op_index])
+        is_running = op_index == moment - 1  # its inputs still live
         if not is_running:
-            living -= set(last_uses[place])
+            living -= set(step_storages.freed[op_index])
     return living
 
 

@@ -95,7 +95,14 @@ def _calibrated_energy(
         return None
     note = _unverified_note(device, ("tdp_W",))
     max_j = _max_joules(times, device)
-    return StepEnergy(utilisation(times), joules.value, max_j, note, joules.low, joules.high)
+    return StepEnergy(
+        utilisation(times),
+        energy_j=joules.value,
+        max_j=max_j,
+        note=note,
+        low_j=joules.low,
+        high_j=joules.high,
+    )
 
 
 def _max_joules(times: Timeline, device: Device) -> float | None:

@@ -80,7 +80,7 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     published_peaks = device.datasheet.peak_flop_per_s
     peak = peak_flop_per_s(device, dtype, settings.tf32 == "on")
     compute_dtype = precision(dtype).compute
-    peaks = {compute_dtype: peak}  # stands first
+    peaks = {compute_dtype: peak}  # first: by convention that of the predicted data type
     for name in FLOATS:
         if name != compute_dtype:
             peaks[name] = published_peaks.get(name, peak)  # without a published one: a bound

@@ -103,16 +103,16 @@ class Prices(NamedTuple):
         # Common errors add up as they are, independent ones by their squares.
         independent = 1 - shared**2
         return SumParts(
-            add(self.value),
-            add(self.low),
-            add(self.high),
-            add(self.is_extrapolated),
-            add(self.compute_s),
-            add(self.memory_s),
-            add(shared * below),
-            add(shared * above),
-            add_squares(independent * below**2),
-            add_squares(independent * above**2),
+            value=add(self.value),
+            low=add(self.low),
+            high=add(self.high),
+            is_extrapolated=add(self.is_extrapolated),
+            compute_s=add(self.compute_s),
+            memory_s=add(self.memory_s),
+            shared_below=add(shared * below),
+            shared_above=add(shared * above),
+            squares_below=add_squares(independent * below**2),
+            squares_above=add_squares(independent * above**2),
         )
 
     def total(self) -> Interval:

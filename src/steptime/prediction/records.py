@@ -36,7 +36,13 @@ def records(model: StepModel) -> Sequence[Record]:
         row = row_time.row
         quantities = _row_quantities(row_time, prediction, traffic_bytes[row.name])
         record = step_record(
-            model, model.workload, method, quantities, verdict, row.name, step.taken_at
+            model,
+            model.workload,
+            method,
+            quantities,
+            verdict,
+            scope=row.name,
+            taken_at=step.taken_at,
         )
         rows.append(replace(record, env={**record.env, "op_kind": row.kind}))
     return [step, *rows]

@@ -73,6 +73,7 @@ def dispatch_s(
     # A token goes once to each part that it reaches, however many of its experts are there.
     def crossing_bytes(parts: int, all_parts: int) -> float:
         """Return the bytes that a device sends to each other part of its level."""
+        # `parts` of this fabric share out the tokens that reach `all_parts` of all fabrics.
         return size_bytes * expected_part_count(all_parts) / parts
 
     between_s = 0.0

@@ -49,14 +49,14 @@ class RowTime(NamedTuple):
     def seconds(self) -> RowSeconds:
         """The row's name, kind and seconds."""
         return RowSeconds(
-            self.row.name,
-            self.row.kind,
-            self.step_s,
-            self.step.low,
-            self.step.high,
-            self.forward.value,
-            self.backward.value,
-            self.update.value,
+            name=self.row.name,
+            kind=self.row.kind,
+            step_s=self.step_s,
+            low_s=self.step.low,
+            high_s=self.step.high,
+            forward_s=self.forward.value,
+            backward_s=self.backward.value,
+            update_s=self.update.value,
         )
 
 
@@ -134,7 +134,8 @@ def schedule(
             are this factor quicker at the other.
     """
     passes, row_cells = _price_cells(lowered, prices, pipelined)
-    # Repeats of a kernel share one error, so that these are summed up first.
+    # Repeats of a kernel share one error, so that these are summed up first. In an ideal overlap
+    # (`pipelined`) all errors are common, and passes can be summed up as they are.
     all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, all_kernels.shares, host)
@@ -195,7 +196,7 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
     passes = row_cells.sum_groups(pass_of_cell, 3)
     if has_common_update:  # the update as it was priced, not the sum of its shares
         forward_and_backward = passes.take(slice(2))
-        passes = Prices(*map(np.append, forward_and_backward, common_update))
+        passes = Prices(*map(np.append, forward_and_backward, common_update))  # column by column
     return passes, row_cells
 
 

@@ -39,7 +39,8 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
         lowered.kernels, seconds, slowdowns, model.overlap
     ):
         slowed_s = kernel_s * slowdowns[PASS_INDEX[kernel.pass_]]
-        # Behind a slow host a kernel starts late: its share of the time begins with the wait.
+        # Behind a slow host a kernel has more time than it runs: only the time that it runs is
+        # drawn. A correction by measured steps can also give it less time than it was priced at.
         visible_s = kernel_s if kernel.exchange else min(kernel_s, slowed_s)
         arguments = {"pass": kernel.pass_, "flop": kernel.flop, "bytes": kernel.bytes}
         track = LINK if kernel.exchange else DEVICE

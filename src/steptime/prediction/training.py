@@ -95,7 +95,7 @@ def _attention_clock_factor(device: Device) -> float:
     """
     limit = limit_of(device, device.constants, "matrix", "bfloat16")
     if limit is None:
-        return 0.0
+        return 0.0  # without a limit of power no clocks fall; the caller takes at least 1
     # Attention at the share of the peak that it reaches: how many times the limit it would draw.
     peak_share = catalog.constants_of("gpu")["attention.published"].value
     power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
@@ -230,6 +230,7 @@ def _operand_casts(
 
 def _gradient_sums(graph: Graph, accumulate_bytes: float) -> Iterator[Kernel]:
     """Yield the sums of gradients with those of other microbatches, one kernel for each piece."""
+    # A piece is a part of the network as its graph names it: the embedding, a block, the head.
     parameters: Counter[str] = Counter()  # of each piece
     op_of_piece: dict[str, str] = {}  # the first op of the piece, in whose row its sum counts
     for op in graph.ops:

@@ -286,11 +286,12 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
     kinds = [kind for _, kind in steps]
     indices = _choose_extremes(samples_s, limit)  # outliers stay visible
     slowest_s = float(samples_s.max())
+    # Whole numbers, of which the slowest sample has FULL_SCALE, make a smaller page than floats.
     scaled_samples = np.rint(samples_s[indices] * (FULL_SCALE / slowest_s)).astype(int)
     return {
         "at": indices.tolist() if len(indices) < len(steps) else None,
         "values": scaled_samples.tolist(),
-        "kinds": "".join(kinds[index] for index in indices),
+        "kinds": "".join(kinds[index] for index in indices),  # a letter for each sample
         "slowest_s": slowest_s,
         "number": len(steps),
     }

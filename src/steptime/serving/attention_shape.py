@@ -96,7 +96,8 @@ def find_attention_shapes(
     if latent_width:
         # The part of a key that carries its position is cached beside the latent vector.
         latent_width += parameters["rotary_width"]
-    mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
+    layer = int(piece.removeprefix("block")) - 1  # pieces are named block1, block2, ...
+    mixer = block_design(parameters, layer).mixer
     ops = [op for op in graph.ops if piece_of(op.name) == piece]
     has_indexer = any("/indexer/" in op.name for op in ops)
     shapes = []

@@ -31,6 +31,7 @@ PADDED_SIDES = {"mxfp4": 256}  # multiples to which vLLM pads experts' matrices 
 def stored_bytes(spec: TensorSpec, weight_format: str) -> float:
     """Return the bytes of a weight in a format; experts' matrices may be padded."""
     size = float(spec.size)
+    # The engine pads the sides of experts' matrices in such a format, and stores the padding.
     multiple = PADDED_SIDES.get(weight_format)
     if multiple and len(spec.shape) == EXPERTS_AXES:
         experts, *sides = spec.shape
@@ -130,7 +131,7 @@ def _delta_rule_kernels(
         builder.input(name, (group.sequences, group.tokens, width))
         for name, width in widths.items()
     ]
-    if attention.rule == "scan":
+    if attention.rule == "scan":  # a state-space scan (Mamba) has decay rates as weights, too
         inputs.append(builder.weight("rates", (attention.heads, attention.head_width)))
     output = builder.op(
         attention.kind,
@@ -169,23 +170,23 @@ def merge_products(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
     """
     ops = {op.name: op for op in graph.ops}
     merged_kernels: list[Kernel] = []
-    index_by_scope: dict[tuple[str, str], int] = {}  # of the merged kernel
+    index_by_key: dict[tuple[str, str], int] = {}  # of the merged kernel
     for kernel in kernels:
         op = ops[kernel.op]
-        # The scope names products of one input that engines merge; None for others.
-        scope = _product_scope(op)
-        if scope is None or scope not in index_by_scope:
-            if scope is not None:
-                index_by_scope[scope] = len(merged_kernels)
+        # Engines merge products with equal keys: of one input, in one module. None for others.
+        key = _merge_key(op)
+        if key is None or key not in index_by_key:
+            if key is not None:
+                index_by_key[key] = len(merged_kernels)
             merged_kernels.append(kernel)
             continue
-        index = index_by_scope[scope]
+        index = index_by_key[key]
         input_bytes = graph.tensors[op.inputs[0]].size_bytes  # read once for both
         merged_kernels[index] = _merge_pair(merged_kernels[index], kernel, input_bytes)
     return merged_kernels
 
 
-def _product_scope(op: Op) -> tuple[str, str] | None:
+def _merge_key(op: Op) -> tuple[str, str] | None:
     """Return the input and the module of a product of a layer, None for any op besides."""
     if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST):
         return None

@@ -222,6 +222,7 @@ def run_requests(
     The servers work on during the overhead of a request (`Pool.prompt_overhead_s`). If they read
     prompts beside decoding, answers of users vary in length (`vary_outputs`).
     """
+    # Equal requests of a server that mixes prompts with decoding would stay synchronised.
     load = vary_outputs(load) if pools[-1].mixes_prefill else load
     run = simulate(load, pools, transfer_s)
     count = len(load.inputs)

@@ -104,7 +104,9 @@ class ServerPace:
         """
         context = tokens / sequences
         first_s, growth_s, max_context = self._decode_s.value_with_slope(sequences, context)
-        return first_s, growth_s, int(max_context - context) + 1
+        # Each step adds a token to the context; the slope holds up to the next knot.
+        step_count = int(max_context - context) + 1
+        return first_s, growth_s, step_count
 
     def prefill_s(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the seconds of a step that reads chunks of prompts, and decodes beside that.

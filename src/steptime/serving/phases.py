@@ -167,7 +167,7 @@ class Phases(Replica):
         # The head reads the last token of each sequence.
         piece_costs = {**self.price_pieces(tokens), LAST: self.price_pieces(sequences)[LAST]}
         cost = StepCost()
-        for name, count in self.piece_counts.items():
+        for name, count in self.piece_counts.items():  # a layer of each kind, and both ends
             cost = cost.add(piece_costs[name], count)
             if name in self.attention:
                 for group in groups:
@@ -176,8 +176,8 @@ class Phases(Replica):
         cost = cost.add(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
         host_s = self.server_s(sequences)
         if not self._is_replayed(groups):
-            # A replayed graph waits for no host.
-            host_s += max(0.0, self.issue_s([]) + cost.issue_s - cost.seconds)
+            base_s = self.issue_s([])  # of a step without kernels; a replayed graph has no waits
+            host_s += max(0.0, base_s + cost.issue_s - cost.seconds)
         return cost._replace(host_s=host_s)
 
     def _stage_transfers_s(self, tokens: int) -> float:
@@ -196,6 +196,7 @@ class Phases(Replica):
         """
         if not self.problem.rank.flag("graphs"):
             return False
+        # CUDA graphs are captured up to so many tokens; 0: for steps that only decode.
         graph_tokens = self.constant("graph_tokens")
         if graph_tokens:
             return sum(group.sequences * group.tokens for group in groups) <= graph_tokens
@@ -373,7 +374,7 @@ class Phases(Replica):
             stored_bytes(spec, self.weight_format) - HALF_BYTES * spec.size for spec in weights
         )
         return kernel._replace(
-            bytes=kernel.bytes + read_share * change_bytes,
+            bytes=kernel.bytes + read_share * change_bytes,  # the lowering counts them in 16 bits
             dtype=self.problem.rank.low_dtype or kernel.dtype,
         )
 

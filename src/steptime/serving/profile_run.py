@@ -74,10 +74,12 @@ def _inner_numbers(shape: Shape, plan: Plan) -> float:
     """
     settings = shape.kind_settings
     if not settings["experts"]:
-        return 2.0 * int(settings["ffn"]) / plan.tensor
+        return 2.0 * int(settings["ffn"]) / plan.tensor  # gate and up projection
     inner = int(settings["expert_ffn"]) / plan.tensor
+    # Gate and up projection, then in the same buffer the result of the down projection.
     buffer = max(2.0 * inner, float(settings["width"]))
-    return int(settings["experts_per_token"]) * (buffer + inner)
+    gated = inner  # the product of gate and up, which lies beside it
+    return int(settings["experts_per_token"]) * (buffer + gated)
 
 
 def describe_sampler(phases: Phases) -> list[str]:

@@ -200,7 +200,9 @@ def _relax_devices(trial: _Trial) -> Relaxation | None:
     # With fewer devices a search would leave the kind out.
     min_searched_devices = ceil(estimate * kind.device_count / MAX_EXCESS)
     devices = max(kind.device_count * fewest.replicas, min_searched_devices)
-    return Relaxation("max_device_count", devices, kind, devices // kind.device_count)
+    return Relaxation(
+        "max_device_count", value=devices, kind=kind, replicas=devices // kind.device_count
+    )
 
 
 def _relax_all(trials: Sequence[_Trial]) -> list[Relaxation]:

@@ -159,7 +159,7 @@ class ServerSearch:
             limits_s = demand.ttft, demand.tpot * self.service.output
             request_s = sum(limit_s for limit_s in limits_s if limit_s < inf)
             filling = min(TRIAL_REQUESTS, ceil(FILLING_TIMES * demand.rate * request_s))
-            count = filling if filling > DEFAULT_REQUESTS else 0  # 0: the usual number
+            count = filling if filling > DEFAULT_REQUESTS else 0  # 0: usual, fills servers
         return replace(demand, count=count)
 
     @cached_property

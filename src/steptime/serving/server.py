@@ -131,7 +131,7 @@ class Server:
         self._step_count = 0  # decode steps until now
         self._last_start_s = 0.0  # start of the last step that is over
         self._end_steps: list[tuple[int, int]] = []  # heap of (end step, request)
-        self._offset_sum = 0  # of the running requests
+        self._offset_sum = 0  # of running requests: tokens in the cache less `_step_count`
         self._offset_counts = [0] * pool.block_tokens  # running requests by offset modulo block
         self._steps = StepRun(0.0)  # the steps under way
         self._chunks: list[PrefillChunk] = []  # parts of prompts that they read
@@ -266,7 +266,7 @@ class Server:
 
         Returns the request, and frees its blocks, if that token was its last.
         """
-        cached_tokens = self._inputs[request] + output_tokens - 1
+        cached_tokens = self._inputs[request] + output_tokens - 1  # all but the newest token
         if output_tokens == self._outputs[request]:
             self.free_blocks += self._request_blocks(request, cached_tokens)
             return [request]
@@ -293,6 +293,7 @@ class Server:
 
         Drops entries of requests that were preempted since.
         """
+        # A preempted request stays in the heap: its entry is dropped when it comes to the top.
         while True:
             end_step, request = self._end_steps[0]
             running = self.running.get(request)
@@ -314,7 +315,7 @@ class Server:
         full_rounds, further_steps = divmod(step_count, block_tokens)
         further_blocks = 0
         for step in range(further_steps):
-            offset = -(self._step_count + step) % block_tokens
+            offset = -(self._step_count + step) % block_tokens  # then the cache fills whole blocks
             further_blocks += self._offset_counts[offset]
         return full_rounds * len(self.running) + further_blocks
 

@@ -17,7 +17,9 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     if not editor.is_target(op):
         return
     names = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
-    if op.outputs[0] in editor.split_sizes and names and len(names) < len(MERGED_PRODUCTS):
+    is_merged_product = op.outputs[0] in editor.split_sizes  # its result is split afterwards
+    adapts_parts_alone = 0 < len(names) < len(MERGED_PRODUCTS)
+    if is_merged_product and adapts_parts_alone:
         raise InputError(
             f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "
             "together; nearest: on=attention"

@@ -277,6 +277,7 @@ def pool_by_attention(b: Builder, x: str, p: Parameters) -> str:
         probe = b.weight("probe/w", (1, 1, p["width"]))
         shape = (batch, 1, p["width"])
         probe = b.op("broadcast", probe, name="probe", shape=shape)
+        # cross attention: the learned probe asks for the keys and values of all tokens
         y = attention(b, probe, p, "attention", Sight(memory=x))
         z = norm(b, y, "layer", "norm")
         z = feed_forward(b, z, p["ffn"], p["activation"], bias=True, name="ffn")

@@ -162,6 +162,7 @@ def make_setting(
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         return partial(base.build, **build_options)(b, {**values, **p}, batch)
 
+    # a user may still choose these; all others have the values of the preset
     free_parameters = {key: Parameter(values[key], base.parameters[key].meaning) for key in free}
     return Family(
         name,

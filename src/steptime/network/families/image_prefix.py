@@ -89,6 +89,8 @@ class ImagePrefix:
         vectors = b.input("patches", (count, patch_count, vector_width))
         x = linear(b, vectors, p["width"], "patch")
         table = b.weight("position/w", (self.position_count, p["width"]))
+        # Positions are interpolated from a table of fixed size: of the four entries around a patch
+        # (corners), each has a share.
         corners = b.buffer("corners", (patch_count, CORNERS), "int64")
         positions = b.op("embedding", corners, table, name="position")
         shares = b.buffer("corner_shares", (patch_count, CORNERS, 1))

@@ -46,6 +46,7 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     if prefix:
         x = prefix.join(b, x, p, batch)
     is_decoder = p["kind"] == "decoder"
+    # `join` puts the vectors of other inputs, such as images, among those of the words.
     x = blocks(b, join(x), p, causal=is_decoder)
     x = _append_norm(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
@@ -95,7 +96,8 @@ def blocks(
         sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
         window = block_p["window"] if sees_window else 0
         # which tokens the attention of this block sees, and by which positions
-        sight = Sight(causal, window, _angles(b, block_p, length), relative)
+        angles = _angles(b, block_p, length)
+        sight = Sight(causal=causal, window=window, angles=angles, relative=relative)
         sight = _with_shared_keys(b, sight, block_p, name)
         # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]
@@ -209,7 +211,8 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
         return ""
     width = p["rotary_width"]
     table_shape = (length, width)
-    # blocks may rotate two widths; the first table has the plain name
+    # all blocks share the table of their width, which the first of them adds; blocks may rotate two
+    # widths; the first table has the plain name
     usual_name, name_of_width = "angles", f"angles_{width}"
     paths = [b.full_path(name) for name in (usual_name, name_of_width)]
     tables = [path for path in paths if path in b.tensors]

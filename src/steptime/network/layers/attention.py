@@ -126,6 +126,7 @@ def _keys_values(
 ) -> tuple[str, str]:
     """Return keys and values of `x`; `k` and `v` are "" if they are still to be made."""
     design = design_of(p)
+    # "": not made yet; one product for queries, keys and values has made them already
     k = k or linear(b, x, p["head_width"] * kv_heads, "k", p["key_bias"])
     plain_keys = k
     k = _norm_queries_or_keys(b, k, p, kv_heads, "k_norm")

@@ -73,30 +73,30 @@ def kind_row(kind: str) -> OpKind:
 
 
 @lru_cache(maxsize=1 << 18)
-def _column(name: str, kind: str, specs: Specs, attrs: Attrs) -> Any:
+def _evaluate_column(name: str, kind: str, specs: Specs, attrs: Attrs) -> Any:
     """Return the value of a column of `OpKind` for an op, None if its row has no such rule."""
     rule = getattr(kind_row(kind), name)
     return rule(*specs, **dict(attrs)) if rule else None
 
 
-def _reader(column: str, default: Value) -> Callable[..., Value]:
+def _make_column_reader(column: str, default: Value) -> Callable[..., Value]:
     """Return the function that reads a column of `OpKind` for an op, with its default."""
 
     def read_column(kind: str, specs: Specs, attrs: Attrs = ()) -> Value:
-        value: Value | None = _column(column, kind, specs, attrs)
+        value: Value | None = _evaluate_column(column, kind, specs, attrs)
         return default if value is None else value
 
     return read_column
 
 
-outputs_of = _reader("outputs", Specs())  # raises `ShapeError` where shapes do not fit
-saved_of = _reader("saved", Specs())
-products_of = _reader("products", Products())
-serial_of = _reader("serial", 1)
-row_of = _reader("row", 1)
-scratch_of = _reader("scratch", 0)
-window_of: Callable[..., Window | None] = _reader("window", None)
-exchanged_of: Callable[..., int | None] = _reader("exchanged", None)
+outputs_of = _make_column_reader("outputs", Specs())  # raises `ShapeError` where shapes do not fit
+saved_of = _make_column_reader("saved", Specs())
+products_of = _make_column_reader("products", Products())
+serial_of = _make_column_reader("serial", 1)
+row_of = _make_column_reader("row", 1)
+scratch_of = _make_column_reader("scratch", 0)
+window_of: Callable[..., Window | None] = _make_column_reader("window", None)
+exchanged_of: Callable[..., int | None] = _make_column_reader("exchanged", None)
 
 
 def output_names(op: str, count: int) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def cost_of(kind: str, specs: Specs, attrs: Attrs, output_specs: Specs) -> tuple
     """Return (FLOP, bytes) of one op: every input read once, every output written once."""
     row = kind_row(kind)
     settings: Mapping[str, Any] = dict(attrs)
-    if row.read:
+    if row.read:  # an op that reads only a part of some input
         read_bytes = row.read(*specs, **settings)
     else:
         read_bytes = sum(spec.size_bytes for spec in specs)

@@ -183,6 +183,7 @@ class Builder:
             ShapeError: after the first time, if all repetitions would exceed the ops of a network:
                 a mistyped size fails at once.
         """
+        # Refused after the first time, so that a mistyped number does not build millions of ops.
         ops_before = len(self.ops)
         for number in range(times):
             yield number

@@ -96,6 +96,8 @@ def all_to_all_outputs(
 def _reverse_all_to_all(b: Backward) -> Mapping[str, Attr]:
     """Return the attributes of the all-to-all that sends all rows back."""
     attrs = {**b.attrs, "split": b.attrs["join"], "join": b.attrs["split"]}
+    # Rows that were copied come back merged. A count of 1 is the default, which is left out unless
+    # it replaces a count of the forward op.
     counts = {"copies": b.attrs.get("merged", 1), "merged": b.attrs.get("copies", 1)}
     for name, count in counts.items():
         if count != 1 or name in attrs:

@@ -342,6 +342,7 @@ def dequantise(graph: Graph) -> Graph:
         return graph
     tensors = dict(graph.tensors)
     ops = list(graph.ops)
+    # Exported formats have no weights in few bits: they get the type of the other operand.
     multiplied_dtype = ""  # of the tensors that quantised weights multiply
     for i, op in enumerate(graph.ops):
         is_view = OPS[op.kind].storage == "view"

@@ -121,7 +121,10 @@ def describe_heads(op: Op, score_product: tuple[int, int, int, int]) -> tuple[fl
         float(str(op.attrs.get(name, 0))) for name in ("heads", "kv_heads", "window")
     )
     width = score_product[3]
-    return (heads / kv_heads, float(window > 0)) if width <= MAX_HEAD_WIDTH else ()
+    if width > MAX_HEAD_WIDTH:  # run by other kernels, which these figures do not describe
+        return ()
+    heads_per_key = heads / kv_heads
+    return (heads_per_key, float(window > 0))
 
 
 def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:

@@ -271,7 +271,9 @@ def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> E
     operands = _find_operands(gradient_op.reads, specs, outputs, saved, outputs[0])
     forward_op = Op("", kind, (), (), attrs)
     # rules of attributes read the specs and attributes alone
-    backward = Backward(forward_op, specs, outputs[0], (), (), (), lambda *_: ())
+    backward = Backward(
+        forward_op, specs, outputs[0], grads=(), needs=(), saved=(), emit=lambda *_: ()
+    )
     return Example(operands, gradient_op.attrs(backward))
 
 

@@ -90,6 +90,7 @@ def dualpipe_bubble_s(stages: Sequence[Stage]) -> float:
     forward_s = sum(stage.forward_s for stage in stages) / stage_count
     backward_s = sum(stage.backward_s for stage in stages) / stage_count
     weight_s = sum(stage.weight_s for stage in stages) / stage_count
+    # (p / 2 - 1) (F&B + B - 3 W), where F&B is a forward beside a backward pass: their sum.
     overlap_s = forward_s + 2 * backward_s - 3 * weight_s
     return (stage_count / 2 - 1) * max(0.0, overlap_s)
 

@@ -290,6 +290,7 @@ class RankModel(RankSetup):
 
         The slowest of many devices ends later; the time outside the layers is added.
         """
+        # The slowest of n devices is later the larger n is, but ever less so: by its logarithm.
         log_devices = log1p((device_count - 1) / self.constant("straggling_devices"))
         slowdown = 1 + self.constant("straggling") * log_devices
         return end_s * slowdown + self.constant("step_s")

@@ -59,12 +59,12 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     after_kernels_s = 0.0 if host is None else host.after_kernels_s
     if microbatches == 1:
         return StepPasses(
-            times.forward_s,
-            times.backward_s,
-            times.update_s,
-            after_kernels_s,
-            times.low_s,
-            times.high_s,
+            forward_s=times.forward_s,
+            backward_s=times.backward_s,
+            update_s=times.update_s,
+            after_kernels_s=after_kernels_s,
+            low_s=times.low_s,
+            high_s=times.high_s,
         )
     # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)
@@ -248,11 +248,11 @@ def step_bounds(device: Device, tuning: Tuning, has_experts: bool) -> Bounds:
 
     A device that was calibrated by steps of its own has the interval of that calibration.
     """
-    differences = plan_bounds(device, has_experts)
+    constant_bounds = plan_bounds(device, has_experts)
     if has_calibrated_ends(device, has_experts):
-        return differences
+        return constant_bounds
     ends = conformal.find_ends(training_kind(tuning, has_experts), device)
-    return Bounds(exp(-ends.below), exp(ends.above), differences.shared)
+    return Bounds(exp(-ends.below), exp(ends.above), constant_bounds.shared)
 
 
 def plan_bounds(device: Device, has_experts: bool) -> Bounds:

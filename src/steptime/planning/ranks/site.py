@@ -116,12 +116,12 @@ def make_sites(
         defaults = default_site(device)
         site = Site(
             device,
-            per_node or defaults.get("per_node", DEFAULT_PER_NODE),
-            inside_name or defaults.get("inside"),
-            link_name or defaults.get("link"),
-            links_per_node,
-            levels,
-            host_link,
+            per_node=per_node or defaults.get("per_node", DEFAULT_PER_NODE),
+            inside=inside_name or defaults.get("inside"),
+            link=link_name or defaults.get("link"),
+            links_per_node=links_per_node,
+            levels=levels,
+            host_link=host_link,
         )
         sites.append(site)
     return sites

@@ -47,6 +47,7 @@ def _memory_efficient_s(kernels: Rows, device: Device, constants: Constants) -> 
         full_flop = full_flop + 2.0 * batch * m * n * k
     products = product(kernels, device, constants)
     # The products are priced in full; `kernels.flop` leaves out the scores that a mask hides.
+    # Divided by it, the products lose their hidden part, and have the rate that attention reaches.
     share = constants["attention.plain"] * full_flop / kernels.flop
     return products.compute_s / share
 

@@ -108,7 +108,7 @@ def _price_implicit(
     """Return the time of the implicit matrix product, with a share of the issue slots."""
     shape = implicit_product(kernels.kind, layer)
     is_weight_gradient = kernels.kind == "conv2d_grad_weight"
-    direct_s = _direct_s(device, constants, kernels.dtype, shape, can_split=is_weight_gradient)
+    direct_s = _direct_s(device, constants, kernels.dtype, shape, is_weight_gradient)
     compute_s = direct_s / issued_share
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s)
 
@@ -136,7 +136,7 @@ def _direct_s(
     constants: Constants,
     dtype: str,
     shape: Shape,
-    can_split: bool = False,
+    is_weight_gradient: bool = False,
 ) -> Any:
     """Return the arithmetic of a product whose operands are gathered from images.
 
@@ -148,7 +148,7 @@ def _direct_s(
     flop_per_s = flop_per_s * library_share(device, constants)
     if has_trait(device, "kepler"):
         flop_per_s = flop_per_s * constants["product.kepler"]
-    if can_split:
+    if is_weight_gradient:
         flop_per_s = flop_per_s * constants["convolution.weights"]
     ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
@@ -158,7 +158,8 @@ def _direct_s(
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
     seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
-    if can_split and np.min(blocks) <= multiprocessors / 2:  # half of them would be idle
+    # The library splits only the long sums over positions, those of weights.
+    if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:  # half of them would be idle
         parts_by_blocks = np.floor(multiprocessors / blocks)
         parts_by_length = np.floor(k / constants["convolution.least_part"])
         parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
@@ -349,7 +350,8 @@ def _pad_channels(kind: str, layer: ConvShape) -> Shape:
     groups, m, n, k = implicit_product(kind, padded_layer)
     # The smaller side of a grouped convolution takes the rows of tiles, which it may not fill.
     row_count = np.where(groups > 1, np.minimum(m, n), m)
-    return groups, row_count, m * n / row_count, k
+    column_count = m * n / row_count  # the other side
+    return groups, row_count, column_count, k
 
 
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> TimeParts:

@@ -54,6 +54,8 @@ def engine_attention(kernels: Rows, device: Device, constants: Constants) -> Tim
     decode_s = _decode_blocks_s(kernels, device, constants)
     compute_s = np.where(is_decode, decode_s, _prefill_s(kernels, device, constants))
     memory_s = stream_s(kernels.bytes, device, constants)
+    # Other kernels bring the prompt's queries, keys and values into the cache: so many times the
+    # bytes of the attention are moved beside it.
     moves = constants.get("kernels.prefill_moves", 0.0)
     moved_s = moves * kernels.bytes / memory_rate(device, constants)
     call_s = latency_s(device, constants, "kernels.attention_s")
@@ -153,6 +155,7 @@ def _walk_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     The memory answers late, whatever the clock: 10,000 keys of 128 take 10,000 times
     `kernels.decode_key_s`.
     """
+    # On devices that copy tensors by hardware (Hopper and later), kernels split any sequence.
     is_split = has_trait(device, "copied_tensors") or "kernels.decode_key_s" not in constants
     if is_split:
         return 0.0

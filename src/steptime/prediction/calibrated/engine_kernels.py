@@ -63,6 +63,8 @@ def _make_routing(products: Kernel, op: Op, graph: Graph) -> Kernel:
     """
     x, _logits, up, down, *_biases = (graph.tensors[name] for name in op.inputs)
     rows = float(str(op.attrs["per_token"])) * prod(x.shape[:-1])
+    # Of both products: the first reads a token and writes `up.shape[1]` numbers, the second reads
+    # `down.shape[2]` of them, activated, and writes a token.
     operand_width = x.shape[-1] + down.shape[2]
     result_width = up.shape[1] + x.shape[-1]
     row_bytes = _operand_bytes(products) * operand_width + SIZE_BYTES[x.dtype] * result_width

@@ -11,11 +11,13 @@ from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import Device
 from steptime.prediction.method import Method, Option
 
-NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
-SPEEDS = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
+HOST_NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
+SIGN_OF_SPEED = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
 ANY, CALIBRATED = "any", "calibrated"
-UNNAMED = {f"any-{name}": name for name in NAMES}  # a host of a kind, nobody says which
-_CHOICES = (ANY, CALIBRATED, *SPEEDS, *NAMES, *UNNAMED)
+KIND_OF_ANY_HOST = {
+    f"any-{name}": name for name in HOST_NAMES
+}  # a host of a kind, nobody says which
+_CHOICES = (ANY, CALIBRATED, *SIGN_OF_SPEED, *HOST_NAMES, *KIND_OF_ANY_HOST)
 _INTERVAL_CONSTANTS = ("interval.host_low", "interval.host_high")
 _NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
 
@@ -70,7 +72,7 @@ def host_constants(
         if not _is_calibrated(device):
             raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
         return dict(constants)
-    host_kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
+    host_kind = KIND_OF_ANY_HOST.get(name, name if name in HOST_NAMES else usual_host(device))
     priors = _scale_host(catalog.priors(device.kind, stack), host_kind)
     # Ends of the interval of a calibrated host do not belong to another one.
     new_constants = {
@@ -80,17 +82,17 @@ def host_constants(
         if key.startswith("host."):
             new_constants[key] = constant.value
     # "any-server": its interval stays wider, since nobody says which such host it is.
-    if name in UNNAMED:
+    if name in KIND_OF_ANY_HOST:
         return new_constants
     # How many times wider the interval is if nobody names the host: from here on it is named.
     unstated_factor = new_constants.pop("interval.host_unstated")
-    if name in NAMES:
+    if name in HOST_NAMES:
         return new_constants
-    if name not in SPEEDS:  # the name of a device, whose host was calibrated
+    if name not in SIGN_OF_SPEED:  # the name of a device, whose host was calibrated
         return {**new_constants, **_calibrated_host_constants(name)}
     # `fast` or `slow`: an end of the interval is the host itself, so that no interval is left.
     width = unstated_factor * new_constants["interval.host_shared"]
-    new_constants["host.factor"] *= exp(SPEEDS[name] * width)
+    new_constants["host.factor"] *= exp(SIGN_OF_SPEED[name] * width)
     return {**new_constants, "interval.host_shared": 0.0}
 
 

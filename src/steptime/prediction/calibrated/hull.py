@@ -71,7 +71,9 @@ def is_measured(form: str, device: Device) -> bool:
     """
     if device.calibration.intervals:
         return True
-    architectures = read_packaged_toml(FILE).get(device.kind, {}).get("only", {}).get(form)
+    measured = read_packaged_toml(FILE).get(device.kind, {})
+    # The architectures on which this form alone was measured; without an entry, all of the kind.
+    architectures = measured.get("only", {}).get(form)
     return architectures is None or _is_architecture_in(device, architectures)
 
 

@@ -80,10 +80,11 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
     constants = device.constants
     dtype = rated_dtype(rows, device)
-    form = form_of(rows, device)
+    form = form_of(rows, device)  # the formula that prices this kind of kernel
     parts = form(rows, device, constants)
     limit = limit_of(device, constants, rows.unit, dtype)
-    # A device that rests between repetitions (`pause_s`) saves their watts for the kernel.
+    # The power cap holds for the mean over a repetition and the pause before it, so that the pause
+    # counts towards the seconds that the cap demands.
     limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
@@ -127,9 +128,9 @@ def _price_bounds(rows: Rows, device: Device, isolated_share: Any) -> Bounds:
     in_step = bounds(name, constants, factor, in_step=True)
     share_in_step = 1 - isolated_share
     return Bounds(
-        isolated_share * single.low + share_in_step * in_step.low,
-        isolated_share * single.high + share_in_step * in_step.high,
-        isolated_share * single.shared + share_in_step * in_step.shared,
+        low=isolated_share * single.low + share_in_step * in_step.low,
+        high=isolated_share * single.high + share_in_step * in_step.high,
+        shared=isolated_share * single.shared + share_in_step * in_step.shared,
     )
 
 

@@ -181,8 +181,8 @@ def kernel_energies(kernels: Kernels, device: Device) -> Floats:
     joules: Floats = np.zeros(len(kernels.distinct))
     if "power.flop_j" not in device.constants:
         return joules
-    for rows, places in kernels.groups:
-        joules[places] = dynamic_j(rows, rows.flop, device, device.constants)
+    for rows, distinct_indices in kernels.groups:
+        joules[distinct_indices] = dynamic_j(rows, rows.flop, device, device.constants)
     return joules
 
 

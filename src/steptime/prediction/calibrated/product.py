@@ -263,6 +263,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
     peak = device.datasheet.peak_flop_per_s[dtype]
     # The slower a multiprocessor is, the less its units wait for numbers.
     relative_speed = min(1.0, peak / multiprocessors / REFERENCE_FLOP_PER_S)
+    # The uses of an operand by a tile at which half of the rate is reached.
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
     # Squared, since each step of a slow one lasts longer: its ramp is shorter in seconds, too.
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
@@ -286,7 +287,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
             flop_per_s,
             half_reuse,
             ramp_steps=ramp_steps,
-            sharing=PAIR if is_persistent else 1,
+            sharing=PAIR if is_persistent else 1,  # multiprocessors that share an operand
         ),
         batch_tiles=time_tiles(
             tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
@@ -294,6 +295,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
         multiprocessors=multiprocessors,
         memory_bytes_per_s=memory_rate(device, constants),
         sum_s=latency_s(device, constants, "product.sum_s"),
+        # Matrix units multiply `step` columns of the contraction in a turn: the seconds of one.
         turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
         step=step,
         splits=not is_unsplit,
@@ -315,7 +317,8 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
-    # "along": operands that lie along the contraction, for which old libraries have other tiles.
+    # Old libraries have other tiles ("along") for operands that lie along the contraction; "alone"
+    # are the tiles of other single products, "batched" those of batches.
     single_tiles = list_tiles("along" if is_along and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(

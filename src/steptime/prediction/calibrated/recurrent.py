@@ -58,6 +58,7 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     is_gradient = kernels.kind.endswith("_grad")
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
     step_products = kernels.products[1:step_product_end]
+    # The first product of each half, of all inputs, is left out: it runs beside the steps.
     final_products = kernels.products[step_product_end + 1 :]
     (steps, *_), *_ = step_products  # all have a product for each step
     weights = _describe_weights(kernels, step_products, device, constants)
@@ -110,6 +111,8 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     m, n, k = shape
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    # Libraries for old devices run such products as one block along the whole contraction, which
+    # takes a fixed number of clocks for each of its k columns.
     can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]

@@ -89,8 +89,11 @@ def time_tiles(
     times = []
     for rows, columns in tiles:
         wave_flop = 2.0 * rows * columns * multiprocessors
-        # A small tile uses each operand seldom, and waits for operands.
-        wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse((sharing * rows, columns)))
+        # A small tile uses each operand seldom, and waits for operands. Multiprocessors that share
+        # an operand reuse it like one tile of all their rows.
+        shared_tile = (sharing * rows, columns)
+        wave_s = wave_flop / flop_per_s * (1 + half_reuse / reuse(shared_tile))
+        # The ramp is stated in steps or in seconds, never in both.
         times.append(TileTime(rows, columns, wave_s, ramp_steps or ramp_s / wave_s))
     return tuple(times)
 

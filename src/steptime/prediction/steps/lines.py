@@ -264,7 +264,7 @@ def _price_batches(lines: StepLines, step_kernels: _StepKernels, model: StepMode
     extrapolated_counts = parts.is_extrapolated.sum(axis=0)
     # A bound that is unknown has no row in the result.
     bounds_s = [bound_s for bound_s in (low_s, high_s) if bound_s is not None]
-    return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])
+    return np.array([*bounded.passes_s, extrapolated_counts, *bounds_s])  # read by `_make_span`
 
 
 def _is_straight(batches: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

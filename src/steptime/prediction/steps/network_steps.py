@@ -66,6 +66,7 @@ class NetworkSteps:
         self._setup = setup
         self._latest = latest
         self._build_graph: Callable[[int], Graph] | None = None
+        # Results that were computed already, by batch.
         self._lowered: dict[int, Lowered] = {}
         self._counted: dict[int, RowFlop] = {}
         self._peaks: dict[int, PeakMemory] = {}

@@ -119,7 +119,8 @@ class StepModel:
                 workload, other_device, setup.link, setup.choice, setup.overlap, setup.low_dtype
             )
             return self._from_parts(NetworkSteps(workload, other_setup), other_setup)
-        # Otherwise graphs and kernels are shared, and only prices (and fabrics) differ.
+        # Otherwise graphs and kernels are shared, and only prices (and fabrics, whose cache begins
+        # empty) differ.
         other_setup = replace(setup, device=other_device.in_phase(setup.phase), _fabrics={})
         return self._from_parts(self._steps.for_setup(other_setup), other_setup)
 
@@ -285,10 +286,10 @@ class StepModel:
             lowered,
             self.prices(batch),
             self.host(lowered),
-            self.settings.pipelined,
-            self.overlap,
+            pipelined=self.settings.pipelined,
+            overlap=self.overlap,
             # The factor of collectives at the slow end of what links reach.
-            1.0 if self.fabric is None else self.fabric.link_slowdown,
+            link_slowdown=1.0 if self.fabric is None else self.fabric.link_slowdown,
         )
         low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
         return add_host_states(replace(times, low_s=low_s, high_s=high_s), self, batch)

@@ -18,6 +18,8 @@ REMAINDER = "others"
 GREY = (NO_OP_NAME, REMAINDER, "")
 MIN_SHARE = 0.001  # of the width: thinner parts are drawn together
 GAP_SHARE = 0.001  # between neighbours
+MIN_LABEL_WIDTH = 44  # pixels of a box that has room for a few letters
+NAME_MARGIN = 3  # pixels at each side of the name of a box
 Path = tuple[str, ...]  # a pass, layers within layers, an op
 AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
@@ -77,7 +79,7 @@ def _bar_segments(
     names: str | Sequence[str], rows: Sequence[style.Row], coloured: Sequence[str]
 ) -> Iterator[style.Row]:
     """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
-    bar = names if isinstance(names, str) else ", ".join(names)
+    bar = names if isinstance(names, str) else ", ".join(names)  # a text if only networks differ
     share_by_kind = {row["name"]: row["share"] for row in rows}
     # `pop`, so that what is left over are the kinds without a colour.
     segments = {kind: share_by_kind.pop(kind, 0.0) for kind in coloured}
@@ -147,12 +149,13 @@ def _icicle(table: Table) -> style.Spec:
         {"x": x, "y": y, "text": {"field": "op"}},
         align="left",
         baseline="middle",
-        dx=3,
+        dx=NAME_MARGIN,
         dy={"expr": f"height / {level_count} / 2"},
-        limit={"expr": "max(0, (datum.to - datum.from) * width - 6)"},
+        limit={"expr": f"max(0, (datum.to - datum.from) * width - {2 * NAME_MARGIN})"},
         fontSize=11,
     )
-    texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 44"}]
+    is_wide_enough = f"(datum.to - datum.from) * width > {MIN_LABEL_WIDTH}"
+    texts["transform"] = [{"filter": is_wide_enough}]
     levels = "Step, pass, layers, op."
     return style.finish(
         f"Where the time of a step goes: {rows[0]['network']}",

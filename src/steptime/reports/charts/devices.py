@@ -79,6 +79,7 @@ def _arrange_points(
     Each network and setting has a panel. Panels with several numbers or types of devices, or
     several places of the input, come first; if there are none, all networks stand side by side.
     """
+    # A place is what a panel's axis, colours and shapes show; a panel with one compares nothing.
     places_by_panel: dict[str, set[tuple[Any, ...]]] = {}
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
@@ -119,7 +120,7 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     runs_by_key = group_by(bars_with_settings, run_key)
     for (model, settings, _, device_count, staged_from), runs in runs_by_key.items():
         network = network_by_model[model]
-        staged = STAGED[staged_from]
+        staged = STAGED[staged_from]  # the text of where the input is read from: a disk, memory
         settings_lines = style.break_lines(settings, PANEL)
         median_speed = median(run["speed"] for run in runs)
         for run_number, run in enumerate(runs, start=1):
@@ -131,7 +132,7 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
                 "network": network,
                 "devices": "?" if device_count is None else device_count,
                 "staged": staged,
-                "lane": f"{run['gpu_type']} {staged}",
+                "lane": f"{run['gpu_type']} {staged}",  # equal ones lie side by side at a number
                 "middle": median_speed if carries_median else None,
                 "examples_per_s": format_value("examples_per_s", run["speed"]),
                 "run": f"{run_number} of {len(runs)}",

@@ -36,7 +36,7 @@ def chart(table: Table) -> style.Spec:
         point
         | {"panel": f"bound by {kind}", "slower": row[f"{kind}_fraction"]}
         | {"low_fraction": None, "high_fraction": None}
-        | {"named": row["host"] if kind in (row["slow_in"] or "") else None}
+        | {"named": row["host"] if kind in (row["slow_in"] or "") else None}  # a text of kinds
         for kind in kinds
         for point, row in zip(points[: len(rows)], rows, strict=True)
         if row[f"{kind}_fraction"] is not None

@@ -185,7 +185,7 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
     two ends of the longest line carry a text, `end`.
     """
     varying_names = {"name", "model", "bound", line, *(column.key for column in TOOLTIP)}
-    varying_names -= {"platform", "dtype", "origin"}  # settings, whatever `line` is
+    varying_names -= {"platform", "dtype", "origin"}  # points of a line agree in all settings
     varying_names |= {name for row in points[:1] for name in row if name.endswith(NUMBER_SUFFIXES)}
 
     def shared_settings(row: style.Row) -> tuple[Any, ...]:

@@ -28,16 +28,16 @@ from steptime.serving.desktop.tensors import Weights, is_gguf, weights_of
 
 DEFAULT_HOST = "ryzen-9-7950x"  # of a desktop: two channels of DDR5-5200
 STACK_OF_TYPE = {"gguf": DEFAULT, "mlx": "mlx", "exl": "exllama"}
-PLAIN_WEIGHTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-BY_BITS = {  # other words for weights, in the types of each kind of file
+FILE_TYPE_OF_DTYPE = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+FILE_TYPES_BY_FORMAT = {  # other words for weights, in the types of each kind of file
     "gguf": {"int4": "q4_k_m", "int8": "q8_0", "float8": "q8_0", "float4": "q4_k_m"},
     "mlx": {"int4": "mlx_4bit", "int8": "mlx_8bit", "float8": "mlx_8bit", "float4": "mlx_4bit"},
     "exl": {"int4": "exl_4bpw", "int8": "exl_8bpw", "float8": "exl_8bpw", "float4": "exl_4bpw"},
 }
-OTHER_WORDS = {"4bit": "int4", "8bit": "int8", "fp8": "float8", "fp4": "float4", "awq": "int4"}
-OTHER_WORDS |= {"gptq": "int4", "f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
-DESKTOP_WORD = re.compile(r"(i?q|tq)\d_|mlx_|exl_")  # the beginning of such a type
-UNSPECIFIC_WORDS = {"mxfp4", "f16", "bf16", "f32"}  # which other stacks read as well
+DTYPE_OF_WORD = {"4bit": "int4", "8bit": "int8", "fp8": "float8", "fp4": "float4", "awq": "int4"}
+DTYPE_OF_WORD |= {"gptq": "int4", "f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
+DESKTOP_TYPE_PREFIX = re.compile(r"(i?q|tq)\d_|mlx_|exl_")  # the beginning of such a type
+SHARED_TYPES = {"mxfp4", "f16", "bf16", "f32"}  # which other stacks read as well
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ class DesktopRequest:
             raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
         placing = Placing(
             weights,
-            self.device_count,
-            self.gpu_layers,
-            self.cpu_moe,
-            stack.memory.loads_embedding,
-            self.is_split_by_rows,
+            device_count=self.device_count,
+            gpu_layers=self.gpu_layers,
+            cpu_moe=self.cpu_moe,
+            loads_embedding=stack.memory.loads_embedding,
+            is_split_by_rows=self.is_split_by_rows,
         )
         needed_context = self.input_tokens + self.output_tokens
         demand = DesktopDemand(
@@ -150,9 +150,9 @@ class DesktopRequest:
         if not word:
             usual = "bfloat16" if "bfloat16" in device.datasheet.peak_flop_per_s else "float16"
             word = self.dtype or usual
-        word = OTHER_WORDS.get(word, word)
+        word = DTYPE_OF_WORD.get(word, word)
         # A word for a number of bits is turned into the type that such a stack's files have.
-        word = PLAIN_WEIGHTS.get(word, BY_BITS[stack.weights].get(word, word))
+        word = FILE_TYPE_OF_DTYPE.get(word, FILE_TYPES_BY_FORMAT[stack.weights].get(word, word))
         stack_types = types_of_stack(stack)
         if word not in stack_types:
             raise unknown("--weights", self.weights or word, stack_types, f"stack {stack.name}")
@@ -233,13 +233,13 @@ class DesktopPrediction:
 def types_of_stack(stack: DesktopStack) -> list[str]:
     """Return the types of weights that a stack runs, those of 16 bits first."""
     plain = ["bf16", "f16", "f32"]
-    packed = [
+    quantised = [
         name
         for name, row in file_types().items()
         # Types without a stack are those of GGUF files.
         if row.get("stack", "gguf") == stack.weights and name not in plain
     ]
-    return [*plain, *packed]
+    return [*plain, *quantised]
 
 
 def names_desktop_weights(word: str | None) -> bool:
@@ -248,5 +248,5 @@ def names_desktop_weights(word: str | None) -> bool:
     A word of that form counts as well, so that the message on an unknown one lists these types.
     """
     plain = to_snake_case(word or "")
-    is_type = plain in file_types() and plain not in UNSPECIFIC_WORDS
-    return is_type or DESKTOP_WORD.match(plain) is not None
+    is_type = plain in file_types() and plain not in SHARED_TYPES
+    return is_type or DESKTOP_TYPE_PREFIX.match(plain) is not None

@@ -144,7 +144,7 @@ def find_stack(name: str) -> DesktopStack:
 def _make_stack(name: str, tables: Mapping[str, Mapping[str, Any]]) -> DesktopStack:
     """Return the stack of a table; what it does not say is as in the one that it is `like`."""
     table = tables[name]
-    if "like" in table:
+    if "like" in table:  # a stack that differs from another one in a few keys
         table = {**tables[table["like"]], **table}
     backend_tables: Mapping[str, Mapping[str, Any]] = table["backends"]
     if table["weights"] == "exl":  # ExLlama runs on CUDA alone

@@ -171,7 +171,8 @@ def _from_header(header: Header, shape: Shape) -> Weights:
     names = {tensor.name for tensor in header.tensors}
     # A file without a head uses the embedding in its place.
     is_tied = f"{HEAD}.weight" not in names
-    return Weights(tuple(tensors), len(shape.kinds), is_tied, shape.family.weights)
+    layers = len(shape.kinds)
+    return Weights(tuple(tensors), layers, is_tied=is_tied, label=shape.family.weights)
 
 
 @lru_cache(maxsize=64)
@@ -187,7 +188,8 @@ def _from_graph(key: ShapeKey, file_type: str) -> Weights:
         for layer, kind in enumerate(shape.kinds):
             if kind == piece:
                 tensors.append(_set_type(shape, role, layer, axes, file_type))
-    return Weights(tuple(tensors), len(shape.kinds), shape.tied, file_type)
+    layers = len(shape.kinds)
+    return Weights(tuple(tensors), layers, is_tied=shape.tied, label=file_type)
 
 
 def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -215,7 +217,8 @@ def _role_of(name: str, axes: tuple[int, ...]) -> str:
     if end != "w" or len(axes) < TABLE_AXES:
         return ""
     roles = read_packaged_toml("gguf.toml")["roles"]
-    inner = path.partition("/")[2]
+    # Roles are keyed by the path in a layer (`attention/q`), those of the ends by the whole path.
+    inner = path.partition("/")[2]  # without the layer: `block1/attention/q`
     return str(roles.get(path, roles.get(inner, "")))
 
 
