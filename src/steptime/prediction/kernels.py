@@ -239,16 +239,16 @@ class Kernels:
         Args:
             length: difference of both batches; batches are counted from the first one.
         """
-        pairs_by_batch: dict[int, list[MergingPair]] = {}
+        pairs_by_offset: dict[int, list[MergingPair]] = {}
         for group_index, group in enumerate(self._groups):
             for first, second, share in _find_meetings(group):
-                batch = round(share * length)
-                numbers = group.interpolate_numbers(batch / length)
+                batch_offset = round(share * length)
+                numbers = group.interpolate_numbers(batch_offset / length)
                 # Kernels that meet between two whole batches are equal at none.
                 if np.allclose(numbers[:, first], numbers[:, second], EQUAL, 0.0):
                     pair = MergingPair(group_index, first, second)
-                    pairs_by_batch.setdefault(batch, []).append(pair)
-        return pairs_by_batch
+                    pairs_by_offset.setdefault(batch_offset, []).append(pair)
+        return pairs_by_offset
 
     @cached_property
     def counts(self) -> Floats:
