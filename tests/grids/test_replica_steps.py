@@ -261,9 +261,9 @@ def test_a_step_is_computed_once_for_each_batch(monkeypatch):
     calls = []
     original = step_model.schedule
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(step_model, "schedule", counted)
     model = StepModel(FC, TOY, WIRE)

@@ -58,7 +58,7 @@ def test_one_stated_value_is_no_repeat_and_keeps_its_own_interval():
     stated = replace(REPEATS[0], quantities={"step_s": Quantity(0.01, low=0.009, high=0.012)})
     (row,) = Data.from_records([stated]).results
     assert (row["measured_low_s"], row["measured_high_s"]) == (0.009, 0.012)
-    assert (row["runs"], row["samples_n"], row["interval"]) == (0, 0, None)
+    assert (row["runs"], row["samples_n"], row["interval"]) == (None, 0, None)
 
 
 def test_the_last_of_several_predictions_counts():
