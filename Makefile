@@ -23,7 +23,7 @@ run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and 
 	@$(VENV)/bin/steptime run --demo
 
 test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; what cannot run here is named
-	@$(VENV)/bin/python -m pytest -n 3 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
+	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
 	@$(VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "(slow or slurm or browser) and not (jax or rare)" $(LONGEST) $(call files_with,slow|slurm|browser)

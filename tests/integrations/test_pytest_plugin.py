@@ -214,8 +214,8 @@ def test_step(steptime_bench):
     [
         (0.0125, 0.01, "slower"),  # the machine is as fast as it was
         (0.0125, 0.0125, "unsure"),  # the machine is slower, too
-        (0.0150, 0.0110, "slower"),  # by more than the machine is
-        (0.0100, 0.0075, "same"),  # a reference alone fails nothing
+        pytest.param(0.0150, 0.0110, "slower", marks=pytest.mark.slow),  # by more than the machine
+        pytest.param(0.0100, 0.0075, "same", marks=pytest.mark.slow),  # a reference fails nothing
     ],
 )
 def test_a_machine_that_became_slower_is_no_slower_step(

@@ -67,7 +67,13 @@ def every(some: Iterable[PlanFamily], batch: int = 64) -> list[PlanStep]:
 
 @pytest.mark.parametrize(
     ("model", "devices"),
-    [(SMALL, 16), (MIXED, 8), (DEEP, 24), (ODD.format(61, ROUTED), 16), (ODD.format(126, ""), 32)],
+    [
+        (SMALL, 16),
+        (MIXED, 8),
+        pytest.param(DEEP, 24, marks=pytest.mark.slow),
+        pytest.param(ODD.format(61, ROUTED), 16, marks=pytest.mark.slow),
+        pytest.param(ODD.format(126, ""), 32, marks=pytest.mark.slow),
+    ],
 )
 def test_the_quick_answer_is_that_of_the_whole_one(model, devices):
     """A hundred drawn plans of each network, of those that a search may try."""

@@ -210,6 +210,7 @@ def test_a_name_that_is_read_is_held_by_a_table(names):
     assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []
 
 
+@pytest.mark.slow
 def test_a_constant_that_a_stack_may_have_is_read(names):
     assert (
         sorted(
