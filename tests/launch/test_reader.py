@@ -147,6 +147,8 @@ LINES = {
         "micro_batch": 4,
         "global_batch": 16,
     },
+    "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama2-7b "
+    "ici_data_parallelism=-1 ici_fsdp_parallelism=1": {"zero": 0},  # replicas that share nothing
 }
 RECIPES = {
     "axolotl.yaml": (

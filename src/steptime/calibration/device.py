@@ -171,10 +171,10 @@ def fit_phases(
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
         return {}
-    # An empty entry stands for the priors; an entry that is left out, for the device's own.
-    if phases == {"infer"}:  # trainings take these constants, with the wider intervals of priors
+    # An empty entry means: as before the calibration. A missing one means: as the device's table.
+    if phases == {"infer"}:  # trainings take the constants of inference, in intervals as before
         return {"train": {"intervals": {}}}
-    if phases == {"train"}:  # which says nothing of inference
+    if phases == {"train"}:  # inference has nothing of the constants of trainings
         return {"infer": {"constants": {}, "steps": [], "intervals": {}}}
     indices = [index for index, case in enumerate(columns.cases) if case.phase == "infer"]
     infer_columns = Columns([columns.cases[index] for index in indices])

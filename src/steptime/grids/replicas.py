@@ -326,7 +326,7 @@ def predict_replicas(
     model = _model_of_rank(workload, cluster, strategy, overlap, method, options or {})
     head, *rows = records(model)
     communication_s = model.timeline().exposed_s
-    if exchange.collective and not exchange.shards:  # exchanges of shards are ops of the graph
+    if exchange.collective and not exchange.shards:  # this all-reduce is no op of the timeline
         sync = Sync(exchange.collective, overlap=model.overlap)
         communication_s = exposed_s(model, workload.batch_per_replica, workload.plan.data, sync)
     settings: dict[str, object] = {**head.method.options, "strategy": strategy}

@@ -93,7 +93,8 @@ class LoopReport:
         try:
             self._model_path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
         except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
-            # A network that cannot be exported is predicted from a trace of its next step.
+            # A network that cannot be exported is predicted from a trace of its next step, which
+            # needs the device, too.
             if self._device is None:
                 self._note_unknown_device(self._runtime.platform)
             else:

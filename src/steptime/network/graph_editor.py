@@ -227,9 +227,13 @@ class GraphEditor:
                 "nearest: --weights int4"
             )
         product_weights = set() if quantised_ops == "experts" else layer_weights | head_weights
-        # files quantise the layers alone; what quantises at loading may include the head
-        keeps_head_wide = self.tuning.stored or "head" not in self.tuning.methods
-        can_quantise = frozen - head_weights if keeps_head_wide else frozen
+        # A file holds the head in 16 bits. Software that quantises while it loads may include it.
+        is_read_from_file = self.tuning.stored
+        software_takes_head = "head" in self.tuning.methods
+        if is_read_from_file or not software_takes_head:
+            can_quantise = frozen - head_weights
+        else:
+            can_quantise = frozen
         return (product_weights | expert_weights) & can_quantise
 
     def _expert_weights(self, op: Op) -> list[str]:

@@ -171,8 +171,10 @@ def find_distinguishing_settings(settings: Texts) -> list[str]:
         texts = set(column)
         if len(texts) == 1:  # equal in all rows
             continue
-        codes: dict[str | None, int] = {text: code for code, text in enumerate(texts | {"null"})}
-        codes[None] = codes["null"]  # an absent setting is equal to null
+        # Each text has a code. An absent setting (None) counts as the text "null".
+        coded_texts = {text for text in texts if text is not None} | {"null"}
+        codes: dict[str | None, int] = {text: code for code, text in enumerate(coded_texts)}
+        codes[None] = codes["null"]
         # A number for each pair of class and value: equal in both, equal in the number.
         split_classes = [
             row_class * len(codes) + codes[text]

@@ -218,8 +218,10 @@ class WeightlessCopy:
                 for value_field in value_fields
             ]
             return encode_message(*fields)
-        is_in_file = tensor.data_location != IN_OTHER_FILE
-        if is_in_file:
+        # The spans say which bytes of this file a copy without weights can do without. Values of a
+        # tensor that lies in another file are no values, and are left out without a span.
+        is_inline = tensor.data_location != IN_OTHER_FILE
+        if is_inline:
             self.weight_spans += [
                 (value_field.start, value_field.end) for value_field in value_fields
             ]

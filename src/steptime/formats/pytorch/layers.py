@@ -42,15 +42,15 @@ def _lower_product_and_sum(first: str, second: str, call: Call) -> Result:
     """Lower a product added to `self`: a `linear` with a bias where that is what it is."""
     x = call.tensor(first)
     w = call.tensor(second)
+    addend = call.tensor("self")
     is_matrix_product = first == "mat1"  # `addmm`, not the batches of `baddbmm`
     if is_matrix_product and is_weight_or_buffer(call.b, w):
-        addend = call.tensor()
         is_bias = call.b.shape(addend) == call.b.shape(w)[1:]
         if is_bias:
             w_transposed = call.lower(elements.transpose, w, (1, 0), suffix="/transpose")
             return call.lower(lowering.linear, x, w_transposed, bias=addend)
     y = call.lower(lowering.matmul, x, w)
-    return call.lower(elements.pointwise, "add", y, call.tensor(), suffix="/bias")
+    return call.lower(elements.pointwise, "add", y, addend, suffix="/bias")
 
 
 def _lower_einsum(call: Call) -> Result:

@@ -114,10 +114,13 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
             job.set(fact, degree)
     replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
     shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
+    # An open axis (-1) takes all devices that the others leave.
     has_open_axis = any(axis.is_open for axis in replica_axes.values())
     if not has_open_axis:  # else the number of devices says how many replicas there are
         _set_replicas(job, replica_axes, shard_count)
-    zero_stage = 3 if has_open_axis or shard_count > 1 else 0  # `fsdp` shares out all of the state
+    # An `fsdp` axis shares out weights, gradients and states; a `data` axis copies them.
+    shards_state = shard_count > 1 or any(replica_axes[name].is_open for name in SHARDED_AXES)
+    zero_stage = 3 if shards_state else 0
     if mesh_keys:
         job.set("zero", zero_stage)
     else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices

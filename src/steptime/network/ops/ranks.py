@@ -101,11 +101,11 @@ class _Rank:
         """Let the update of a weight's shard read the sum of its gradients."""
         op = self.update_by_weight[weight]
         shard = self.shard(weight)
-        # An update reads the weight, its states and last the gradient. The states are sharded in
-        # the same way as the weight.
-        inputs = (shard, *op.inputs[1:-1], grad)
-        for state in op.inputs[1:-1]:
-            self.tensors[state] = self.tensors[shard]
+        _weight, *states, _gradient = op.inputs
+        inputs = (shard, *states, grad)
+        shard_shape = self.tensors[shard].shape
+        for state in states:  # sharded as the weight, in the state's own type
+            self.tensors[state] = TensorSpec(shard_shape, self.tensors[state].dtype)
         specs = outputs_of(op.kind, tuple(self.tensors[name] for name in inputs), op.settings)
         self.tensors.update(zip(op.outputs, specs, strict=True))
         self.ops[self.index_by_op[op.name]] = replace(op, inputs=inputs)

@@ -42,7 +42,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
             description = "an encoder with a decoder"
         # The text may be the family's name itself, which says it already.
         but = "" if description in model else f", but {description}"
-        unquoted_model = shorten(model)[1:-1]
+        unquoted_model = shorten(model)[1:-1]  # at most a line of it
         raise InputError(f"{unquoted_model}: not a language model of one decoder{but}")
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
@@ -55,9 +55,10 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     kinds = []
     for layer in range(settings["layers"]):
         kind = _layer_kind(settings, layer)
-        # Of each kind the first layer is the example, as far from the start as in the shortened
-        # network, in which `shared_dense` layers are left out.
-        example_layer = example_layers.setdefault(kind, max(0, layer - shared_dense))
+        # The shortened network leaves out `shared_dense` of the leading layers, so that all others
+        # move to the front by as many. The first layer of a kind is its example.
+        layer_in_shortened = max(0, layer - shared_dense)
+        example_layer = example_layers.setdefault(kind, layer_in_shortened)
         kinds.append(f"block{example_layer + 1}")
     dense_layers = settings["dense_layers"] if settings["experts"] else 0
     experts = settings["experts"]

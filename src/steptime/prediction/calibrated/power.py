@@ -130,12 +130,14 @@ def capped_s(
     )
     flop_j = executed_flop * limit.flop_j
     bytes_j = kernels.bytes * limit.byte_j
-    # Below 1 the watts do not suffice for full clocks: clocks fall, and with them the energy of a
-    # FLOP by `clock_power`.
-    clock_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
-    # Power falls with clock^(1 + clock_power), energy with clock^clock_power.
+    # The joules that the budget allows in the seconds of full clocks, over those that the kernel
+    # needs. Below 1 the clocks fall, until power is this share of what full clocks would draw.
+    power_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
+    # Power falls with clock^(1 + clock_power) and the energy of a FLOP with clock^clock_power, so
+    # that the energy falls with power^exponent. Memory has a clock of its own: bytes cost the same.
     exponent = limit.clock_power / (1 + limit.clock_power)
-    return (flop_j * np.minimum(clock_share, 1.0) ** exponent + bytes_j) / budget_w
+    flop_energy_share = np.minimum(power_share, 1.0) ** exponent
+    return (flop_j * flop_energy_share + bytes_j) / budget_w
 
 
 def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Limit | None:

@@ -247,8 +247,9 @@ def _price_row(
     energy = step_energy(timeline, step.model.effective_device, kernel_columns)
     examples_per_s = step.batch / step_s if step_s else None
     step_count = training.examples * training.epochs / step.batch
-    # Energy is known of one microbatch with its update.
-    microbatch_steps = step_count * step_over_microbatch
+    # `energy` is that of one microbatch and an update. A step takes `step_over_microbatch` times as
+    # much, and the training `step_count` steps.
+    training_over_energy = step_count * step_over_microbatch
     return make_row(
         step_s=step_s,
         low_s=None if timeline.low_s is None else timeline.low_s * step_over_microbatch,
@@ -261,7 +262,7 @@ def _price_row(
         offer=None if offer is None else offer.name,
         price_date=None if offer is None else offer.date,
         is_price_verified=None if offer is None else offer.verified,
-        energy_j=None if energy.energy_j is None else energy.energy_j * microbatch_steps,
-        energy_max_j=None if energy.max_j is None else energy.max_j * microbatch_steps,
+        energy_j=None if energy.energy_j is None else energy.energy_j * training_over_energy,
+        energy_max_j=None if energy.max_j is None else energy.max_j * training_over_energy,
         energy_note=energy.note,
     )

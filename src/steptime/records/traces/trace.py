@@ -19,7 +19,7 @@ from typing import NamedTuple
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
 from steptime.records.record import UNATTRIBUTED
-from steptime.records.traces.device_marks import Span, find_device_marks
+from steptime.records.traces.device_marks import TraceSpan, find_device_marks
 from steptime.records.traces.trace_events import (
     HOST_CATEGORIES,
     KERNEL_CATEGORIES,
@@ -109,7 +109,7 @@ class _Host:
     """
 
     work_by_thread: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
-    marks_by_thread: dict[tuple[str, str], list[Span]] = field(default_factory=dict)
+    marks_by_thread: dict[tuple[str, str], list[TraceSpan]] = field(default_factory=dict)
     launch_by_correlation: dict[int, _Launch] = field(default_factory=dict)
     maker_by_sequence: dict[int, _Launch] = field(default_factory=dict)
 
@@ -151,8 +151,8 @@ def build_profile(events: Sequence[Slice]) -> Profile:
 class _Steps(NamedTuple):
     """The steps of a trace, the marks that they follow, and how many marks one step covers."""
 
-    steps: Sequence[Span]
-    marks: Sequence[Span]
+    steps: Sequence[TraceSpan]
+    marks: Sequence[TraceSpan]
     counted_steps: int = 0
 
 
@@ -175,10 +175,10 @@ def _find_steps(
         return _Steps(steps, marks)
     # One step, or several that cannot be told apart.
     pieces = [*work, *host.work_by_thread.get(thread, [])]
-    spans = [Span(piece.start, piece.end) for piece in pieces]
+    spans = [TraceSpan(piece.start, piece.end) for piece in pieces]
     first_start = min(span.start for span in active_marks or spans)
     last_end = max(span.end for span in (*active_marks, *spans))
-    return _Steps([Span(first_start, last_end)], marks, counted_steps=len(active_marks))
+    return _Steps([TraceSpan(first_start, last_end)], marks, counted_steps=len(active_marks))
 
 
 def _find_step_thread(host: _Host) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def _find_step_thread(host: _Host) -> tuple[str, str]:
     return max(candidates, key=busy_us, default=("", ""))
 
 
-def _omit_empty_steps(marks: Sequence[Span], host: _Host) -> list[Span]:
+def _omit_empty_steps(marks: Sequence[TraceSpan], host: _Host) -> list[TraceSpan]:
     """Return the marks within which an op of any thread began.
 
     Without a schedule `torch.profiler` marks one step more than there are, an empty one.
@@ -213,7 +213,7 @@ def _omit_empty_steps(marks: Sequence[Span], host: _Host) -> list[Span]:
     return active_marks
 
 
-def _find_device_steps(marks: Sequence[Span], kernels: Sequence[_Work]) -> list[Span]:
+def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[_Work]) -> list[TraceSpan]:
     """Return the steps of the device from the marks of the host and the kernels launched in them.
 
     Kernels launched before the first mark are not of the first step, which begins at their end.
@@ -247,14 +247,14 @@ def _find_device_steps(marks: Sequence[Span], kernels: Sequence[_Work]) -> list[
     ):
         step_start = max(mark_start, idle_from)
         if device_end > step_start:  # else it launched nothing while earlier kernels still ran
-            steps.append(Span(step_start, device_end))
+            steps.append(TraceSpan(step_start, device_end))
             idle_from = device_end
         idle_from = max(idle_from, unmarked_end)
     return steps
 
 
 def _divide_by_step(
-    work: Sequence[_Work], steps: Sequence[Span]
+    work: Sequence[_Work], steps: Sequence[TraceSpan]
 ) -> Iterator[tuple[_Work, int, float]]:
     """Yield the seconds of each piece of work in each step; `work` is sorted by start.
 
@@ -305,7 +305,7 @@ def _scan_host(events: Sequence[Slice]) -> _Host:
             threads.setdefault(event.track, []).append(event)
     host = _Host()
     for track, thread_events in threads.items():
-        marks = [Span(event.start, event.end) for event in thread_events if event.is_step_mark]
+        marks = [TraceSpan(event.start, event.end) for event in thread_events if event.is_step_mark]
         if marks:
             host.marks_by_thread[track] = marks
         host.work_by_thread[track] = list(_scan_thread(thread_events, host))
