@@ -13,7 +13,7 @@ from steptime.network.count import count
 from steptime.network.ops import OPS
 
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="its modules are what is read here")
 HEAD = "import torch\nfrom torch import nn\nfrom torch.utils.checkpoint import *\n"
 ONE = 2 * 4 * 16 * 16  # FLOP of one product of four examples
 MAKE = """

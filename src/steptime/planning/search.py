@@ -1,6 +1,5 @@
 """The best plans: all splits of a network over devices, and those that no other plan dominates."""
 
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
@@ -9,6 +8,7 @@ from operator import le
 from typing import NamedTuple, TypeVar
 
 from steptime.core.errors import InputError
+from steptime.core.garbage import no_collection
 from steptime.planning.estimate import PlanEstimate, ScheduleAccuracy, estimate_plan
 from steptime.planning.memory import (
     DeviceMemory,
@@ -100,9 +100,7 @@ def find_best_plans(
     Raises:
         InputError: for more plans than `MAX_PLANS`.
     """
-    is_collecting = gc.isenabled()
-    gc.disable()  # all objects made here stay alive: to look for garbage takes half of the time
-    try:
+    with no_collection():  # all objects made here stay alive
         plans = _FittingPlans(problem, global_batch, limits)
         for family in families:
             plans.add(family)
@@ -121,9 +119,6 @@ def find_best_plans(
                 if estimate.step.plan.recompute == "full"
             ],
         )
-    finally:
-        if is_collecting:
-            gc.enable()
 
 
 class _FittingPlans:

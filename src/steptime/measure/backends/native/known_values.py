@@ -68,7 +68,7 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
     for path in buffers:
         owner_path, _, name = path.rpartition(".")
         owner = module.get_submodule(owner_path)
-        buffer = owner._buffers.pop(name)  # noqa: SLF001  # torch cannot unregister a buffer
+        buffer = owner._buffers.pop(name)  # noqa: SLF001  # `del` would forget if it is persistent
         if buffer is not None:
             owner.__dict__[name] = buffer
             hidden.append((owner, name, buffer))

@@ -69,6 +69,7 @@ def without_values(module: nn.Module) -> nn.Module:
 def _runs_closures(module: nn.Module) -> bool:
     """Whether a hook or a `forward` of its own is a function that holds a module or a tensor."""
     for part in module.modules():
+        # torch lists the hooks of a module nowhere else
         hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())  # noqa: SLF001
         for function in (*hooks, vars(part).get("forward")):
             cells = getattr(function, "__closure__", None) or ()
