@@ -31,7 +31,7 @@ def test_every_mutant_stands_once_and_has_tests():
         assert all(script["_place"](word, root / "tests") for word in one.tests.split()), one
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_what_says_nothing_of_a_mutant_is_not_taken_for_its_death(tmp_path):
     script = runpy.run_path(str(SCRIPT))
     for place, text in {

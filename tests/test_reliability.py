@@ -113,7 +113,7 @@ def test_a_part_of_each_attack_finds_nothing(group):
     assert f"{group}: 0 faults in " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.framework
 def test_a_kill_of_each_quick_command_finds_nothing(tmp_path):
     done = _run("-c", QUICK_KILLS, str(tmp_path))

@@ -165,7 +165,13 @@ def results(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=() if name in {"A question", "An op kind"} else pytest.mark.rare)
+        for name in RECIPES
+    ],
+)
 def test_a_recipe_works_in_no_more_files_than_it_may(recipe, results, tmp_path):
     most, check = RECIPES[recipe]
     package = Path(steptime.__file__).parent

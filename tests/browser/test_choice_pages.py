@@ -21,7 +21,12 @@ from steptime.cli.main import run
 pytestmark = pytest.mark.browser
 
 AXE = Path(sys.prefix) / "mnist/axe_playwright_python/axe.min.js"  # where make puts it
-LOOKS = [(width, dark) for width in (400, 1300) for dark in (False, True)]
+LOOKS = [
+    (400, True),
+    (1300, False),
+    pytest.param(400, False, marks=pytest.mark.rare),
+    pytest.param(1300, True, marks=pytest.mark.rare),
+]
 BACKGROUNDS = {False: "rgb(255, 255, 255)", True: "rgb(21, 24, 28)"}
 SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
 LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"

@@ -124,7 +124,8 @@ def test_no_text_runs_in_a_page_to_choose_in(chromium, tmp_path, kind):
     assert not ran(chromium, out)
 
 
-@pytest.mark.parametrize("ending", ["html", pytest.param("svg", marks=pytest.mark.rare)])
+@pytest.mark.rare
+@pytest.mark.parametrize("ending", ["html", "svg"])
 def test_no_text_runs_in_a_picture(chromium, tmp_path, data, ending):
     """All in one page, beside a frame that has no policy."""
     for kind in list_plots():

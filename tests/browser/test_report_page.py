@@ -209,7 +209,9 @@ def many_samples(record: Record) -> Record:
     return replace(record, quantities={**record.quantities, "step_s": longer})
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+@pytest.mark.parametrize(
+    ("width", "dark"), [pytest.param(1280, True, marks=pytest.mark.rare), (390, False)]
+)
 def test_a_thousand_networks_are_sorted_filtered_and_opened(
     chromium, tmp_path, thousand, records, width, dark
 ):

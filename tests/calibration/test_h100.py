@@ -19,7 +19,7 @@ HERE = Path(__file__).parents[2] / "examples" / "h100"
 TUNED = Path(__file__).parents[2] / "docs" / "examples" / "fine-tuning.csv"
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_steps_of_eighty_networks():
     """Before faults were found by these rows the error was 32 %, and 55 % were covered."""
     found = steptime.evaluate(HERE, by="family").to_dict()

@@ -121,7 +121,7 @@ def test_steps_of_papers_come_near_with_nothing_fitted_to_them():
     assert {row["fits"] for row in rows.values()} == {1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_device_that_is_a_fifth_slower_is_told(tmp_path, capsys, monkeypatch):
     path = sharded(tmp_path, [1.0] * 10)
     told = evaluate_tables([path], "calibrated").document

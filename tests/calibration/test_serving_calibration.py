@@ -242,7 +242,7 @@ def _blis_document(row):
     }
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.skipif(not BLIS.is_file(), reason="without the reference data")
 def test_two_runs_of_vllm_bring_the_others_within_7_percent(tmp_path):
     files = _write_blis_runs(tmp_path)

@@ -158,6 +158,12 @@ def counted(folder: Path, name: str, own: int, form: str) -> tuple[int, tuple[in
     return count(graph).flop, graph.tensors[graph.outputs[0]].shape, remarks
 
 
+EVERY_OTHER = [
+    pytest.param(name, marks=pytest.mark.rare if number % 2 else ())
+    for number, name in enumerate(NETWORKS)
+]
+
+
 @pytest.mark.framework
 @pytest.mark.onnx
 @pytest.mark.parametrize("form", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
@@ -176,7 +182,7 @@ def test_what_an_export_has_of_its_batch_follows_as_the_export_for_another_has_i
 
 @pytest.mark.slow
 @pytest.mark.framework
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", EVERY_OTHER)
 def test_products_of_an_export_for_3_are_those_that_torch_counts_of_6(name, tmp_path):
     flop_counter = pytest.importorskip("torch.utils.flop_counter")
     attention = pytest.importorskip("torch.nn.attention")

@@ -40,7 +40,7 @@ def paleo(
     return StepModel(network, device, link, "paleo", given)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_every_table_of_the_original(shared):
     """54 cases, weak and strong, pipelined and not: 8 rows of compute and four exchanges each."""
     cases = json.loads(gzip.decompress((shared / "paleo/cases.json.gz").read_bytes()))

@@ -121,7 +121,19 @@ REFUSED = {  # tool: words of its one line
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("client_of", [stdio_client, http_client])
+def test_a_tool_answers_over_http_as_over_stdio(folder):
+    async def count(client):
+        return await client.call_tool("count", CALLS["count"])
+
+    over_http, over_stdio = (over(one, folder, count) for one in (http_client, stdio_client))
+    assert over_http.structured_content == over_stdio.structured_content
+    assert over_http.structured_content["flop"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "client_of", [stdio_client, pytest.param(http_client, marks=pytest.mark.rare)]
+)
 def test_every_tool_answers_by_its_schema_or_refuses_in_one_line(client_of, folder):
     assert set(CALLS) == {mcp_tools.tool_name(command) for command in QUESTIONS}
     results = over(client_of, folder, call_all)

@@ -234,7 +234,7 @@ def test_a_machine_that_became_slower_is_no_slower_step(
     result.assert_outcomes(**{"failed" if word == "slower" else "passed": 1})
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_noise_asks_for_further_rounds_unless_a_number_is_said(made_up, pytester):
     loud = (0.001, 0.25, "cpu-test-2t")
     test = f"""
@@ -284,7 +284,7 @@ def test_{number}():
         result.stdout.fnmatch_lines([words])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_marker_without_a_model_is_of_what_the_test_benchmarks(session):
     result = session("""
         import pytest

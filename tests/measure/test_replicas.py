@@ -305,7 +305,8 @@ def test_no_worker_outlives_ctrl_c():
         assert gone(workers)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.rare), 1])
+@pytest.mark.rare
+@pytest.mark.parametrize("rank", [0, 1])
 def test_the_death_of_one_rank_ends_the_run_and_is_told(rank):
     with long_run() as (process, workers):
         os.kill(workers[rank], signal.SIGKILL)
@@ -325,7 +326,8 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair):
         assert gone(list(worker.pids))
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.rare), 1])
+@pytest.mark.rare
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank):
     with socket.socket() as meeting:
         meeting.bind(("127.0.0.1", 0))

@@ -344,7 +344,7 @@ def test_what_is_error_ratio():
     assert error_ratio(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_nothing_fits_is_said_with_what_lacks():
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(

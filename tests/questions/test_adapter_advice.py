@@ -20,7 +20,7 @@ def ask_again(command: str) -> steptime.FitAnswer:
     return steptime.fit(words[0], options.pop("device"), options.pop("batch"), **options)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_an_adapter_is_told_of_frozen_weights_in_4_bits_recompute_and_states_of_8():
     answer = steptime.fit(
         SMALL_MODEL, CARD, 64, dtype="bfloat16", optimizer="adamw", adapter="dora,r=8,on=linear"

@@ -177,7 +177,7 @@ def test_an_emitted_plan_is_the_same_plan(tool, tmp_path):
     assert [getattr(again, name) for name in names] == [getattr(plan, name) for name in names]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_an_emitted_step_is_the_same_step(tmp_path):
     options = {"adapter": "dora,r=16,on=linear", "weights": "nf4", "optimizer": "adamw"}
     fit = steptime.fit("llama3_2_1b", "rtx-4090", 2, length=512, emit="trl", **options)

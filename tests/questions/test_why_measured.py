@@ -57,7 +57,13 @@ CASES = {  # bound by: how it is run
 }
 
 
-@pytest.mark.parametrize("bound", CASES)
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(name, marks=() if name in {"compute", "input"} else pytest.mark.rare)
+        for name in CASES
+    ],
+)
 def test_a_measured_step_is_bound_by_what_was_constructed(bound, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "core.toml").write_text(DEVICE)

@@ -55,7 +55,10 @@ def waited(load: Load, servers: int = 1) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(
+    "busy",
+    [pytest.param(0.3, marks=pytest.mark.rare), 0.6, pytest.param(0.8, marks=pytest.mark.rare)],
+)
 def test_the_mean_wait_of_equal_prompts_is_that_of_m_d_1(busy):
     """Pollaczek and Khinchine: W = rho S / (2 (1 - rho)) with S = 1,000 x 20 us."""
     found = [waited(alone([1000] * 40_000, busy / 0.02, seed)) for seed in (1, 2, 3)]

@@ -36,7 +36,13 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IMPOSSIBLE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.rare if name in {"tpot", "max_device_count"} else ())
+        for name in IMPOSSIBLE
+    ],
+)
 def test_a_changed_limit_is_enough(name):
     options = IMPOSSIBLE[name]
     answer = _search(**options)

@@ -101,6 +101,7 @@ def test_more_memory_than_asked_for_is_killed_and_said_on_stderr(slurm):
     assert "error: Exceeded job memory limit" in slurm.output(job)
 
 
+@pytest.mark.rare
 def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm):
     cut, kept = slurm.submit(ONCE), slurm.submit(ONCE, "--open-mode=append")
     for job in (cut, kept):

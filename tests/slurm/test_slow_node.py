@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cluster import LIMIT_S, SlurmCluster
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.rare]
 
 NODES = {f"n{number}": "k80" for number in range(1, 9)}
 SLOW = "n5"

@@ -210,6 +210,7 @@ def test_a_head_node_that_goes_away_loses_nothing(slurm, steptime, tmp_path):
     assert (status["finished"], _statuses(status)) == (4, {"ok": 4})
 
 
+@pytest.mark.rare
 def test_a_node_that_fails_for_good_is_said_so(slurm, steptime, tmp_path, gate):
     out = tmp_path / "out"
     few = {

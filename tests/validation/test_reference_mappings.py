@@ -15,7 +15,7 @@ def mapped(folder, name, most=3):
     return list(cases_of(folder, read_mapping(MAPPINGS / f"{name}.toml"), most))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_products_and_streams(shared):
     from validation.fitting import neusight
 

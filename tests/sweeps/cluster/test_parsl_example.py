@@ -27,7 +27,7 @@ config = Config(executors=[ThreadPoolExecutor(max_threads=2)], initialize_loggin
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_parts_end_in_one_folder_and_go_on_where_they_were(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
     (tmp_path / "small.json").write_text(json.dumps(EXPERIMENT))
