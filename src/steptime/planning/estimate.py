@@ -87,7 +87,7 @@ def needed_bytes(problem: PlanProblem, cost: PlanCost, microbatches: int) -> flo
     in_flight = microbatches_in_flight(plan.schedule, plan.pipeline, plan.virtual, microbatches)
     return max(
         [
-            memory.fixed_bytes + activation_bytes(memory.stages, in_flight, microbatches)
+            memory.fixed_bytes + activation_bytes(memory.stage_bytes, in_flight, microbatches)
             for memory in distinct_device_memories(problem, cost)
         ]
     )

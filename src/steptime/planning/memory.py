@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.core.workload import Plan
@@ -57,25 +57,18 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-class StageActivations(NamedTuple):
-    """The bytes that each microbatch in flight saves in a stage of the pipeline."""
-
-    stage: int
-    microbatch_bytes: float
-
-
 class DeviceMemory(NamedTuple):
     """The memory of a device of the pipeline for any number of microbatches in flight.
 
     Attributes:
         fixed: the memory without saved activations of microbatches in flight.
         fixed_bytes: the total of `fixed`.
-        stages: the saved activations of each stage of the device.
+        stage_bytes: by stage of the device, the activations that a microbatch in flight saves.
     """
 
     fixed: Memory
     fixed_bytes: float
-    stages: tuple[StageActivations, ...]
+    stage_bytes: Mapping[int, float]
 
 
 def updated_parameters(cost: PlanCost, load: Load) -> float:
@@ -95,19 +88,25 @@ def memory_of_device(
         in_flight: the microbatches that each stage holds at most.
         microbatches: the microbatches of a step.
     """
-    memory = device_memory(cost, device)
-    saved = activation_bytes(memory.stages, in_flight, microbatches)
+    memory = device_memory(cost, _memory_settings(cost), device)
+    saved = activation_bytes(memory.stage_bytes, in_flight, microbatches)
     return memory.fixed._replace(activations=memory.fixed.activations + saved)
 
 
 def activation_bytes(
-    stages: Sequence[StageActivations], in_flight: Sequence[int], microbatches: int
+    stage_bytes: Mapping[int, float], in_flight: Sequence[int], microbatches: int
 ) -> float:
-    """Return the saved activations of the microbatches in flight on a device."""
+    """Return the saved activations of the microbatches in flight on a device.
+
+    Args:
+        stage_bytes: by stage of the device, the activations that a microbatch saves.
+        in_flight: the microbatches that each stage of the pipeline holds at most.
+        microbatches: the microbatches of a step.
+    """
     return sum(
         [
             microbatch_bytes * min(in_flight[stage], microbatches)
-            for stage, microbatch_bytes in stages
+            for stage, microbatch_bytes in stage_bytes.items()
         ]
     )
 
@@ -115,17 +114,13 @@ def activation_bytes(
 @cached_by_owner
 def distinct_device_memories(_problem: PlanProblem, cost: PlanCost) -> list[DeviceMemory]:
     """Return the memory of one device of each kind of the pipeline."""
-    return [device_memory(cost, device) for device in cost.layout.distinct_devices]
+    settings = _memory_settings(cost)
+    return [device_memory(cost, settings, device) for device in cost.layout.distinct_devices]
 
 
-def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
-    """Return the memory of a device of the pipeline for any number of microbatches."""
+def _memory_settings(cost: PlanCost) -> MemorySettings:
     plan = cost.plan
-    bytes_by_part = cost.rank.single_device_memory(plan, cost.microbatch, cost.microbatches)
-    if bytes_by_part is not None:  # they hold the activations of the only microbatch already
-        memory = Memory(**bytes_by_part)
-        return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stages=())
-    settings = MemorySettings(
+    return MemorySettings(
         pieces=cost.pieces,
         microbatch=cost.microbatch,
         tensor=plan.tensor,
@@ -134,14 +129,27 @@ def device_memory(cost: PlanCost, device: int) -> DeviceMemory:
         offload=plan.offload,
         sharding=sharding_of(plan),
     )
-    memory = _fixed_memory(cost.rank, settings, cost.layout.devices[device])
-    stages = tuple(
-        [
-            StageActivations(stage, _saved_of_stage(cost, stage).device_bytes)
-            for stage in _stages_of_device(cost, device)
-        ]
-    )
-    return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stages=stages)
+
+
+def device_memory(cost: PlanCost, settings: MemorySettings, device: int) -> DeviceMemory:
+    """Return the memory of a device of the pipeline for any number of microbatches.
+
+    Args:
+        cost: the costs of the plan.
+        settings: what all devices of the plan have in common.
+        device: the device.
+    """
+    bytes_by_part = cost.rank.single_device_memory(cost.plan, cost.microbatch, cost.microbatches)
+    if bytes_by_part is not None:  # they hold the activations of the only microbatch already
+        memory = Memory(**bytes_by_part)
+        return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stage_bytes={})
+    layout = cost.layout
+    memory = _fixed_memory(cost.rank, settings, layout.devices[device])
+    stage_bytes = {
+        stage: _saved_of_stage(cost, layout.stages[stage]).device_bytes
+        for stage in _stages_of_device(cost, device)
+    }
+    return DeviceMemory(fixed=memory, fixed_bytes=memory.total, stage_bytes=stage_bytes)
 
 
 def _stages_of_device(cost: PlanCost, device: int) -> Sequence[int]:
@@ -158,8 +166,7 @@ class SavedBytes(NamedTuple):
     host_bytes: float
 
 
-def _saved_of_stage(cost: PlanCost, stage: int) -> SavedBytes:
-    load = cost.layout.stages[stage]
+def _saved_of_stage(cost: PlanCost, load: Load) -> SavedBytes:
     return _saved_of_load(cost.rank, cost.pieces, load, cost.plan.recompute, cost.plan.offload)
 
 
@@ -198,11 +205,11 @@ def host_bytes_of_device(
     if cost.plan.offload in ("optimizer", "both"):
         parameters = updated_parameters(cost, cost.layout.devices[device])
         state_bytes = parameters * cost.rank.constant("state_bytes")
-    stages = [
-        StageActivations(stage, _saved_of_stage(cost, stage).host_bytes)
+    stage_bytes = {
+        stage: _saved_of_stage(cost, cost.layout.stages[stage]).host_bytes
         for stage in range(device, len(in_flight), cost.plan.pipeline)  # dealt out in turn
-    ]
-    return state_bytes + activation_bytes(stages, in_flight, microbatches)
+    }
+    return state_bytes + activation_bytes(stage_bytes, in_flight, microbatches)
 
 
 class MemorySettings(NamedTuple):

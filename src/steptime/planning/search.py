@@ -248,7 +248,7 @@ def _min_needed_bytes(priced: _PricedSize, step: PlanStep) -> float:
     return max(
         [
             memory.fixed_bytes
-            + size_ratio * activation_bytes(memory.stages, in_flight, microbatches)
+            + size_ratio * activation_bytes(memory.stage_bytes, in_flight, microbatches)
             for memory in priced.memories
         ]
     )
