@@ -358,7 +358,7 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
     """Return the smallest slowdown that would have been found, or why nothing can be judged."""
     count = len(summary["folders"])
     smallest = summary["smallest_slowdown"]
-    if smallest is None:
+    if smallest is None:  # neither repeats nor folders enough to estimate the noise
         return (
             f"nothing can be judged: {format_count(count, 'folder')} of single runs cannot show "
             f"10 %; rounds = 5, or {MIN_VALUES} folders"

@@ -26,8 +26,10 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
         arguments = _split_command(container.get("args"), variables)
         command = _split_command(container.get("command"), variables)
         image = str(container.get("image", ""))
+        # The image's entry point is replaced by `command` and gets `args` in Kubernetes; in Compose
+        # it is replaced by `entrypoint` and gets `command`.
         is_kubernetes = "args" in container or container.get("_is_kubernetes")
-        if is_kubernetes:  # `command` replaces the image's entry point; in Compose `entrypoint`
+        if is_kubernetes:
             words = image_command(image, command, arguments)
         else:
             words = image_command(image, entrypoint, command)

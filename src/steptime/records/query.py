@@ -9,6 +9,7 @@ read nothing but the Parquet files of the records.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -145,7 +146,8 @@ def limit_memory(memory_bytes: int) -> None:
     size_bytes = _process_sizes()
     if not size_bytes:  # not Linux
         return
-    # What malloc has reserved and not touched can be used without a larger address space.
+    # RLIMIT_AS limits the address space. The part that malloc has reserved and not touched serves
+    # new memory without enlarging it, so it counts towards the memory that is granted.
     untouched_bytes = min(size_bytes["VmData"] - size_bytes["RssAnon"], MAX_RESERVED_BYTES)
     credited_bytes = min(untouched_bytes, memory_bytes // 2)
     limit_bytes = size_bytes["VmSize"] + memory_bytes - credited_bytes
@@ -347,7 +349,7 @@ def plain_value(value: Any) -> Any:
     """Return a value of DuckDB as one that JSON can say; a number that is not finite is None."""
     if isinstance(value, float | Decimal):
         number = float(value)
-        return number if abs(number) < float("inf") else None
+        return number if math.isfinite(number) else None
     if isinstance(value, dict):
         return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -219,8 +219,9 @@ class Pairing:
         partner_levels = [name for name in self.level_words if name != self.against]
         partnerless = self.groups.unpaired_steps(self.against, partner_levels, self._matched_groups)
 
-        # Two texts for each level: the cell has no group of it (even index), or has one that
-        # differs (odd index). `against` has the number -1, which the modulo turns into the last.
+        # Two texts for each level: at 2 * level for a cell without a group of the level, at
+        # 2 * level + 1 for a cell whose group of the level differs in its options. The number of
+        # `against` is -1, and its texts are the last ones: `% len` makes -1 the last index.
         words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
         reason_texts = []
         for words in words_of_levels:

@@ -87,8 +87,8 @@ def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("zero", 0)
     elif "fsdp" in name and job.find_count("data") != 1:
         job.set("zero", 3)
-    # Each copy of the state is shared out among the replicas of one group.
+    # Hybrid sharding: `copies` groups of replicas, each of which shards one copy of the state.
     copies = settings.count("distributed.dp_replicate_size") or 1
-    data = job.find_count("data")
-    if copies > 1 and data:
-        job.set("shard", data // copies)
+    replicas = job.find_count("data")
+    if copies > 1 and replicas:
+        job.set("shard", replicas // copies)

@@ -195,6 +195,7 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
         if fits_in_memory:
             _write_part(pending, path)
             return
+        # `empty_frame` has the columns, should there be no rows left for the last part.
         last_path = scratch / f"part-{len(part_paths)}.parquet"
         part_paths.append(_write_part([empty_frame(), *pending], last_path))
         parts = pl.scan_parquet(part_paths, low_memory=True)

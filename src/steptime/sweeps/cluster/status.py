@@ -156,7 +156,8 @@ def explain_lost(states: Iterable[CellState]) -> dict[str, Failure]:
         first_time = min(submission.submission_time for submission in submission_of_task.values())
         since = first_time.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
         exits = Slurm.list_exits(task_jobs, since)
-    explanations = {}  # by task: a function of a trial
+    # What a task wrote is read once; the function that comes of it explains each of its trials.
+    explanations = {}
     for (folder, task), submission in submission_of_task.items():
         job_exit = exits.get(submission.task_jobs[task])
         explanations[folder, task] = explain_failures(submission, task, job_exit)
