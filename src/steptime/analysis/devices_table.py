@@ -161,19 +161,22 @@ def _estimate_bar(row: Row) -> Row:
     """Return the speed of a step with its ends, and the kind of the interval."""
     estimate = row["estimate"]
     if estimate and estimate["value"]:
-        speed, low, high = (
-            # Examples per second; a longer step is a lower speed, so that the ends change places.
-            step_s and row["global_batch"] / step_s
-            for step_s in (estimate["value"], estimate["high"], estimate["low"])
-        )
+
+        def to_speed(step_s: float | None) -> float | None:  # in examples per second
+            return row["global_batch"] / step_s if step_s else step_s
+
+        # A longer step is a lower speed: the ends of the interval change places.
+        speed = to_speed(estimate["value"])
+        low, high = to_speed(estimate["high"]), to_speed(estimate["low"])
         return {"speed": speed, "low": low, "high": high, "interval": "95 %"}
     speed = row["mean_speed_corrected"]
     sigma = row["speed_uncertainty"]
     if sigma is None:
         return {"speed": speed, "low": None, "high": None, "interval": "1 sigma"}
-    # The uncertainty is of the speed as logged, which may count another batch.
-    sigma *= speed / (row["mean_speed"] or speed)
-    return {"speed": speed, "low": speed - sigma, "high": speed + sigma, "interval": "1 sigma"}
+    # The uncertainty is of the speed as logged, which may be by another batch than `speed`.
+    logged_speed = row["mean_speed"] or speed
+    reach = sigma * speed / logged_speed
+    return {"speed": speed, "low": speed - reach, "high": speed + reach, "interval": "1 sigma"}
 
 
 ANALYSIS = Analysis(

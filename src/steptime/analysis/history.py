@@ -233,6 +233,7 @@ def _describe_folders(data: Data) -> dict[str, Row]:
         is_earliest = row["instant_s"] is None or instant_s < row["instant_s"]
         if is_earliest:
             row |= {"instant_s": instant_s, "taken_at": taken_at}
+    # A fact has the values of all records of a folder; None if no record states it.
     for (folder,), texts in environments.group_by("folder", maintain_order=True):
         for fact in ENVIRONMENT_FACTS:
             stated_values = {find_text(text, fact) for text in texts["env"]} - {None}
@@ -263,6 +264,7 @@ def _list_cells(data: Data) -> list[Row]:
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)
+    # Keys of a row, and the columns of groups that they have; records of one cell are one series.
     columns = {"step_s": "value", "series": "cell", "low": "low", "high": "high", "runs": "runs"}
     cells = []
     for position, row in enumerate(groups.rows(ids, STEP_CELLS, columns)):

@@ -103,7 +103,7 @@ def _split_command(command: Any, variables: Mapping[str, str]) -> list[str]:
         return [_substitute_variables(str(word), variables) for word in command]
     if not isinstance(command, str):  # none is stated
         return []
-    # The quotes of a text are read as a shell reads them.
+    # A text is split into words as a shell does; line breaks of YAML do not end the command.
     commands = read_script(_substitute_variables(" ".join(command.split("\n")), variables)).commands
     return list(commands[0].words) if commands else []
 

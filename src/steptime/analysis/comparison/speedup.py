@@ -336,7 +336,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
         columns[axis] = [None] * len(indices) if cells is None else cells
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
-    # Edges at multiples of the width, so that equal speeds (0) are an edge.
+    # Bars of log(speed-up) whose edges are multiples of the width: equal speeds (0) are an edge.
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
     for level in speedups.levels:

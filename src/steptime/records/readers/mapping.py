@@ -47,7 +47,7 @@ OLD_KEYS = {"platform": "device"}
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _CellForm(NamedTuple):
+class _NumberFormat(NamedTuple):
     """How numbers in cells are written."""
 
     decimal: str
@@ -119,7 +119,7 @@ class TableMapping:
         for line, row in self.rows_of(source, entries):
             try:
                 if isinstance(row, InputError):
-                    raise row
+                    raise row  # a line that cannot be read, like one that makes no record
                 repeat_rows.append(self._make_record(row))
                 mapped_rows.append(row)
             except InputError as error:
@@ -172,21 +172,24 @@ class TableMapping:
         self, table: Path | RecordSource | Iterable[Cells], entries: Sequence[RowKeys]
     ) -> Iterator[tuple[int, MappedRow | InputError]]:
         """Yield line and row for each entry that a row of a table fits, or the fault of the row."""
-        form = _CellForm(self.keys.decimal, self.keys.thousands)
+        number_format = _NumberFormat(self.keys.decimal, self.keys.thousands)
         for line, cells in self._read_cells(table):
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
             raw_cells = cells  # the texts of the table, with numbers written as Python reads them
-            if not form.is_plain:
-                raw_cells = {column: form.to_plain_text(cell) for column, cell in cells.items()}
+            if not number_format.is_plain:
+                raw_cells = {
+                    column: number_format.to_plain_text(cell) for column, cell in cells.items()
+                }
             our_cells = raw_cells  # with words of the table replaced by ours
             if self.words:
                 our_cells = {
                     column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
                 }
             cell_values = {
-                column: form.to_value(cells[column], cell) for column, cell in our_cells.items()
+                column: number_format.to_value(cells[column], cell)
+                for column, cell in our_cells.items()
             }
             try:
                 values = values_by_name(our_cells, cell_values, place=f"row {line}")
@@ -324,10 +327,13 @@ def mapping_of(
         table = {**read_packaged_toml(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, place)
     missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
-    # Each row has the keys of the table, its own, and those of the command, the last one winning.
+    # An entry of rows has the keys of the whole mapping, its own, and those of the command, of
+    # which the last win. Keys that are missing have placeholders: the mapping can be read, not
+    # used.
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
     row_tables = keys.rows or ({},)
+    # For a remark: the texts of the mapping in whose place the command has others.
     replaced_texts = {
         key: row_table[key]
         for row_table in (shared_keys, *row_tables)
@@ -354,7 +360,8 @@ _PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody gave y
 def _read_entry(table: Mapping[str, Any], place: str) -> RowKeys:
     """Return an entry of `rows`; raises `InputError` if it is of no kind or of several."""
     row = keys_of(table, RowKeys, f"{place}: rows")
-    if sum(map(bool, (row.kind, row.ops, row.parts, row.model))) != 1:
+    stated_contents = [text for text in (row.kind, row.ops, row.parts, row.model) if text]
+    if len(stated_contents) != 1:
         raise InputError(f"{place}: rows are one of kind, ops, parts or model")
     if row.model and row.quantities and not row.batch:
         raise InputError(f"{place}: quantities of a model need its 'batch'")

@@ -253,6 +253,7 @@ def _name_platform(log: Log, devices_used: DevicesUsed) -> str:
 
 def file_name(path: str) -> FileName:
     """Return the claims of a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch`."""
+    # `2018-07-05-CPU-RM:E5-2695-V2:16:8192:scratch`, `2018-08-01-GPU-p100:2:2048:scratch:PS`
     first, *words = path.rpartition("/")[2].split(":")
     start = re.fullmatch(r"\d{4}-?\d\d-?\d\d-(?:(CPU)-\w+|(?:GPU-)?(\w+))", first)
     if not start:
