@@ -135,7 +135,7 @@ def list_cells(data: Data, kind: str) -> list[NetworkOps]:
     for (workload_key, platform, strategy), cell_rows in group_by(
         frame.iter_rows(named=True), _cell_key
     ).items():
-        sides = {}
+        sides = {}  # measured, predicted or both
         for side, side_rows in group_by(cell_rows, lambda row: str(row["side"])).items():
             first_row = side_rows[0]
             step_key = tuple(first_row[name] for name in STEP_KEYS)

@@ -1,4 +1,4 @@
-"""The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
+"""The device table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
 from their samples by the same formulas (`records.frames`).
@@ -41,7 +41,7 @@ SORT_COLUMNS = (
     *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
 )
-STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
+STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: that of the PSC logs (docs/seeds.md)
 PUBLISHED_COLUMNS = {  # numbers that others published, or that follow from samples
     "mean_speed": "examples_per_s",
     "speed_uncertainty": "examples_uncertainty_per_s",
@@ -110,7 +110,7 @@ def device_table(data: Data) -> Table:
         tuple(map(Column, (*main_columns, *LAST_COLUMNS, *differing))),
         rows,
         footnotes=describe_hidden_rows(row_count - printed_count),
-        has_units=False,  # plain numbers, as in the seed's table
+        has_units=False,  # plain numbers, as the PSC logs have them
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": row_count} if row_count > printed_count else {},
         structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),

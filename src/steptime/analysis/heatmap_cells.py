@@ -221,6 +221,7 @@ def _bin_axis(selection: Selection, name: str) -> pl.Expr:
     # Steps of equal ratio need numbers above 0.
     if count <= MAX_STEPS or low <= 0:
         return column
+    # A number becomes the nearest of `MAX_STEPS` that form a geometric series from low to high.
     log_ratio = math.log(high / low) / (MAX_STEPS - 1)
     step = _round((column / low).log() / log_ratio)
     return _round((step * log_ratio).exp() * low).alias(f"steps of {name}")

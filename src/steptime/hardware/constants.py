@@ -69,7 +69,8 @@ def split_flags(
     """
     numbers: dict[str, float] = {}
     flags: dict[str, bool] = {}
-    # A use (`training`, `serving`) is the first part of its constants' names.
+    # A use (`training`, `serving`) is the first part of its constants' names. A constant that is
+    # not stated has the value that changes nothing, such as a factor of 1.
     for full_name, kind in kinds_of_use(use).items():
         value = constants.get(full_name, NEUTRAL[kind])
         name = full_name.removeprefix(f"{use}.")

@@ -230,7 +230,8 @@ class LineFaults:
         except InputError as error:
             raise InputError(f"{self._path}, line {number}: {error}") from error
         except ValueError as error:
-            if not text.endswith(b"\n"):  # a whole record may lack only its end
+            # Only the last line can lack its line break: its writer was killed while it wrote.
+            if not text.endswith(b"\n"):
                 size = f"{len(text)} bytes"
                 self._warn(f"{self._path}, line {number}: skipped a torn last line ({size})")
                 return None

@@ -99,7 +99,7 @@ def _pool_quantity(run_names: Sequence[str], quantities: Sequence[Quantity]) -> 
         record_samples = quantity.samples
         if not record_samples and quantity.value is not None:
             record_samples = (quantity.value,)
-        record_runs = quantity.runs or (0,)
+        record_runs = quantity.runs or (0,)  # a value alone is of one run
         for sample, record_run in zip(record_samples, record_runs, strict=False):
             samples.append(sample)
             pooled_run = pooled_runs.setdefault((run_name, record_run), len(pooled_runs))

@@ -151,6 +151,7 @@ class Tables:
         Raises:
             InputError: as `store.load`.
         """
+        # A large folder has a cached Parquet file of its own; all small ones share one, not cached.
         sources = [open_source(rank, *folder) for rank, folder in enumerate(folders)]
         rows_by_rank = {
             source.rank: self._cache_large_folder(source)
@@ -229,7 +230,7 @@ class Tables:
         stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
         cache_name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
         parquet, facts = self._find_cache(source.folder, cache_name, make)
-        source.warnings = facts.warnings
+        source.warnings = facts.warnings  # as they were when the cache was made
         self._facts.append(facts)
         return FolderRows(source.rank, source.name, facts.starts, source.paths, parquet)
 

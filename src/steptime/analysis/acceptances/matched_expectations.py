@@ -45,6 +45,7 @@ def match_expectations(
         InputError: for a network that nobody knows, a column that no record has, and a line that
             means several measured steps or a step that another line means.
     """
+    # Each line states a network and further settings, such as `batch`; all must fit a step.
     columns = dict.fromkeys(name for line in lines for name in line.settings)
     setting_texts = measured.read_texts(
         {name: _find_column(measured, name, source) for name in columns}

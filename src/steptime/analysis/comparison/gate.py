@@ -263,12 +263,12 @@ def _find_limit(
     loud_count = reduce_comparisons(noise.is_loud, np.sum)
     loud_share = error_share / np.maximum(1, 2 * loud_count)
     single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.unpooled_deviation
-    limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
-    limit = limit * _error_factor(runs_a, runs_b)
+    run_limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
+    noise_limit = run_limit * _error_factor(runs_a, runs_b)  # of the difference of two means
 
     # A machine may have two speeds. All of a few runs may have met the same one, which no spread
     # of theirs shows: a change must exceed the usual difference of two speeds.
-    limit = np.where(has_few_runs, np.maximum(limit, FEW_CHANGE), limit)
+    limit = np.where(has_few_runs, np.maximum(noise_limit, FEW_CHANGE), noise_limit)
 
     # A few more runs show a second speed as the difference between two runs of one side.
     # A single pair with two runs a side has `FEW_CHANGE` alone.

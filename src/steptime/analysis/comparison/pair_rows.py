@@ -57,6 +57,7 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         row = {"name": names[number]} | {name: right[name] for name in ABOUT}
         row |= {"a": sides_a[number], "b": sides_b[number]}
+        # The ratio stands before the level, the other numbers of the verdict behind it.
         row |= {"quantity": groups.quantity, "ratio": verdicts[number].pop("ratio")}
         if pairing.column:
             row |= {"level": levels[number], "against": pairing.against}

@@ -306,7 +306,8 @@ class Pairing:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
         setup = self.groups.columns.setup
         setup_count = setup.max(initial=0) + 1
-        # One number for each pair of ways of measuring.
+        # A setup is a set of hosts and methods. Pairs of equal setups differ in the same settings:
+        # one of them is described for all, found by a number for each pair of setups.
         pair_key = setup[a] * setup_count + setup[b]
         _, first, difference_index = np.unique(pair_key, return_index=True, return_inverse=True)
         first_a = a[first]

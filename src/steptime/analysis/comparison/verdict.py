@@ -77,7 +77,7 @@ def judge_folders(
     if is_higher_better(quantity):
         # Of a rate the worsening is a fall: -10 % has another logarithm than +10 %.
         smallest = -np.expm1(-columns["smallest_change"])
-    is_changed = columns["is_changed"] == 1
+    is_changed = columns["is_changed"] == 1  # NaN: not judged
     words = _choose_words(columns["change"], low, high, is_changed, quantity, margin)
     words[np.isnan(ratio)] = None
     return {

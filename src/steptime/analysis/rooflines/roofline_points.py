@@ -118,6 +118,7 @@ def _list_published(
     """Return the published steps; FLOP that they do not state are those of a prediction."""
     is_counted = IS_PUBLISHED & IS_STEP & SUCCEEDED & pl.col("duplicate_of").is_null()
     batch = pl.concat_str(pl.lit(", batch "), pl.col("batch").cast(pl.String())).fill_null("")
+    # A number that is published wins over one that follows from a prediction of the network.
     speed = pl.coalesce("stated_flop", "flop") / _null_if_zero("step_s")
     return (
         records.filter(is_counted)

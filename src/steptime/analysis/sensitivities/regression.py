@@ -258,6 +258,7 @@ def measure_dependence(level: Any, failed: Any) -> float | None:
     """Return the p that failing has nothing to do with a level (chi-square), None for too few."""
     from scipy.special import chdtrc
 
+    # Pearson's chi-square test of independence, of failures and levels.
     level_count = level.max() + 1
     counts = np.bincount(level * 2 + failed, minlength=2 * level_count)
     counts = counts.reshape(-1, 2).T  # [worked or failed, levels]

@@ -248,7 +248,7 @@ def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[Curve
         is_usable &= x > 0  # 0 cannot be doubled
     column = list(design.columns).index(name)
     rank = design.level_ranks[:, column]
-    pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))
+    pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))  # differ in this alone
     effect: Effect = {
         "effect_of": HAVING if is_indicator else DOUBLING,
         "effect_pairs": len(pairs.low),

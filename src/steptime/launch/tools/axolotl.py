@@ -102,7 +102,7 @@ def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
 def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what LoRA adapts; without an adapter its keys do nothing."""
     if settings.text("adapter") not in {"lora", "qlora", "llama-adapter", "loftq"}:
-        job.facts.pop("lora_rank", None)
+        job.facts.pop("lora_rank", None)  # a rank without an adapter is not used
         return
     if settings.flag("lora_target_linear"):
         job.set("lora_targets", "all-linear")

@@ -191,7 +191,7 @@ def read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("modules_to_save", saved_modules or None)
     set_dora(job, settings, "use_dora")
     uses_adapter = settings.flag("use_peft", "use_peft_lora", "use_lora")
-    if uses_adapter is False:
+    if uses_adapter is False:  # not None, which is unsaid
         for name in ("lora_rank", "lora_targets", "adapter", "modules_to_save"):
             job.facts.pop(name, None)
 

@@ -107,6 +107,7 @@ class FrameBuilder:
             for line, workload_text in zip(lines, workload_texts, strict=True)
         ]
         environment_texts = [bytes(line.env) for line in lines]
+        # Frames of different columns and equal rows, set side by side.
         column_frames = [
             self._make_line_columns(chunk),
             describe_distinct(workload_texts, describe_workload, WORKLOAD_COLUMNS),
@@ -241,7 +242,7 @@ def _describe_samples(step: Quantity, input_wait: Quantity) -> Row:
         "step_s_interval": "between-runs" if run_count > 1 else "within-run",
         "samples_n": len(step.samples),
         "samples_disturbed": sum(is_disturbed or ()),
-        "marks_n": None if is_disturbed is None else len(is_disturbed),
+        "marks_n": None if is_disturbed is None else len(is_disturbed),  # samples that were watched
         "infeed": sum(input_wait.samples) / total_s if has_wait else None,
     }
 

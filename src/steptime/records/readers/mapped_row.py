@@ -217,11 +217,11 @@ class MappedRow:
         try:
             return make_workload(
                 read_model(model),
-                self.batch,
-                self.text(keys.dtype) or "float32",
-                self.text(keys.phase),
-                self.text(keys.optimizer),
-                self.replicas,
+                batch=self.batch,
+                dtype=self.text(keys.dtype) or "float32",
+                phase=self.text(keys.phase),
+                optimizer=self.text(keys.optimizer),
+                replicas=self.replicas,
             )
         except InputError as error:
             if not re.match("unknown model .*; known:", str(error)):

@@ -109,7 +109,7 @@ def _find_unread_differences(
         key = repeat_key(repeat_row)
         if key is not None:
             rows_by_key.setdefault(key, []).append(row)
-    names_read = layout.mentioned or frozenset()
+    names_read = layout.mentioned or frozenset()  # columns that the mapping names anywhere
     unread_columns = [name for name in rows[0].raw if column_name(name) not in names_read]
     return [
         column

@@ -107,9 +107,9 @@ def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record |
     for index, label in enumerate(lists["labels"]):
         quantities = _read_quantities(lists, index, amounts, machine.cores)
         if holds_speeds:
-            steps_per_s = (
-                _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
-            )
+            steps_per_s = None
+            if "step_per_sec" in lists:
+                steps_per_s = _scale_number(lists["step_per_sec"][index])
             if not steps_per_s or steps_per_s < 0:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue

@@ -176,7 +176,7 @@ def _find_repeated_annotation(events: Sequence[Slice]) -> tuple[str, int]:
     lengths_by_name: dict[str, list[float]] = {}
     for event in events:
         if event.category == "user_annotation" and not event.name.startswith(OPTIMIZER):
-            name = re.sub(r"\d+", "", event.name).strip(" #")
+            name = re.sub(r"\d+", "", event.name).strip(" #")  # `Iteration 3` is an `Iteration`
             lengths_by_name.setdefault(name, []).append(event.length)
     repeated = {name: lengths for name, lengths in lengths_by_name.items() if len(lengths) > 1}
     name = max(repeated, key=lambda name: sum(repeated[name]), default="")

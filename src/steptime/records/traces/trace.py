@@ -266,6 +266,7 @@ def _divide_by_step(
 
     Time in which several pieces run counts once, for the piece that began first.
     """
+    # Kernels of several streams overlap. Each moment counts once, for the piece that began first.
     step_starts = [step.start for step in steps]
     covered_until = -math.inf
     for piece in work:
