@@ -163,7 +163,7 @@ def _estimate_bar(row: Row) -> Row:
     if estimate and estimate["value"]:
 
         def to_speed(step_s: float | None) -> float | None:  # in examples per second
-            return row["global_batch"] / step_s if step_s else step_s
+            return row["global_batch"] / step_s if step_s else None
 
         # A longer step is a lower speed: the ends of the interval change places.
         speed = to_speed(estimate["value"])

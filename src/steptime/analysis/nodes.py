@@ -1,7 +1,7 @@
 """Which nodes are slow beyond noise, by how much, and for which kind of work."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,38 +66,42 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
     if not visits.hosts:
         return no_nodes
     overall, by_kind = _judge_visits(visits, threshold)
-    successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
-    gpus = dict(
-        successful.group_by("host", maintain_order=True)
-        .agg(pl.col("gpu").drop_nulls().first())
-        .collect()
-        .iter_rows()
-    )
+    gpus = _find_gpus(measured)
     rows = [
         _make_row(host, column, overall, by_kind, margin, gpus.get(host), visits.cell_counts[host])
         for column, host in enumerate(visits.hosts)
     ]
     rows.sort(key=lambda row: -(row.slower_fraction or 0.0))  # by verdict below: sorts are stable
-    failures = (  # nodes all of whose steps failed
-        measured.filter(~pl.col("host").is_in([*gpus]))
-        .group_by("host", maintain_order=True)
-        .agg(pl.col("gpu", "cause").last())
-        .collect()
-    )
-    rows += [
-        NodeRow(host=host, verdict=NOT_MEASURED, gpu=gpu, cells=0, cause=cause)
-        for host, gpu, cause in failures.iter_rows()
-    ]
+    rows += _list_failed_nodes(measured, gpus)
     rows.sort(key=lambda row: VERDICTS.index(row.verdict))
     summary = _summarise(rows, visits.cell_count, margin, math.expm1(overall.noise))
     return NodesAnswer(rows=tuple(rows), kinds=tuple(by_kind), summary=summary)
 
 
-def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
-    """Return the step of each node in each visit, of visits with records enough for `MIN_NODES`.
+def _find_gpus(measured: pl.LazyFrame) -> dict[str, str | None]:
+    """Return the GPU of each node that measured a step, None where no record names it."""
+    successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
+    first_gpu = pl.col("gpu").drop_nulls().first()
+    gpus = successful.group_by("host", maintain_order=True).agg(first_gpu)
+    return dict(gpus.collect().iter_rows())
 
-    The records of visits are counted first, by a hash, since the samples of most are not needed.
-    """
+
+def _list_failed_nodes(measured: pl.LazyFrame, good_hosts: Iterable[str]) -> list[NodeRow]:
+    """Return a row for each node all of whose steps failed, with the cause of the last."""
+    failures = (
+        measured.filter(~pl.col("host").is_in([*good_hosts]))
+        .group_by("host", maintain_order=True)
+        .agg(pl.col("gpu", "cause").last())
+        .collect()
+    )
+    return [
+        NodeRow(host=host, verdict=NOT_MEASURED, gpu=gpu, cells=0, cause=cause)
+        for host, gpu, cause in failures.iter_rows()
+    ]
+
+
+def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
+    """Return the step of each node in each visit, of visits with records enough for `MIN_NODES`."""
     # Counting records is cheap, reading their samples is not. A visit with fewer records than
     # `MIN_NODES` cannot be one of so many nodes.
     visit_hash = pl.struct(*VISIT).hash()
@@ -317,7 +321,7 @@ def _describe_slow_node(row: Mapping[str, Any]) -> str:
         low, high = format_percent(row["low_fraction"]), format_percent(row["high_fraction"])
         slower = format_percent(row["slower_fraction"])
         return f"{row['host']} is {slower} slower than the others ({low} to {high})"
-    kinds = row["slow_in"].split(", ")
+    kinds = row["slow_in"].split(", ")  # a cell of the table: the kinds are one text there
     parts = [f"{kind} ({format_percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
     return f"{row['host']} is slow in what is bound by {' and '.join(parts)}"
 

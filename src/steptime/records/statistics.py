@@ -209,6 +209,8 @@ def _typical_times(
     """Return the median of the medians of the runs of each cell [s]."""
     if not len(run_counts):
         return np.empty(0)
+    # The runs of all cells stand one behind the other, those of a cell from its first run on. Most
+    # cells have a single run, whose median is theirs.
     typical_s = medians_s[first_runs]
     for cell in np.flatnonzero(run_counts > 1):
         first_run = first_runs[cell]

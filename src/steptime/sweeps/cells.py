@@ -122,6 +122,7 @@ def list_final_marks(records: Iterable[Record], retry: Collection[str], force: b
     final_statuses = set() if force else set(FINAL_STATUSES) - set(retry)
 
     def is_final(record: Record) -> bool:
+        # A record of a whole step names no scope, and one of a sweep names its cell by the id.
         is_measured_step = record.origin == "measured" and not record.scope
         return is_measured_step and record.status in final_statuses and "cell" in record.env
 

@@ -156,8 +156,7 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     pair_count = len(a) // comparisons  # of each comparison
     residuals = np.abs(np.concatenate([_residuals(a), _residuals(b)], axis=1))
     residuals = residuals.reshape(comparisons, -1)  # those of a comparison in one row
-    # The larger of two estimates: by the 95 % quantile of the residuals, and by their root mean
-    # square with outliers clipped. The median only sets where clipping begins.
+    # The median only helps to set where clipping begins.
     quantile = np.nanquantile if np.isnan(residuals).any() else np.quantile
     median_size, tail_size = quantile(residuals, (0.5, TAIL), axis=1)
     tail_noise = tail_size / NORMAL_TAIL

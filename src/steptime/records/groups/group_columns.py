@@ -66,12 +66,7 @@ def make_group_columns(members: Members) -> GroupColumns:
     is_repeated = ~has_samples & (repeat_count > 1)  # single values, which count as samples
     # Pooling takes logarithms, so a group with a time of 0 (an op that is idle in a step) is not
     # pooled: its last record counts.
-    is_resting = np.where(
-        has_samples,
-        _any_member(members, members.is_sampled & members.is_resting),
-        _any_member(members, members.is_repeated & members.is_resting),
-    )
-    is_pooled = (has_samples | is_repeated) & ~is_resting
+    is_pooled = (has_samples | is_repeated) & ~_is_resting(members, has_samples)
 
     # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
@@ -111,6 +106,15 @@ def make_group_columns(members: Members) -> GroupColumns:
         # The value, a median, may lie outside the interval of the mean: it is included.
         low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
         high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
+    )
+
+
+def _is_resting(members: Members, has_samples: Flags) -> Flags:
+    """Return for each group whether a record that would be pooled has a time of 0."""
+    return np.where(
+        has_samples,
+        _any_member(members, members.is_sampled & members.is_resting),
+        _any_member(members, members.is_repeated & members.is_resting),
     )
 
 

@@ -68,6 +68,20 @@ class _NumberFormat(NamedTuple):
         return text if is_dotted and self.decimal != "." else parse_cell(text)
 
 
+class _ConvertedCells(NamedTuple):
+    """The cells of a row of a table by column.
+
+    Attributes:
+        raw: as in the table, with numbers written as in Python.
+        ours: with words of the table replaced by ours.
+        values: as formulas take them.
+    """
+
+    raw: Cells
+    ours: Cells
+    values: Cells
+
+
 @dataclass(frozen=True)
 class TableMapping:
     """A reader of tables by a mapping.
@@ -177,22 +191,9 @@ class TableMapping:
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            raw_cells = cells  # the texts of the table, with numbers written as Python reads them
-            if not number_format.is_plain:
-                raw_cells = {
-                    column: number_format.to_plain_text(cell) for column, cell in cells.items()
-                }
-            our_cells = raw_cells  # with words of the table replaced by ours
-            if self.words:
-                our_cells = {
-                    column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
-                }
-            cell_values = {
-                column: number_format.to_value(cells[column], cell)
-                for column, cell in our_cells.items()
-            }
+            row = self._convert_cells(cells, number_format)
             try:
-                values = values_by_name(our_cells, cell_values, place=f"row {line}")
+                values = values_by_name(row.ours, row.values, place=f"row {line}")
             except InputError as error:
                 yield line, error
                 continue
@@ -200,7 +201,7 @@ class TableMapping:
                 try:
                     fits = not entry.row_filter or formula(entry.row_filter)(values)
                     if fits:
-                        yield line, MappedRow(entry, raw_cells, our_cells, values, line)
+                        yield line, MappedRow(entry, row.raw, row.ours, values, line)
                 except InputError as error:
                     yield line, error
 
@@ -212,6 +213,18 @@ class TableMapping:
             needed=list_columns_read(self.rows[0]),
             mentioned=list_words(self.rows),
         )
+
+    def _convert_cells(self, cells: Cells, number_format: _NumberFormat) -> _ConvertedCells:
+        raw = cells
+        if not number_format.is_plain:
+            raw = {column: number_format.to_plain_text(cell) for column, cell in cells.items()}
+        ours = raw
+        if self.words:
+            ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
+        values = {
+            column: number_format.to_value(cells[column], cell) for column, cell in ours.items()
+        }
+        return _ConvertedCells(raw, ours, values)
 
     def _in_our_words(self, column: str, cell: object) -> object:
         return self.words.get(column_name(column), {}).get(str(cell), cell)
@@ -333,8 +346,7 @@ def mapping_of(
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
     row_tables = keys.rows or ({},)
-    # For a remark: the texts of the mapping in whose place the command has others.
-    replaced_texts = {
+    replaced_texts = {  # the texts of the mapping in whose place the command has others
         key: row_table[key]
         for row_table in (shared_keys, *row_tables)
         for key in key_texts.keys() & row_table.keys()

@@ -78,9 +78,10 @@ def take_snapshot(out: Path, warn: Warn) -> Snapshot:
                     state = "finished" if record.status in FINAL_STATUSES else "failed"
                 elif queued:
                     state = "running" if trial.id == running_id else "queued"
+                elif task.number in submission.task_jobs:
+                    state = "failed"  # its job is over, and left no record
                 else:
-                    # Slurm has no such task any more: if it had one, its job is over.
-                    state = "failed" if task.number in submission.task_jobs else "unsent"
+                    state = "unsent"
                 states[trial.id] = CellState(trial, submission, task, state, record, queued)
     return Snapshot(tuple(states.values()), tuple(records), tuple(submissions), queued_tasks)
 
