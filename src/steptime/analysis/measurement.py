@@ -115,7 +115,7 @@ def _list_remarks(record: Record, row: Row) -> list[str]:
         kinds = f"ops that {record.method.name} does not run: {record.env['module_runs_for']}"
         remarks.append(f"the module itself ran, as its graph holds {kinds}")
     if breaks := record.env.get("graph_breaks"):
-        why = max(breaks, key=breaks.get)
+        why = max(breaks, key=breaks.get)  # they are counts by reason
         remarks.append(f"{format_count(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")

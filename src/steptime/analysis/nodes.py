@@ -167,10 +167,7 @@ def _find_kind(replicas: int | None, is_compute_bound: bool | None) -> str | Non
 
 
 def _judge_visits(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Deviation]]:
-    """Return the deviation of nodes over all cells, and over the cells of each kind.
-
-    The questions share the rate of false alarms.
-    """
+    """Return the deviation of nodes over all cells, and over the cells of each kind."""
     # Nodes are tested over all cells, and once more over the cells of each kind, since a node may
     # be slow only in, say, its memory. A single kind would be the same test again.
     kind_logs: dict[str, Floats] = {}

@@ -43,6 +43,8 @@ MAX_RESERVED_BYTES = 128 << 20  # two arenas of glibc's malloc; stacks of thread
 GRACE_S = 1.0  # in which the process that asked ends this one
 
 
+# An end of a step's interval: of one with samples the bootstrapped end, widened to include the step
+# itself, a median; of any other the end that its record states.
 STEP_END = "if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, {choose}))"
 DERIVED_COLUMNS = {  # of the view `records`, that the files do not have
     "step_s_low": STEP_END.format(end="low", choose="least(estimate.low, step_s)"),
@@ -50,6 +52,7 @@ DERIVED_COLUMNS = {  # of the view `records`, that the files do not have
     "steady": "CAST(estimate.steady AS BOOLEAN)",
 }
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE"}
+# To DuckDB an integer beyond 64 bits is a DOUBLE of JSON as well: its digits stay as they are.
 TEXT_OF_JSON = """CASE json_type({value}) WHEN 'BOOLEAN' THEN if({value} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({value} AS VARCHAR), '[.e]'),
         CAST(CAST({value} AS DOUBLE) AS VARCHAR), CAST({value} AS VARCHAR))
@@ -195,6 +198,7 @@ def _open_connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnectio
 def _records_sql(request: QueryRequest) -> str:
     """Return the SQL of the view `records`, whose columns have the types of their values."""
     files = " UNION ALL BY NAME ".join(f"FROM {quote_text(path)}" for path in request.files)
+    # The files hold maps as lists of entries.
     maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
     rows = f"FROM ({files}) SELECT * REPLACE ({maps})"
     if request.model:
