@@ -413,7 +413,7 @@ def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsy
         return capsys.readouterr().out.split("\nname,")
 
     few = answers()
-    monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 0)
+    monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 1)
     monkeypatch.setattr(pair_rows, "CHUNK_ROWS", 2)
     many = answers()
     assert json.loads(few[0]) == json.loads(many[0])

@@ -98,6 +98,7 @@ class Analysis:
 
         Words with the same kinds stand together: "`slow` or `slower` (slow)".
         """
+        # A word fails if the summary lists anything of its kinds; some words have equal kinds.
         words_by_kinds: dict[tuple[str, ...], list[str]] = {}
         for word, kinds in self.fails.items():
             words_by_kinds.setdefault(tuple(kinds), []).append(f"`{word}`")
@@ -116,7 +117,8 @@ class Analysis:
         defaults = {setting.name: setting.default for setting in self.settings}
         for name in settings:
             check_choice("setting", name, defaults)
-        table = self.table(data, **defaults | settings)
+        all_settings = defaults | settings
+        table = self.table(data, **all_settings)
         return replace(table, source=table.source or data.source)
 
     def draw(self, table: Table) -> JsonObject:
@@ -126,7 +128,8 @@ class Analysis:
             InputError: if there is nothing to draw.
         """
         if not table.rows:
-            raise InputError("; ".join(["nothing to draw", *self.describe(table)[:1]]))
+            reasons = self.describe(table)[:1]  # the first line says why there are no rows
+            raise InputError("; ".join(["nothing to draw", *reasons]))
         spec: JsonObject = registry.load(self.chart)(table)
         return spec
 

@@ -161,7 +161,7 @@ def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> Break
     predicted = _list_sides(cells, PREDICTED)
     measured_s = _sum_times(name, measured)
     predicted_s = _sum_times(name, predicted)
-    # Else the two sums are over different networks, and their ratio says nothing.
+    # `ratio` is only meaningful if both sums are over the same networks.
     is_paired = all(len(cell.sides) == len(SIDES) for cell in cells)
     costs = [_cost_side(cell).groups.get(name) for cell in cells]
     return BreakdownRow(
@@ -232,8 +232,7 @@ def _find_peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> fl
         return divide(sums.flop, sums.peak_flop)
     if side == PREDICTED:
         return None  # a prediction has FLOP, never a published share
-    # Published: the mean share of the peak, weighted by time; `peak_time_share` is the product of
-    # both shares.
+    # Published shares of the peak: `peak_time_share` is the product with the share of the time.
     published_steps = _list_sides(cells, side)
     groups = [step.groups.get(name) for step in published_steps]  # of one step of each network
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
@@ -248,8 +247,8 @@ class _FlopSums(NamedTuple):
 
 def _sum_flop(name: str, cells: Sequence[NetworkOps], side: str) -> _FlopSums:
     """Return the predicted FLOP of a group, and its times on a side multiplied by the peaks."""
-    flop = 0.0
-    peak_flop = 0.0
+    flop = 0.0  # of the prediction: a measurement of an op has none
+    peak_flop = 0.0  # what the device could have computed in the time of the ops
     for cell in cells:
         if PREDICTED not in cell.sides or side not in cell.sides:
             continue
@@ -332,7 +331,7 @@ def breakdown_table(data: Data, by: str, model: str | None, by_network: bool) ->
         Column("peak_fraction", "of peak", is_spare=True),
         Column("predicted_peak_fraction", "of peak, predicted", is_spare=True),
     )
-    kind_cells = cells if by == "kind" else _select_cells(list_cells(data, "kind"), model)
+    kind_cells = cells if by == "kind" else _select_cells(list_cells(data, "kind"), model)  # chart
     return Table(
         [heading for heading in headings if any(row[heading.key] is not None for row in rows)],
         rows,
@@ -352,6 +351,7 @@ def _list_chart_rows(data: Data, cells: Sequence[NetworkOps]) -> list[Row]:
     """Return the rows of the chart: the passes of one network's ops, or shares of each network."""
     if not 0 < len(cells) <= MAX_BARS:
         return []
+    # Several networks have a bar each, of kinds of ops; a single network is drawn op by op.
     if len(cells) > 1:
         return [
             {"network": cell.network, "platform": cell.platform, "side": side}

@@ -36,6 +36,7 @@ GROUP_KEYS = (
     "name",
 )
 PASS_COLUMNS = ("scope", "pass", "op_kind")  # further keys of the passes of single ops
+NO_PASS = ""  # of an op that is recorded as a whole
 AMOUNTS = ("time_s", "time_share", "flop", "traffic_bytes", "peak_time_share")
 
 
@@ -134,7 +135,7 @@ def list_cells(data: Data, kind: str) -> list[NetworkOps]:
     for (workload_key, platform, strategy), cell_rows in group_by(
         frame.iter_rows(named=True), _cell_key
     ).items():
-        sides = {}
+        sides = {}  # measured, predicted or both
         for side, side_rows in group_by(cell_rows, lambda row: str(row["side"])).items():
             first_row = side_rows[0]
             step_key = tuple(first_row[name] for name in STEP_KEYS)
@@ -222,8 +223,9 @@ def _list_pass_columns() -> dict[str, dict[str, pl.Expr]]:
             "flop": pl.col("flop") - pl.col("forward_flop"),
         },
         "update": {"time_s": pl.col("update_s")},
-        # Ops without passes have their whole time and cost here; others have null here.
-        "": {
+        # An op that is not divided into passes, as in inference or in a publication: its whole
+        # time and cost. Null for the other ops.
+        NO_PASS: {
             "time_s": pl.when(has_no_passes).then("step_s"),
             "time_share": time_share,
             "flop": pl.when(has_no_passes).then(pl.coalesce("flop", published_flop)),
@@ -261,6 +263,7 @@ def sum_groups(records: pl.LazyFrame, kind: str, keys: Sequence[str] = ()) -> pl
         .filter(has_time | has_flop)
         .with_columns(group_name.alias("name"))
         .group_by(group_keys, maintain_order=True)
+        # Amounts become lists first, and then sums: `sum` in `agg` adds in no fixed order.
         .agg(*AMOUNTS, pl.col("scope").n_unique().alias("ops"))
         .with_columns(map(_sum_of_list, AMOUNTS))
         .sort(group_keys, nulls_last=True)
@@ -322,13 +325,12 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     no_op_group = groups.pop(NO_OP, None)
     idle_s = _time_of(no_op_group) if no_op_group else 0.0
     ops_s = sum(map(_time_of, groups.values()))
-    # Shares are of the step without a profiler, where its time is credible beside those of the ops
-    # under it; else of the profiled step, the sum of ops and idle time.
+    # The denominator of all shares: the step without the profiler if its time is credible, else
+    # the profiled step.
     basis_s = _choose_basis_s(step_s, ops_s, idle_s)
     if basis_s:
         shares = {name: _time_of(group) / basis_s for name, group in groups.items()}
-    # Only shares are published, without times.
-    else:
+    else:  # a publication of shares without times
         shares = {name: group.time_share or 0.0 for name, group in groups.items()}
     peak = rows[0]["peak_flop_per_s"]
     # A step is timed without the profiler, its ops under it: the difference is the overhead.
@@ -367,6 +369,9 @@ def _choose_basis_s(step_s: float | None, ops_s: float, idle_s: float) -> float:
     shorter, because other work disturbed the step without it. Then it is the profiled step.
     """
     profiled_s = ops_s + idle_s
-    if step_s is None or (idle_s and not ops_s <= step_s <= profiled_s):
+    if step_s is None:
         return profiled_s
-    return step_s
+    # A profiler only slows a step: without it the step takes less, but at least as long as its ops.
+    is_profiled = idle_s > 0
+    is_credible = ops_s <= step_s <= profiled_s
+    return profiled_s if is_profiled and not is_credible else step_s

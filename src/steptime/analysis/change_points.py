@@ -92,11 +92,11 @@ def change_points(
         margin: logarithm below which a change counts as none.
         series_group: the series that are judged together.
     """
-    values = np.asarray(logs, float)
-    value_noise = _root_mean_square(errors)  # of a single value, as its own runs show it
+    values = np.asarray(logs, float)  # a natural logarithm of a time each
+    value_noise = _root_mean_square(errors)  # standard error of one value, from its own runs
     if len(values) < MIN_VALUES:
-        # A machine may switch between two speeds, which few values cannot show: only a change
-        # that is larger than two speeds of a machine differ (`FEW_CHANGE`) counts.
+        # Machines switch between two speeds, and few values do not show whether this one does. So
+        # only a change larger than the usual difference of such speeds (`FEW_CHANGE`) counts.
         min_change = max(FEW_CHANGE, margin)
         level_starts = _split_short_series(
             values, value_noise, error_freedom, min_change, series_group
@@ -136,12 +136,13 @@ def smallest_change(
     n = len(values)
     value_noise = _root_mean_square(errors)
     noise, _ = _estimate_noise(values, level_starts, value_noise, error_freedom)
-    degrees_of_freedom = n - 2 + error_freedom  # as in `_split_short_series`
+    degrees_of_freedom = n - 2 + error_freedom  # two means are fitted
     if n < 2 or degrees_of_freedom < 1:
         return None
     newest_error = noise * math.sqrt(n / (n - 1))  # of the newest value less the mean before it
+    # `error` is the standard error of a change, `limit` the smallest change that the test believes.
     if n < MIN_VALUES:
-        # A short series: the t-test, shared by all splits of all series.
+        # A short series is tested by a t-test, with Bonferroni's share for each split and series.
         error = newest_error
         t = two_sided_t(FEW_ALARMS / (n - 1) / series_group.size, degrees_of_freedom)
         limit = max(FEW_CHANGE, t * error)
@@ -150,8 +151,8 @@ def smallest_change(
         error = newest_error
         limit = max(NEWEST_FAR, NEWEST_FARTHEST * series_group.farthest) * error
     else:
-        # Between them: the change of the newest two whose gain in likelihood, which is
-        # n / 2 * log(1 + (change / error)^2 / n), is the needed one.
+        # Between them, a level of the newest two values. A change raises the log likelihood by
+        # gain = n / 2 * log(1 + (change / error)^2 / n), which is solved for the change.
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
         gain = _find_needed_gain(n, series_group.size)
         limit = error * math.sqrt(n * math.expm1(2 * gain / n))
@@ -192,7 +193,7 @@ def _measure_splits(values: Floats, counts_before: NDArray[np.int64]) -> _Splits
     sums_before = np.cumsum(values)[counts_before - 1]
     sums_after = values.sum() - sums_before
     changes = sums_after / counts_after - sums_before / counts_before
-    return _Splits(changes, changes**2 * counts_before * counts_after / n)
+    return _Splits(changes, explained_squares=changes**2 * counts_before * counts_after / n)
 
 
 def _split_short_series(
@@ -238,18 +239,16 @@ def _split_long_series(
 
 
 def _find_likely_changes(clipped: Floats, value_noise: float, series_count: int) -> list[int]:
-    """Return the changes of the largest gain in log likelihood over a series without a change.
-
-    Changes are added one by one, each where it explains most; each costs `_find_needed_gain`.
-    """
+    """Return the changes of the largest gain in log likelihood over a series without a change."""
     n = len(clipped)
     min_squares = max(value_noise**2 * n, MIN_NOISE**2 * n)
-    # Correlated noise explains slow drifts, so that these are not taken for changes.
+    # The alternative to a change is correlated noise, which explains slow drifts as well.
     squares_without = max(_autoregressive_squares(clipped), min_squares)
     needed_gain = _find_needed_gain(n, series_count)
     level_starts: list[int] = []
     best_level_starts: list[int] = []
     largest_gain = 0.0
+    # Greedy: the best split is added, then the number of changes with the largest gain is chosen.
     for change_count in range(1, n // VALUES_PER_CHANGE + 1):
         level_start = _find_best_split(clipped, level_starts)
         if level_start is None:
@@ -293,8 +292,9 @@ def _autoregressive_squares(values: Floats) -> float:
     -n/2 log(squares) + 1/2 log(1 - r^2), the second term is moved into the squares.
     """
     n = len(values)
-    # A row for each correlation of neighbouring values that is tried. Innovations are what the
-    # value before does not explain; the mean is that of weighted least squares.
+    # The model: value[i] - mean = r * (value[i - 1] - mean) + innovation[i]. Each correlation r of
+    # a grid is a row. The mean is fitted by weighted least squares, since the first value has no
+    # predecessor: its variance is 1 / (1 - r^2) times that of an innovation.
     r = np.linspace(0.0, MAX_CORRELATION, CORRELATIONS)[:, None]
     first_weight = 1 - r[:, 0] ** 2
     next_weight = 1 - r[:, 0]
@@ -304,7 +304,7 @@ def _autoregressive_squares(values: Floats) -> float:
     mean = (weighted_sum / weight_sum)[:, None]
     squares = ((innovations - (1 - r) * mean) ** 2).sum(axis=1)
     squares += first_weight * (values[0] - mean[:, 0]) ** 2
-    # The factor moves the second term of the log likelihood into the squares.
+    # The log likelihood is -n / 2 * log(squares) + log(1 - r^2) / 2: the factor adds its last term.
     return float((squares * first_weight ** (-1 / n)).min())
 
 
@@ -337,8 +337,8 @@ def _find_best_split(values: Floats, level_starts: Sequence[int]) -> int | None:
 def _drop_small_changes(values: Floats, level_starts: list[int], margin: float) -> list[int]:
     """Return the starts without those whose change is within the margin, the smallest first."""
     while level_starts:
-        means = [float(np.median(part)) for part in _split_values(values, level_starts)]
-        sizes = [abs(after - before) for before, after in pairwise(means)]
+        medians = [float(np.median(part)) for part in _split_values(values, level_starts)]
+        sizes = [abs(after - before) for before, after in pairwise(medians)]
         smallest = int(np.argmin(sizes))
         if sizes[smallest] > margin:
             break

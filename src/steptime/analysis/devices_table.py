@@ -1,4 +1,4 @@
-"""The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
+"""The device table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
 from their samples by the same formulas (`records.frames`).
@@ -41,7 +41,7 @@ SORT_COLUMNS = (
     *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
 )
-STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
+STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: that of the PSC logs (docs/seeds.md)
 PUBLISHED_COLUMNS = {  # numbers that others published, or that follow from samples
     "mean_speed": "examples_per_s",
     "speed_uncertainty": "examples_uncertainty_per_s",
@@ -110,7 +110,7 @@ def device_table(data: Data) -> Table:
         tuple(map(Column, (*main_columns, *LAST_COLUMNS, *differing))),
         rows,
         footnotes=describe_hidden_rows(row_count - printed_count),
-        has_units=False,  # plain numbers, as in the seed's table
+        has_units=False,  # plain numbers, as the PSC logs have them
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": row_count} if row_count > printed_count else {},
         structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),
@@ -161,19 +161,22 @@ def _estimate_bar(row: Row) -> Row:
     """Return the speed of a step with its ends, and the kind of the interval."""
     estimate = row["estimate"]
     if estimate and estimate["value"]:
-        speed, low, high = (
-            # Examples per second; a longer step is a lower speed, so that the ends change places.
-            step_s and row["global_batch"] / step_s
-            for step_s in (estimate["value"], estimate["high"], estimate["low"])
-        )
+
+        def to_speed(step_s: float | None) -> float | None:  # in examples per second
+            return row["global_batch"] / step_s if step_s else None
+
+        # A longer step is a lower speed: the ends of the interval change places.
+        speed = to_speed(estimate["value"])
+        low, high = to_speed(estimate["high"]), to_speed(estimate["low"])
         return {"speed": speed, "low": low, "high": high, "interval": "95 %"}
     speed = row["mean_speed_corrected"]
     sigma = row["speed_uncertainty"]
     if sigma is None:
         return {"speed": speed, "low": None, "high": None, "interval": "1 sigma"}
-    # The uncertainty is of the speed as logged, which may count another batch.
-    sigma *= speed / (row["mean_speed"] or speed)
-    return {"speed": speed, "low": speed - sigma, "high": speed + sigma, "interval": "1 sigma"}
+    # The uncertainty is of the speed as logged, which may be by another batch than `speed`.
+    logged_speed = row["mean_speed"] or speed
+    reach = sigma * speed / logged_speed
+    return {"speed": speed, "low": speed - reach, "high": speed + reach, "interval": "1 sigma"}
 
 
 ANALYSIS = Analysis(

@@ -48,12 +48,12 @@ def heatmap(
     Raises:
         InputError: for an unknown column.
     """
-    value = VALUE_WORDS.get(value, value)
-    selection = _select_rows(data, value, only or ())
+    quantity = VALUE_WORDS.get(value, value)
+    selection = _select_rows(data, quantity, only or ())
     for name in (x, y, over):
         if name is not None and name not in selection.schema:
             raise unknown("column", name, [*selection.hyperparameters, *selection.schema])
-    answer = find_cells(selection, (x, y), over, value, only or ())
+    answer = find_cells(selection, (x, y), over, quantity, only or ())
     rows = [row.to_dict() for row in answer.rows]
     has_axes = answer.summary.x is not None and answer.summary.y is not None
     return Table(
@@ -96,7 +96,8 @@ def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
         raise unknown("column", value, [*columns, *schema, *DERIVED_COLUMNS])
     if value in schema and not schema[value].is_numeric():
         raise InputError(f"--value: the column '{value}' has no numbers")
-    number = pl.col(value) if value in columns else DERIVED_COLUMNS.get(value, pl.col(value))
+    derived = None if value in columns else DERIVED_COLUMNS.get(value)
+    number = pl.col(value) if derived is None else derived
     for text in only:
         name, equals, value_text = text.partition("=")
         if not equals:
@@ -104,8 +105,9 @@ def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
         check_choice("column", name, schema, "--only")
         rows = rows.filter(pl.col(name).cast(pl.String()) == value_text)
     selection = Selection(rows, schema, data.hyperparameters, number)
-    # The user chose an origin: predictions are not left out.
-    if any(text.startswith("origin=") for text in only):
+    # Predictions are left out beside measurements, unless the user chose an origin.
+    chooses_origin = any(text.startswith("origin=") for text in only)
+    if chooses_origin:
         return selection
     origins = rows.select(pl.col("origin").unique()).collect()["origin"].to_list()
     is_all_predicted = {*origins} <= {"predicted"}

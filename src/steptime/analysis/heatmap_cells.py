@@ -168,7 +168,7 @@ def find_cells(
     axis_values = {name: _bin_axis(selection, name) for name in (x, y)}  # binned if many
     panel_value = pl.col(panel) if panel else pl.lit(None, pl.String())
     cells = _median_cells(selection, [*axis_values.values(), panel_value], value)
-    # Binned axes have another output name.
+    # `_bin_axis` gives an axis that it bins another name.
     binned_axes = [name for name, axis in axis_values.items() if axis.meta.output_name() != name]
     summary = HeatmapSummary(
         x=x,
@@ -198,7 +198,7 @@ def _choose_axes(
         counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
         level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
         widest = max(level_counts, key=lambda name: level_counts[name], default="")
-        # A single level is no axis.
+        # A single level is no axis: the others have no more, and the axis stays None.
         if level_counts.get(widest, 0) < 2:
             break
         axis_names[axis_names.index(None)] = widest
@@ -221,6 +221,7 @@ def _bin_axis(selection: Selection, name: str) -> pl.Expr:
     # Steps of equal ratio need numbers above 0.
     if count <= MAX_STEPS or low <= 0:
         return column
+    # A number becomes the nearest of `MAX_STEPS` that form a geometric series from low to high.
     log_ratio = math.log(high / low) / (MAX_STEPS - 1)
     step = _round((column / low).log() / log_ratio)
     return _round((step * log_ratio).exp() * low).alias(f"steps of {name}")
@@ -234,6 +235,8 @@ def _median_cells(
     selection: Selection, axes: Sequence[pl.Expr], value: str
 ) -> tuple[HeatmapCell, ...]:
     """Return the cells, sorted by panel, row and column."""
+    # First a value for each network: the median of its records. Then a cell of the heatmap: the
+    # median of its networks.
     axis_columns = [axis.alias(name) for axis, name in zip(axes, AXES, strict=True)]
     # A step that ran out of memory still has a size, but no time that counts.
     counted_value = pl.col(VALUE) if value.endswith(SIZE_ENDING) else pl.col(VALUE).filter(IS_OK)

@@ -233,6 +233,7 @@ def _describe_folders(data: Data) -> dict[str, Row]:
         is_earliest = row["instant_s"] is None or instant_s < row["instant_s"]
         if is_earliest:
             row |= {"instant_s": instant_s, "taken_at": taken_at}
+    # A fact has the values of all records of a folder; None if no record states it.
     for (folder,), texts in environments.group_by("folder", maintain_order=True):
         for fact in ENVIRONMENT_FACTS:
             stated_values = {find_text(text, fact) for text in texts["env"]} - {None}
@@ -263,6 +264,7 @@ def _list_cells(data: Data) -> list[Row]:
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)
+    # Keys of a row, and the columns of groups that they have; records of one cell are one series.
     columns = {"step_s": "value", "series": "cell", "low": "low", "high": "high", "runs": "runs"}
     cells = []
     for position, row in enumerate(groups.rows(ids, STEP_CELLS, columns)):
@@ -358,7 +360,7 @@ def _describe_power(summary: Mapping[str, Any]) -> str:
     """Return the smallest slowdown that would have been found, or why nothing can be judged."""
     count = len(summary["folders"])
     smallest = summary["smallest_slowdown"]
-    if smallest is None:
+    if smallest is None:  # neither repeats nor folders enough to estimate the noise
         return (
             f"nothing can be judged: {format_count(count, 'folder')} of single runs cannot show "
             f"10 %; rounds = 5, or {MIN_VALUES} folders"

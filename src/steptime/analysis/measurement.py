@@ -106,6 +106,7 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
 def _list_remarks(record: Record, row: Row) -> list[str]:
     """Return lines on what may mislead in a measured record."""
     remarks = []
+    # Without a reading, `energy_meter` and `comm_meter` hold the reason instead of the meter.
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
     if "comm_meter" in record.env and "communication_s" not in record.quantities:
@@ -114,12 +115,11 @@ def _list_remarks(record: Record, row: Row) -> list[str]:
         kinds = f"ops that {record.method.name} does not run: {record.env['module_runs_for']}"
         remarks.append(f"the module itself ran, as its graph holds {kinds}")
     if breaks := record.env.get("graph_breaks"):
-        why = max(breaks, key=breaks.get)
+        why = max(breaks, key=breaks.get)  # they are counts by reason
         remarks.append(f"{format_count(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
-    # None where it is unknown.
-    if record.env.get("steady") is False:
+    if record.env.get("steady") is False:  # None: unknown
         remarks.append("no steady state: the first and the second half of the samples differ")
     if _learned_nothing(record, row.get("accuracy")):
         remarks.append("the network learned nothing: its accuracy is that of guessing")

@@ -1,7 +1,7 @@
 """Which nodes are slow beyond noise, by how much, and for which kind of work."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,40 +66,46 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
     if not visits.hosts:
         return no_nodes
     overall, by_kind = _judge_visits(visits, threshold)
-    successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
-    gpus = dict(
-        successful.group_by("host", maintain_order=True)
-        .agg(pl.col("gpu").drop_nulls().first())
-        .collect()
-        .iter_rows()
-    )
+    gpus = _find_gpus(measured)
     rows = [
         _make_row(host, column, overall, by_kind, margin, gpus.get(host), visits.cell_counts[host])
         for column, host in enumerate(visits.hosts)
     ]
-    rows.sort(key=lambda row: -(row.slower_fraction or 0.0))
-    failures = (  # nodes without a good step
-        measured.filter(~pl.col("host").is_in([*gpus]))
-        .group_by("host", maintain_order=True)
-        .agg(pl.col("gpu", "cause").last())
-        .collect()
-    )
-    rows += [
-        NodeRow(host=host, verdict=NOT_MEASURED, gpu=gpu, cells=0, cause=cause)
-        for host, gpu, cause in failures.iter_rows()
-    ]
+    rows.sort(key=lambda row: -(row.slower_fraction or 0.0))  # by verdict below: sorts are stable
+    rows += _list_failed_nodes(measured, gpus)
     rows.sort(key=lambda row: VERDICTS.index(row.verdict))
     summary = _summarise(rows, visits.cell_count, margin, math.expm1(overall.noise))
     return NodesAnswer(rows=tuple(rows), kinds=tuple(by_kind), summary=summary)
 
 
-def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
-    """Return the step of each node in each visit, of visits with records enough for `MIN_NODES`.
+def _find_gpus(measured: pl.LazyFrame) -> dict[str, str | None]:
+    """Return the GPU of each node that measured a step, None where no record names it."""
+    successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
+    first_gpu = pl.col("gpu").drop_nulls().first()
+    gpus = successful.group_by("host", maintain_order=True).agg(first_gpu)
+    return dict(gpus.collect().iter_rows())
 
-    The records of visits are counted first, by a hash, since the samples of most are not needed.
-    """
+
+def _list_failed_nodes(measured: pl.LazyFrame, good_hosts: Iterable[str]) -> list[NodeRow]:
+    """Return a row for each node all of whose steps failed, with the cause of the last."""
+    failures = (
+        measured.filter(~pl.col("host").is_in([*good_hosts]))
+        .group_by("host", maintain_order=True)
+        .agg(pl.col("gpu", "cause").last())
+        .collect()
+    )
+    return [
+        NodeRow(host=host, verdict=NOT_MEASURED, gpu=gpu, cells=0, cause=cause)
+        for host, gpu, cause in failures.iter_rows()
+    ]
+
+
+def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
+    """Return the step of each node in each visit, of visits with records enough for `MIN_NODES`."""
+    # Counting records is cheap, reading their samples is not. A visit with fewer records than
+    # `MIN_NODES` cannot be one of so many nodes.
     visit_hash = pl.struct(*VISIT).hash()
-    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()  # >= its nodes
+    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()
     shared_visits = counts.filter(pl.col("len") >= MIN_NODES).select("visit").collect()
     return (
         measured.filter(visit_hash.is_in(shared_visits["visit"].implode()))
@@ -131,13 +137,16 @@ def _find_visits(steps: pl.DataFrame, bounds: pl.DataFrame) -> Visits:
         .with_row_index("visit")
         .join(bounds, on=("workload_key", "platform"), how="left", maintain_order="left")
     )
+    # Each step has its visit's number as row and its host's place as column of the matrix `logs`.
     entries = good.join(
         visits.select("visit", *VISIT), on=VISIT, nulls_equal=True, maintain_order="left"
     )
     hosts = entries["host"].unique().sort()
-    places = hosts.search_sorted(entries["host"])
+    host_columns = hosts.search_sorted(entries["host"])
     logs = np.full((len(visits), len(hosts)), np.nan)
-    logs[entries["visit"].to_numpy(), places.to_numpy()] = np.log(entries["step_s"].to_numpy())
+    logs[entries["visit"].to_numpy(), host_columns.to_numpy()] = np.log(
+        entries["step_s"].to_numpy()
+    )
     cell_counts = entries.group_by("host").agg(pl.struct(CELL).n_unique())
     return Visits(
         hosts=hosts.to_list(),
@@ -158,19 +167,19 @@ def _find_kind(replicas: int | None, is_compute_bound: bool | None) -> str | Non
 
 
 def _judge_visits(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Deviation]]:
-    """Return the deviation of nodes over all cells, and over the cells of each kind.
-
-    The questions share the rate of false alarms.
-    """
+    """Return the deviation of nodes over all cells, and over the cells of each kind."""
+    # Nodes are tested over all cells, and once more over the cells of each kind, since a node may
+    # be slow only in, say, its memory. A single kind would be the same test again.
     kind_logs: dict[str, Floats] = {}
-    has_several_kinds = len(set(visits.kinds)) > 1  # else it is the same question
+    has_several_kinds = len(set(visits.kinds)) > 1
     for kind in KINDS if has_several_kinds else ():
         logs = visits.logs[[visit_kind == kind for visit_kind in visits.kinds]]
         node_count = np.isfinite(logs).any(axis=0).sum()
         if node_count >= MIN_NODES:
             kind_logs[kind] = logs
 
-    # A kind's question has half the weight of the question over all cells.
+    # The tests share the permitted chance of a false alarm, so that it holds for all together: the
+    # test of a kind gets half as much as the test over all cells.
     kind_count = len(kind_logs)
     overall_alarms = FALSE_ALARMS / (1 + kind_count / 2)
     kind_alarms = (FALSE_ALARMS - overall_alarms) / max(kind_count, 1)
@@ -196,9 +205,14 @@ def _make_row(
     slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
     is_slow_node = is_slow(overall) or bool(slow_kinds)
     is_fast = bool(overall.is_fast[column] and overall.log_ratio[column] < -margin)
-    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))  # 0: only over all cells
+    is_slow_only_overall = not slow_kinds
+    is_slow_in_all = is_slow_only_overall or len(slow_kinds) == len(by_kind)
     slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
-    verdict = SLOW if is_slow_node else FAST if is_fast else REGULAR
+    verdict = REGULAR
+    if is_slow_node:
+        verdict = SLOW
+    elif is_fast:
+        verdict = FAST
     fractions = {kind: fraction(deviation.log_ratio) for kind, deviation in by_kind.items()}
     return NodeRow(
         host=host,
@@ -247,6 +261,8 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
         summary=answer.summary.to_dict(),
         structs=answer.rows,
     )
+    # Many regular nodes are printed as one line, the table's title: they are its last rows, the
+    # slowest first.
     fractions = [row.slower_fraction or 0.0 for row in answer.rows if row.verdict == REGULAR]
     if len(fractions) <= MAX_REGULAR_ROWS:
         return table
@@ -302,7 +318,7 @@ def _describe_slow_node(row: Mapping[str, Any]) -> str:
         low, high = format_percent(row["low_fraction"]), format_percent(row["high_fraction"])
         slower = format_percent(row["slower_fraction"])
         return f"{row['host']} is {slower} slower than the others ({low} to {high})"
-    kinds = row["slow_in"].split(", ")
+    kinds = row["slow_in"].split(", ")  # a cell of the table: the kinds are one text there
     parts = [f"{kind} ({format_percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
     return f"{row['host']} is slow in what is bound by {' and '.join(parts)}"
 

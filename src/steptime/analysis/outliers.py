@@ -56,7 +56,9 @@ def deviations(
         false_alarms: chance that any column is called slow where all are equal.
         threshold: the smallest robust z of an outlier.
     """
-    columns = np.flatnonzero(np.isfinite(logs).any(axis=0))
+    # Rows are cells (a network on a device), columns are nodes. Less the median of its row, an
+    # entry says how much slower a node was than the others in this cell.
+    columns = np.flatnonzero(np.isfinite(logs).any(axis=0))  # of nodes that measured anything
     residuals = logs[:, columns] - _medians(logs[:, columns])[:, None]
     is_measured = np.isfinite(residuals)
     row_noise = _noise(residuals)
@@ -66,10 +68,11 @@ def deviations(
         row_noise = _noise(residuals - means)
     weights = is_measured / row_noise[:, None] ** 2
     means = _weighted_means(residuals, weights, row_noise)
+    # A robust z: each mean in its standard errors, beside the median and the spread of all columns,
+    # most of which are regular.
     errors = _column_errors(means, weights)
     score = means / errors
     centre, spread = middle_and_spread(score)
-    # Deviations are from the middle column, since most nodes are regular.
     value = means - centre * errors
     reach = two_sided_t(MISS, degrees_of_freedom(len(columns))) * spread * errors
     # Columns that all agree have no spread, and no outlier.
@@ -100,8 +103,9 @@ def _column_errors(means: Floats, weights: Floats) -> Floats:
     variance = 1 / weights.sum(axis=0)
     if len(weights) == 1:
         return np.asarray(np.sqrt(variance))
-    # Nodes differ more than the noise of their cells explains: the rest is common to all of them.
-    (scatter,) = _noise(means[None, :]) ** 2
+    # Nodes scatter more than the noise of their cells explains. The excess is the variance between
+    # regular nodes, and is added to the error of each.
+    (scatter,) = _noise(means[None, :]) ** 2  # a matrix of one row
     common_variance = max(0.0, float(scatter) - float(np.median(variance)))
     return np.asarray(np.sqrt(common_variance + variance))
 
@@ -116,8 +120,11 @@ def middle_and_spread(score: Floats) -> tuple[float, float]:
     """
     middle = float(np.median(score))
     distances = np.abs(score - middle)
-    median = float(np.median(distances))
-    return middle, median / NORMAL if median else NORMAL_MEAN * float(distances.mean())
+    median_distance = float(np.median(distances))
+    if median_distance:
+        return middle, median_distance / NORMAL
+    # More than half of the values are equal: the mean distance stands in for the median.
+    return middle, NORMAL_MEAN * float(distances.mean())
 
 
 def z_limit(column_count: int, false_alarms: float) -> float:

@@ -195,8 +195,8 @@ class QueryProcess:
         if self._is_late:
             return QueryEnd(fault="time")
         try:
-            return msgspec.json.decode(lines.pop(), type=QueryEnd)
-        except (IndexError, msgspec.MsgspecError):  # the process died before its last line
+            return msgspec.json.decode(lines.pop(), type=QueryEnd)  # the last line
+        except (IndexError, msgspec.MsgspecError):  # it is missing: the process was killed
             return QueryEnd(fault="memory")
 
     def _make_error(self, end: QueryEnd) -> InputError | StoreError:

@@ -47,13 +47,15 @@ def make_results_table(data: Data) -> Table:
 
 def _list_columns(results: pl.LazyFrame) -> list[Column]:
     """Return the columns that people see: settings only where rows differ in them."""
-    # Of published numbers, runs tell how they were repeated; of one's own they are in samples.
+    # A column of runs is only for publications: one's own repeats are visible as samples.
     is_repeated = (pl.col("origin") == "published") & (pl.col("runs") > 0)
     facts = results.select(
         *(pl.col(name).drop_nulls().n_unique() > 1 for name in SETTINGS),
         is_repeated.any().alias("has_repeats"),
     )
-    (values,) = facts.collect().to_dicts() or [dict.fromkeys((*SETTINGS, "has_repeats"), False)]
+    # A single row, by column name: whether a setting has several values, or none without results.
+    no_values = dict.fromkeys((*SETTINGS, "has_repeats"), False)
+    (values,) = facts.collect().to_dicts() or [no_values]
     return [
         Column("name", "network"),
         *(Column(name, name.replace("_", " "), is_spare=True) for name in SETTINGS if values[name]),

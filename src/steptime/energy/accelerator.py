@@ -233,6 +233,7 @@ def _look_up_layer(layer: ChipLayer, net: str, rows: Mapping[str, _ChipRow]) -> 
         raise unknown("layer", layer.name, [row.name for _, row in rows.values()], net)
     chip, row = rows[name]
     cost = chip.cost(row)
+    # Tables state the traffic of a batch, an estimate is of one example.
     dram_bytes = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
     return LayerEstimate(
         name=row.name,

@@ -186,8 +186,8 @@ _DESIGN_KEYS = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source
 
 
 def _read_design(table: Mapping[str, Any]) -> Design:
-    none_stated = {"clock_hz": None, "area_mm2": None, "power_w": None}  # where a file lacks them
-    si_values = {**none_stated, **_convert_to_si(table)}
+    optional_values = {"clock_hz": None, "area_mm2": None, "power_w": None}
+    si_values = {**optional_values, **_convert_to_si(table)}
     return Design(
         networks=tuple(network["name"] for network in table.get("networks", ())),
         figures=tuple(
@@ -214,7 +214,7 @@ def _read_accelerator(name: str) -> Accelerator:
         networks=tuple(
             _read_network(network, table.get("power_mW")) for network in table["networks"]
         ),
-        rivals=tuple(
+        rivals=tuple(  # other platforms that the paper timed, by batch and kind of weights
             Rival(
                 name=rival["name"],
                 weights=row["weights"],
@@ -232,7 +232,7 @@ def _read_accelerator(name: str) -> Accelerator:
 
 def _read_network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
     """Return the table of a network; rows that state no power get the power of the chip."""
-    # A row of the table may state its own.
+    # The network's values hold for each of its layers, unless the row of a layer overrides them.
     common_columns = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
     total = table.get("total")
     return MeasuredNetwork(

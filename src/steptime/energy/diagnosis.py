@@ -141,6 +141,7 @@ def rival_platforms(accelerator: Accelerator) -> Iterator[RivalPlatform]:
 
     Ratios are geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
     """
+    # The paper timed each rival on these layers, in this order.
     rows = [row for network in accelerator.networks for row in network.layers]
     for rival in accelerator.rivals:
         time_ratios = [

@@ -222,12 +222,15 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
     inputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.outputs)
     flop, tensor_bytes = cost_of(op.kind, inputs, op.settings, outputs)
-    # Matrix products as (count, m, n, k); () of an op without any, whose FLOP are paired.
+    # Matrix products as (count, m, n, k). An op without any, such as an addition, counts two FLOP
+    # as one multiply-add.
     products = products_of(op.kind, inputs, op.settings)
     multiply_adds = sum(map(prod, products)) if products else flop / 2
     element_bytes = SIZE_BYTES[dtype]
     register_bytes = multiply_adds * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
-    buffer_bytes = float(tensor_bytes)  # each tensor once
+    # At least, each tensor moves once. Matrix products read elements again: from the buffer after
+    # `reuse` multiply-adds, and from DRAM if the tensors do not fit the buffer.
+    buffer_bytes = float(tensor_bytes)
     dram_bytes = float(tensor_bytes)
     if products:
         capacity_bytes = hierarchy.buffer_kb * 1024

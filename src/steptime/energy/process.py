@@ -36,13 +36,14 @@ _PROCESS = re.compile(
 
 def read_process(text: str) -> Process:
     """Parse `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for other texts."""
+    fault = f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V"
     match = _PROCESS.fullmatch(text.strip().lower())
-    nm, voltage_v = 0, None  # refused below if the text does not fit
-    if match:
-        nm = int(match["nm"])
-        voltage_v = float(match["voltage_v"]) if match["voltage_v"] else None
-    if not match or nm < 1 or voltage_v == 0:
-        raise InputError(f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V")
+    if not match:
+        raise InputError(fault)
+    nm = int(match["nm"])
+    voltage_v = float(match["voltage_v"]) if match["voltage_v"] else None
+    if nm < 1 or voltage_v == 0:
+        raise InputError(fault)
     return Process(nm, match["flavour"] or "", voltage_v)
 
 
@@ -88,7 +89,8 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
 
     A chip that is of the new node already keeps its figures, unless a voltage is named.
     """
-    if new.voltage_v is None and (old.nm, old.flavour) == (new.nm, new.flavour):
+    has_equal_nodes = (old.nm, old.flavour) == (new.nm, new.flavour)
+    if has_equal_nodes and new.voltage_v is None:  # nor is another voltage asked for
         return Factors(1.0, 1.0)
     delay, energy = _inverter_delay_and_energy(new)
     old_delay, old_energy = _inverter_delay_and_energy(old)
@@ -98,8 +100,9 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
 def _inverter_delay_and_energy(process: Process) -> tuple[float, float]:
     """Return delay and energy of an inverter; raises `InputError` outside of the published fit."""
     node = str(process.nm)
-    # Small nodes have two flavours; high performance is the usual one.
-    if node not in INVERTERS or process.flavour:
+    # Nodes of 45 nm and below have two flavours, `45-hp` and `45-lp`; high performance is usual.
+    has_flavours = node not in INVERTERS
+    if has_flavours or process.flavour:
         node = f"{process.nm}-{process.flavour or 'hp'}"
     if node not in INVERTERS:
         labels = [name.replace("-", "nm-") if "-" in name else f"{name}nm" for name in INVERTERS]

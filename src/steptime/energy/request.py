@@ -95,7 +95,7 @@ def request_of_configuration(table: object, source: str, folders: Iterable[Path]
         raise InputError(f"{source}: '{key}' is a name, not {shorten(name)}")
     layer_names = _read_layer_names(table, source)
     if key == "net":  # a network of the chips' tables, in which its layers are looked up
-        return ChipRequest(name, name, tuple(map(ChipLayer, layer_names)))
+        return ChipRequest(name, net=name, layers=tuple(map(ChipLayer, layer_names)))
     file_layers = _read_net_file(name, source, folders)
     layers = []
     for layer_name in layer_names:
@@ -104,7 +104,7 @@ def request_of_configuration(table: object, source: str, folders: Iterable[Path]
             names = [layer.name for layer in file_layers.values()]
             raise unknown("layer", layer_name, names, f"{source}, {shorten(name)}")
         layers.append(layer)
-    return ChipRequest(name, "", tuple(layers))  # "": no network of the tables
+    return ChipRequest(name, net="", layers=tuple(layers))  # no network of the chips' tables
 
 
 def request_of_graph(name: str, graph: Graph) -> ChipRequest:
@@ -116,11 +116,11 @@ def request_of_graph(name: str, graph: Graph) -> ChipRequest:
 def multiply_adds(graph: Graph, op: Op) -> int:
     """Return the multiply-adds of an op: those of its matrix products, else half of its FLOP."""
     specs = tuple(graph.tensors[name] for name in op.inputs)
-    products = products_of(op.kind, specs, op.settings)
+    products = products_of(op.kind, specs, op.settings)  # matrix products: (count, m, n, k) each
     if products:
         return sum(map(prod, products))
     flop, _ = op_work(graph, op)
-    return flop // 2
+    return flop // 2  # an op without products counts two FLOP as one multiply-add
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -152,8 +152,10 @@ def _read_net_file(name: str, source: str, folders: Iterable[Path]) -> dict[str,
     layers: dict[str, ChipLayer] = {}
     for row in rows:
         layer = _parse_layer(row, label)
-        if layers.setdefault(plain_layer(layer.name), layer) is not layer:  # the name was there
+        key = plain_layer(layer.name)
+        if key in layers:
             raise InputError(f"{label}: layer {shorten(layer.name)} is listed twice")
+        layers[key] = layer
     return layers
 
 

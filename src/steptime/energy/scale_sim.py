@@ -33,7 +33,8 @@ def topology(graph: Graph) -> tuple[str, dict[str, int]]:
     for op in graph.ops:
         if op.part != "forward":  # SCALE-Sim knows inference alone
             continue
-        layers = list(_convert_op(graph, op, MAX_ROWS - len(lines)))  # none if not all fit
+        # Empty for an op without products, and for one whose products exceed the rows of a file.
+        layers = list(_convert_op(graph, op, MAX_ROWS - len(lines)))
         lines += [_format_line(name, sizes) for name, sizes in layers]
         if not layers:
             omitted[op.kind] = omitted.get(op.kind, 0) + 1
@@ -60,16 +61,17 @@ def _format_line(name: str, sizes: _LayerSizes) -> str:
 
 def _convert_op(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, _LayerSizes]]:
     """Yield the names and sizes of an op's lines; none if it has no product, or too many."""
-    kind, specs, attrs, _ = graph.cases[op.name]  # specs of its inputs
+    kind, specs, attrs, _output_specs = graph.cases[op.name]  # `specs` are of the inputs
     convolution = _convolution_sizes(kind, specs, attrs)
     if convolution is not None:
         yield op.name, convolution
         return
-    # Any other op as its matrix products, which are images of width 1 and filters of 1 x 1.
+    # Any other op is written as its matrix products [m, k] x [k, n]: an image of m x 1 with k
+    # channels, and n filters of 1 x 1.
     products = products_of(kind, specs, attrs)
     product_count = sum(count for count, *_ in products)
-    if product_count > max_rows:  # left out
-        return
+    if product_count > max_rows:
+        return  # rather no row of this op than some of its rows
     number = 0
     for count, m, n, k in products:
         sizes = _LayerSizes(
@@ -97,7 +99,8 @@ def _convolution_sizes(kind: str, specs: Specs, attrs: Attrs) -> _LayerSizes | N
     settings = dict(attrs)
     height, width, row_stride, column_stride, rows, columns = window
     is_dilated = settings.get("dilation", (1, 1)) != (1, 1)
-    if examples > 1 or is_dilated or row_stride != column_stride:  # no columns for these
+    # A row of the file has one stride, and neither a batch nor a dilation.
+    if examples > 1 or is_dilated or row_stride != column_stride:
         return None
     groups = settings.get("groups", 1)
     return _LayerSizes(

@@ -256,17 +256,19 @@ class _Loops(NamedTuple):
 
 def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
-    # x lies on the rows of PEs, y on their columns, t runs through time; one of m, n, k each.
     check_choice("dataflow", dataflow, DATAFLOWS)
     m, k, n, _, _ = product
     loops = _arrange_loops(array, product, dataflow)
     plan = _choose_plan(array, product, dataflow, loops)
     cycles = _count_cycles(loops, plan.passes)
     macs = m * k * n
-    if dataflow == "output":  # sums stay in the PEs; A is read once a tile of y, B one of x
+    if dataflow == "output":
+        # Sums stay in the PEs. A is read once per tile of n (y), B once per tile of m (x).
         partial_sum_bytes = 0
         elements_read = m * k * loops.y_tiles + k * n * loops.x_tiles
-    else:  # sums of all tiles but the first along k are read again, and written before
+    else:
+        # One operand [x, y] is loaded once per pass, the other [x, t] streamed once per tile of y.
+        # Each tile of k (x) reads the sums of the tile before again, which were written.
         partial_sum_bytes = (loops.x_tiles - 1) * m * n * array.sum_bytes
         elements_read = loops.x * loops.y * plan.passes + loops.x * loops.t * loops.y_tiles
     return ArrayRun(
@@ -283,6 +285,7 @@ def _run_products(array: Array, product: _Product, dataflow: Dataflow, times: in
 
 def _arrange_loops(array: Array, product: _Product, dataflow: Dataflow) -> _Loops:
     """Return the dimensions of a product on an array, by the table of dataflows of the module."""
+    # x lies on the rows of PEs, y on their columns; t runs through time.
     m, k, n, _, _ = product
     if dataflow == "output":
         x, y, t = m, n, k
@@ -299,7 +302,7 @@ def _choose_plan(array: Array, product: _Product, dataflow: Dataflow, loops: _Lo
         plans = list(_list_output_plans(array, product))
     elif dataflow == "weight":
         plans = list(_list_stationary_plans(array, product))
-    else:  # C^T = B^T A^T with A^T staying
+    else:  # "input": C^T = B^T A^T, in which A^T stays in the PEs as B does otherwise
         m, k, n, a_bytes, b_bytes = product
         transposed = _Product(n, k, m, a_bytes=b_bytes, b_bytes=a_bytes)
         plans = list(_list_stationary_plans(array, transposed))
@@ -341,11 +344,11 @@ def _list_stationary_plans(array: Array, product: _Product) -> Iterator[_BufferP
     c_bytes = m * n * array.element_bytes
     column_tiles = _divide_up(n, array.columns)
     a_row_bytes = _divide_up(a_bytes, m)
-    has_partial_sums = k > array.rows
+    has_partial_sums = k > array.rows  # k is cut into tiles, whose sums wait in the buffer
     sums_row_bytes = min(n, array.columns) * array.sum_bytes if has_partial_sums else 0
     for keeps_b in (False, True):
         for keeps_a in (False, True):
-            row_bytes = sums_row_bytes + (a_row_bytes if keeps_a else 0)
+            row_bytes = sums_row_bytes + (a_row_bytes if keeps_a else 0)  # buffered per row of m
             free_bytes = array.buffer_bytes - (b_bytes if keeps_b else 0)
             if free_bytes < row_bytes:  # not even one row fits beside B
                 continue

@@ -54,7 +54,7 @@ def array_from_table(table: Mapping[str, object], source: str) -> Array:
         InputError: for an unknown key, a missing key, or a number that is not positive.
     """
     values = typed_values(dict(table), _ARRAY_TABLE, source)
-    array_count = values.pop("arrays")  # share out the buffer and the bandwidth of the chip
+    array_count = values.pop("arrays")  # each has an equal share of the chip's buffer and bandwidth
     return Array(
         clock_hz=values.pop("clock_MHz") * 1e6,
         buffer_bytes=int(values.pop("buffer_MiB") * 2**20) // array_count,

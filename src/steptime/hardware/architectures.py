@@ -123,8 +123,8 @@ def find_family(architecture: str) -> str:
     Returns:
         The name of the family, or "" for an architecture that the data file does not have.
     """
-    families = architectures().families
-    return max(filter(architecture.startswith, families), key=len, default="")
+    prefixes = [name for name in architectures().families if architecture.startswith(name)]
+    return max(prefixes, key=len, default="")  # "Blackwell 2.0": "Blackwell 2", not "Blackwell"
 
 
 def family_of(device: "Device") -> str:

@@ -72,8 +72,10 @@ def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
     path = device_path(lower_text)
     if path:
         exact_device = DEVICES.read_by_name(path)
-        # Devices of Paleo's table are for its own method only.
-        if method == PAPER_METHOD or not exact_device.datasheet.only_by_name:
+        # The figures of a device in Paleo's table are for Paleo's own method. For other methods the
+        # word may stand for the real card (`k80`), which is looked for below.
+        is_of_paper = exact_device.datasheet.only_by_name
+        if method == PAPER_METHOD or not is_of_paper:
             return exact_device
         if not find_devices(text):
             raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
@@ -173,8 +175,10 @@ def stack_since(name: str) -> str:
     """
     for path in _list_stack_and_base_files(STACKS.file_of(name)):
         head = _read_stack_head(path)
-        # The month is inherited from a base unless a file states its own, or none (`unlike`).
-        if "since" in head or "since" in head.get("unlike", ()):
+        # A stack inherits the month of its base (`like`), unless its file states a month or lists
+        # `since` in `unlike`, the entries that are not inherited.
+        is_inherited = "since" not in head and "since" not in head.get("unlike", ())
+        if not is_inherited:
             return str(head.get("since", ""))
     return ""
 
@@ -210,6 +214,7 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Those of the host (a CPU is its own) are the stack's, with those of its uses.
     """
     owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
+    # The default stack supplies the constants that the chosen stack does not state.
     constants = {**constants_of(owner), **stack().uses, **stack(software).uses}
     # A CPU is its own host, whose constants are those of the device.
     return constants if kind == "cpu" else {**constants, **stack(software).host}

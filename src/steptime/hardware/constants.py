@@ -69,7 +69,8 @@ def split_flags(
     """
     numbers: dict[str, float] = {}
     flags: dict[str, bool] = {}
-    # A use (`training`, `serving`) is the first part of its constants' names.
+    # A use (`training`, `serving`) is the first part of its constants' names. A constant that is
+    # not stated has the value that changes nothing, such as a factor of 1.
     for full_name, kind in kinds_of_use(use).items():
         value = constants.get(full_name, NEUTRAL[kind])
         name = full_name.removeprefix(f"{use}.")
@@ -101,12 +102,13 @@ def constants_from_table(table: Mapping[str, Any], source: str) -> dict[str, Con
         InputError: for a value of another kind, and for a constant with neither `rows` nor `why`.
     """
     constants: dict[str, Constant] = {}
-    for form, rows in table.items():
-        kinds = kinds_of_use(form) if form in stack_uses() else {}
-        # A constant without a form's name stands directly in its table.
+    for use, rows in table.items():  # `[training.copies]`: use `training`, name `copies`
+        kinds = kinds_of_use(use) if use in stack_uses() else {}
+        # A value in place of a use's table is refused below, like one in place of a constant's
+        # table.
         row_by_name = rows if isinstance(rows, Mapping) else {"": rows}
         for name, row in row_by_name.items():
-            key = f"{form}.{name}"
+            key = f"{use}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{source}: {key} must be a table, not {shorten(row)}")
             values = {"spread": 0.0, **typed_values(row, _CONSTANT_TABLE, source, f"{key}.")}
@@ -126,8 +128,9 @@ def _check_constant(constant: Constant, kind: str | None, source: str, key: str)
         rule = "true or false" if is_flag else "a number"
         value = shorten(constant.value)
         raise InputError(f"{source}: '{key}.value' must be {rule}, not {value}")
-    # A factor of 0 would remove what it multiplies; seconds, bytes and shares may be 0.
-    may_be_zero = NEUTRAL.get(kind or "") == 0
+    # Seconds, bytes and shares may be 0, which is their neutral value. Factors and constants of
+    # unknown kind may not: they would remove what they multiply.
+    may_be_zero = kind is not None and NEUTRAL.get(kind) == 0
     is_in_range = 0 <= constant.value < inf and (may_be_zero or constant.value > 0)
     if not is_in_range or constant.spread < 0:
         rule = "0 or more" if may_be_zero else "above 0"

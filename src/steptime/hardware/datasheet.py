@@ -100,7 +100,8 @@ class Datasheet:
 
     def _usual_usable_share(self, memory_bytes: float) -> float:
         """Return the share of a memory that programs have on the maker's devices of this kind."""
-        # The table has the usable GiB for each GB that is sold; an unlisted maker sells plain GB.
+        # The table has the usable GiB for each GB of the datasheet: what makers call a GB is a GiB,
+        # of which the driver takes some. The memory of an unlisted maker is GB, all usable.
         gib_share_by_type = read_packaged_toml("usable.toml").get(
             self.maker or "", {"other": GB / GIB}
         )
@@ -111,7 +112,7 @@ class Datasheet:
             is_stacked = architectures().traits["stacked_memory"].applies_to(self)
             memory_type = "HBM" if is_stacked else "other"
             gib_share = gib_share_by_type.get(memory_type, gib_share_by_type["other"])
-        share: float = gib_share * (GIB / GB)  # of a GB where the table has that of a GiB
+        share: float = gib_share * (GIB / GB)  # GiB for each GB, as bytes for each byte
         return share
 
     def vector_peak(self, dtype: str) -> float | None:

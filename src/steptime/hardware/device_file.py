@@ -117,7 +117,7 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     Raises:
         InputError: for an unknown key, a missing one, or a number that no device has.
     """
-    # These tables are kept as they are, with keys that nothing reads.
+    # Types are checked, but for tables whose keys are free (`[measured]`, `[details]`).
     values = typed_values(table, _DEVICE_TABLE, source) | {
         key: table[key] for key in _OPEN_TABLES if key in table
     }

@@ -117,7 +117,7 @@ def device_name_of(text: str) -> str:
             return names[0]
         # A1000 may be an RTX A1000, or A100 with a digit more: then the text is ambiguous. The
         # shortest slip is the name without additions (A100, not A100-SXM4-80GB).
-        names.append(min(slips, key=len))
+        names = [*names, min(slips, key=len)]
     suggestions = names or _list_nearest_names(text)
     if 0 < len(suggestions) <= MAX_VARIANTS:
         problem = f"{'ambiguous' if names else 'unknown'} device {shorten(text)}"

@@ -96,7 +96,8 @@ class ItemFiles(Generic[Item]):
         # Text that cannot be a name must not become a path.
         if not NAME.fullmatch(key):
             return None
-        shipped_file = self.shipped().get(alias or key)
+        full_name = alias or key
+        shipped_file = self.shipped().get(full_name)
         user_file = self.user_files().get(key)
         if user_file and shipped_file:
             path = format_path(user_file)

@@ -28,6 +28,7 @@ def links_of(device: Device, names: Sequence[str], link: Callable[[str], Link]) 
     family_name, generation = name_parts.groups()
     bytes_per_s = gb_per_s * GB
     family_links = [name for name in names if name.startswith(family_name)]
+    # First a link of this name, or of the device (`roce-gaudi2`); then one of its generation.
     exact_names = {plain_name(stated_name), plain_name(family_name + device.name)}
     for name in family_links:
         if plain_name(name) in exact_names:

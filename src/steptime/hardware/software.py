@@ -63,14 +63,16 @@ def defaults_for(
         for name in table["families"][question_kind]
         if table["makers"].get(name, device.datasheet.maker) == device.datasheet.maker
     ]
+    # Families (`torch`, `megatron`) are listed with the most usual one first.
     months = months_of_stacks()
     if year is not None and stacks_of(families[0], months):
         stack = newest_in(families[0], f"{year}-12")
-        return Software(stack, {stack: 1.0})
+        return Software(stack, {stack: 1.0})  # the only stack that could be meant
+    # Otherwise each stack of these families could be meant, and is the more likely the longer it
+    # was the newest one since the device came out.
     first_year = architectures().since.value_of(family_of(device))
     stack_years_of_families = [years_as_newest(name, months, first_year) for name in families]
-    if use == "serving":  # servers are of today
-        # The stacks of a family are in order: the last is the newest.
+    if use == "serving":  # servers run the newest stack: the last one of each family
         newest_stacks = [list(years_by_stack)[-1] for years_by_stack in stack_years_of_families]
         stack_years_of_families = [{name: 1.0} for name in newest_stacks]
     all_years = {
@@ -78,7 +80,6 @@ def defaults_for(
         for years_by_stack in stack_years_of_families
         for name, years in years_by_stack.items()
     }
-    # Families are listed with the most usual one first.
     preferred_family_years = stack_years_of_families[0]
     return Software(_middle_stack(preferred_family_years), all_years)
 

@@ -48,9 +48,10 @@ def _share_of_torus(row: Row, _: Link, size: int, group: int) -> GroupShare:
     all-to-all passes a quarter of a closed axis in the mean, and a third of an open one.
     """
     axis_count = row["axes"]
-    # Only large slices have links that close their axes.
+    # Only slices of at least `least` parts have wrap-around links, and of these only axes of at
+    # least `wraps` parts: such an axis is closed.
     can_close = size >= row.get("least", 0)
-    closed_side = row["wraps"] if can_close else inf  # from this length on an axis closes
+    closed_side = row["wraps"] if can_close else inf
     if group == size:
         group_sides = torus_axis_sizes(group, axis_count)
     else:
@@ -71,6 +72,7 @@ def torus_axis_sizes(parts: int, axes: int) -> list[int]:
     """Return the sides of a torus of so many parts, as even as they can be, the longest last."""
     if axes == 1:
         return [parts]
+    # As nearly cubic as the divisors allow: an axis is the largest divisor up to the root.
     root = isqrt(parts) if axes == 2 else round(parts ** (1 / axes))
     candidates = range(max(1, root), 0, -1)  # 1 divides every number
     largest_divisor = next(side for side in candidates if parts % side == 0)
@@ -107,12 +109,12 @@ def _share_through_host(row: Row, link: Link, __: int, group: int) -> GroupShare
     Up to `direct` parts access each other's memory and need no host; larger groups have at most
     `beyond` of the rate.
     """
-    if group <= row.get("direct", 1):
+    if group <= row.get("direct", 1):  # so few parts reach each other without the host
         return GroupShare()
     host_bytes_per_s = catalog.constants_of("host")["memory.bytes_per_s"].value
     # All parts share the host's memory, to which each byte is written and from which it is read.
     staged_bytes_per_s = host_bytes_per_s / (2 * group)
-    max_rate = row.get("beyond", 1.0)
+    max_rate = row.get("beyond", 1.0)  # of larger groups, as a share of the link's rate
     return GroupShare(rate=min(max_rate, staged_bytes_per_s / link.bytes_per_s))
 
 

@@ -26,8 +26,10 @@ def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[Sh
         arguments = _split_command(container.get("args"), variables)
         command = _split_command(container.get("command"), variables)
         image = str(container.get("image", ""))
+        # The image's entry point is replaced by `command` and gets `args` in Kubernetes; in Compose
+        # it is replaced by `entrypoint` and gets `command`.
         is_kubernetes = "args" in container or container.get("_is_kubernetes")
-        if is_kubernetes:  # `command` replaces the image's entry point; in Compose `entrypoint`
+        if is_kubernetes:
             words = image_command(image, command, arguments)
         else:
             words = image_command(image, entrypoint, command)
@@ -101,7 +103,7 @@ def _split_command(command: Any, variables: Mapping[str, str]) -> list[str]:
         return [_substitute_variables(str(word), variables) for word in command]
     if not isinstance(command, str):  # none is stated
         return []
-    # The quotes of a text are read as a shell reads them.
+    # A text is split into words as a shell does; line breaks of YAML do not end the command.
     commands = read_script(_substitute_variables(" ".join(command.split("\n")), variables)).commands
     return list(commands[0].words) if commands else []
 

@@ -106,8 +106,8 @@ def _emit_vllm(model: str, facts: Facts) -> str:
             "gpu_memory_utilization": "--gpu-memory-utilization",
         },
     )
-    # vLLM has a flag for experts in place of their number.
-    words += _option_words({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
+    if _has_experts(facts):  # vLLM has a flag in place of their number
+        words.append("--enable-expert-parallel")
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
     words += vllm_speculation(facts)
@@ -133,7 +133,8 @@ def _quantisation_words(
     """
     weights = facts.get("weights")
     cache = facts.get("kv_dtype")
-    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}  # made on load
+    # Types to which a server can quantise weights while it loads them.
+    word_by_weights = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
     words: list[str] = []
     if weights is not None:
         if weights not in word_by_weights:
@@ -377,11 +378,9 @@ def _emit_megatron(model: str, facts: Facts) -> str:
         saved_modules = facts.get("modules_to_save")
         if isinstance(saved_modules, list):
             words += ["--modules_to_save", *saved_modules]
-    names_and_values = _device_words(facts, "NPROC_PER_NODE", "NNODES")
-    variables = [
-        f"{name}={value}"
-        for name, value in zip(names_and_values[::2], names_and_values[1::2], strict=True)
-    ]
+    device_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")  # names and values in turn
+    names, values = device_words[::2], device_words[1::2]
+    variables = [f"{name}={value}" for name, value in zip(names, values, strict=True)]
     return " ".join([*variables, _format_command(words)])
 
 

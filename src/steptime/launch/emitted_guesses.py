@@ -14,10 +14,10 @@ def vllm_speculation(facts: Facts) -> list[str]:
         return []
     draft = str(facts["draft"])
     _check_guesser("vllm", draft)
-    # A draft is a method that needs no network of its own, or the id of a small network.
-    guesser = {"method" if draft in {"mtp", "ngram"} else "model": draft}
-    guessed = {**guesser, "num_speculative_tokens": facts["speculative"]}
-    return ["--speculative-config", json.dumps(guessed)]
+    # Tokens are guessed by a method without a network of its own, or by a small network (an id).
+    key = "method" if draft in {"mtp", "ngram"} else "model"
+    config = {key: draft, "num_speculative_tokens": facts["speculative"]}
+    return ["--speculative-config", json.dumps(config)]
 
 
 def sglang_speculation(facts: Facts) -> list[str]:

@@ -124,7 +124,8 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
                 f"{job.tool}: one replica needs {replica_devices} devices, and the job starts "
                 f"{all_devices}; give the number with --device-count, such as {replica_devices}"
             )
-        # Not by `JobBuilder.set`: it stays among the defaults of a tool that shares it out so.
+        # Not by `JobBuilder.set`, which would take it off the list of defaults: a tool whose
+        # default mesh has all devices as replicas has put it there.
         job.facts["data"] = all_devices // replica_devices
     elif all_devices is None and replicas is not None:
         job.set("devices", replicas * replica_devices)
@@ -155,7 +156,7 @@ def _complete_batches(job: JobBuilder) -> None:
     global_batch = job.find_count("global_batch")
     if replicas is None:  # the number of devices is open
         return
-    # global_batch = micro_batch x accumulation x replicas
+    # global_batch = micro_batch x accumulation x replicas: the one that is missing follows.
     if global_batch is None:
         if micro_batch is not None:
             job.set("global_batch", micro_batch * (accumulation or 1) * replicas)

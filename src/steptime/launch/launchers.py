@@ -196,10 +196,11 @@ def _count_option_values(launcher: str, option: str) -> int:
 
 def _take_container(launch: LaunchedProgram) -> bool:
     """Take `docker run [OPTIONS] IMAGE` off the words; the image says what it starts."""
+    # The image is the first word that names a known tool and is not the value of an option, such as
+    # the folder of a volume (`-v /data/vllm:/data`). What follows it is for the container.
     for index, word in enumerate(launch.words):
         if index < FIRST_IMAGE_INDEX or not _is_image_of_tool(word):
             continue
-        # A word behind an option may be its value, such as the folder of a volume.
         follows_option = _takes_value(launch.words[index - 1])
         is_surely_image = "vllm/" in word  # such as vllm/vllm-openai, whatever stands before it
         if is_surely_image or not follows_option:
@@ -246,8 +247,8 @@ def visible_devices(environment: Mapping[str, str]) -> int | None:
     """Return the number of devices that `CUDA_VISIBLE_DEVICES` or a Slurm job names."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         value = environment.get(name, "").strip()
-        is_first_device = value == "0"  # which is among FALSE_WORDS, too
-        names_devices = value and value.lower() not in FALSE_WORDS | {"-1"}
-        if is_first_device or names_devices:
+        is_first_device = value == "0"  # although "0" is among FALSE_WORDS
+        is_index_list = value.lower() not in FALSE_WORDS | {"-1"}
+        if is_first_device or is_index_list:
             return sum(bool(index.strip()) for index in value.split(","))
     return None

@@ -126,7 +126,7 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     readable_commands = []
     for command in commands:
         reader = _find_command_reader(command)
-        if reader is not None:
+        if reader is not None:  # other commands, such as `cd` and `pip`, start no known tool
             readable_commands.append((command, reader))
     if not readable_commands:
         return None
@@ -246,7 +246,7 @@ def _collect_settings(
         if data is None and (is_required or config == path):
             raise InputError(f"{path}: there is no such file, and it says what the job trains")
         recipe = merge(recipe, parse_mapping(data or {}))
-    return merge(merge(recipe, assigned_settings), settings)  # the later ones win
+    return merge(merge(recipe, assigned_settings), settings)  # options win over files
 
 
 def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
@@ -372,14 +372,14 @@ def _read_configuration(
 ) -> JobBuilder | None:
     """Read a configuration that names no model: of Accelerate, DeepSpeed or vLLM."""
     job = JobBuilder(tool="accelerate", kind="train")
-    if "distributed_type" in data:
+    if "distributed_type" in data:  # a configuration of Accelerate
         trainer.read_accelerate(job, data, files)
         return job
     if "zero_optimization" in data or "train_micro_batch_size_per_gpu" in data:
         job.tool = "deepspeed"
         read_deepspeed(job, source, Files(Path(source).resolve().parent))
         return job
-    if "tensor_parallel_size" in settings and "gpu_memory_utilization" in settings:
+    if "tensor_parallel_size" in settings and "gpu_memory_utilization" in settings:  # of vLLM
         return read_engine(vllm.ENGINE, vllm.list_words(settings), files)
     return None
 

@@ -151,8 +151,11 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> To
     values = list[str]()
     for word in words:
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        if not is_option:  # a value of the option before it, else positional
-            (values if open_option else settings.positional).append(word)
+        if not is_option:
+            if open_option:
+                values.append(word)
+            else:
+                settings.positional.append(word)
             continue
         if open_option:
             settings.put(open_option, values)

@@ -94,7 +94,8 @@ class _Interpreter:
 
     def run(self, node: Node) -> None:
         """Follow a statement."""
-        # By the types of tree-sitter's grammar, such as `if_statement`; others do nothing.
+        # A node of type `if_statement` is handled by `_run_if_statement`, and so on. Types without
+        # a handler change neither variables nor commands.
         handler = getattr(self, f"_run_{node.type}", None)
         if handler is not None:
             handler(node)
@@ -120,7 +121,7 @@ class _Interpreter:
         has_no_value = value_node is name_node  # `NAME=`
         if has_no_value:
             return name, ""
-        is_append = "+=" in self._source_text(node)[: len(name) + 2]  # `NAME+=...`
+        is_append = self._source_text(node).startswith(f"{name}+=")
         if value_node.type == "array":
             elements = [
                 word for child in value_node.named_children for word in self.expand_words(child)
@@ -141,10 +142,11 @@ class _Interpreter:
         operator = node.children[1]
         right = node.children[-1]
         is_test = left.type == "test_command"
-        succeeds = self._is_true(left) if is_test else True  # commands are said to succeed
+        # No command is run, so each counts as successful: `cd repo && python train.py` goes on.
+        succeeds = self._is_true(left) if is_test else True
         self.run(left)
-        is_and = operator.type == "&&"
-        runs_right = succeeds if is_and else not succeeds  # else the operator is `||`
+        is_and = operator.type == "&&"  # otherwise `||`
+        runs_right = succeeds if is_and else not succeeds
         if runs_right:
             self.run(right)
 
@@ -160,7 +162,7 @@ class _Interpreter:
                 for statement in clause.named_children[1:]:
                     self.run(statement)
                 return
-            if clause.type == "else_clause":  # the last one
+            if clause.type == "else_clause":  # the last clause: no condition before it was true
                 self.run(clause)
 
     def _run_for_statement(self, node: Node) -> None:
@@ -188,6 +190,8 @@ class _Interpreter:
         return node.type in kinds
 
     def _run_redirected_statement(self, node: Node) -> None:
+        # Scripts write configurations with `cat > config.yaml <<EOF`: their text is kept for the
+        # commands that read them.
         target_paths = []
         heredoc_text = None
         for child in node.named_children:
@@ -300,7 +304,7 @@ class _Interpreter:
                 return "".join(self._evaluate(child) for child in node.named_children)
         if node.type in PLAIN_WORDS and not node.named_children:
             return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
-        quote_bytes = 1 if node.type == "string" else 0
+        quote_bytes = 1 if node.type == "string" else 0  # "..." without its quotes
         start = node.start_byte + quote_bytes
         return self._interpolate(node, start, node.end_byte - quote_bytes)
 
@@ -318,7 +322,7 @@ class _Interpreter:
     def _expand(self, node: Node) -> str:
         """Return the value of `$NAME`, `${NAME...}` or of a command, which is unknown and empty."""
         text = self._source_text(node)
-        if node.type == "command_substitution":
+        if node.type == "command_substitution":  # `$(COMMAND)`, which is not run
             return ""
         match = _EXPANSION.fullmatch(text)
         if match is None:
@@ -357,11 +361,13 @@ class _Interpreter:
 
     def _calculate(self, expression: str) -> str:
         """Return the value of an arithmetic expression, "" where it has none."""
-        substituted = re.sub(
-            r"\$?\{?([A-Za-z_]\w*)(?::-(\d+))?\}?",
-            lambda match: self._variable_text(match[1]) or match[2] or "0",
-            expression,
-        )
+
+        def value_of(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            return self._variable_text(name) or default or "0"
+
+        # Variables of arithmetic are `NAME`, `$NAME`, `${NAME}` or `${NAME:-8}`.
+        substituted = re.sub(r"\$?\{?([A-Za-z_]\w*)(?::-(\d+))?\}?", value_of, expression)
         return calculate(substituted)
 
     def _is_true(self, node: Node) -> bool:
@@ -369,7 +375,7 @@ class _Interpreter:
         if node.type == "negated_command":
             negated = node.named_children[0]
             return negated.type == "test_command" and not self._is_true(negated)
-        if node.type != "test_command":  # a command whose result nobody knows
+        if node.type != "test_command":  # a command, whose result is unknown: `else` is followed
             return False
         words = [word for child in node.named_children for word in self._test_words(child)]
         return evaluate_test(words)
@@ -379,9 +385,11 @@ class _Interpreter:
         if node.type in {"unary_expression", "binary_expression", "parenthesized_expression"}:
             for child in node.children:
                 yield from self._test_words(child)
-        elif node.is_named and node.type != "test_operator":
+            return
+        is_operand = node.is_named and node.type != "test_operator"
+        if is_operand:
             yield " ".join(self.expand_words(node, is_quoted=True))
-        else:
+        else:  # an operator, such as `-z` or `==`
             yield self._source_text(node)
 
     def _source_text(self, node: Node) -> str:

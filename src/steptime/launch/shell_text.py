@@ -19,6 +19,7 @@ def join_lines(text: str) -> str:
     for line in text.splitlines():
         continues_command = bool(lines) and lines[-1].rstrip().endswith("\\")
         is_comment = line.lstrip().startswith("#")
+        # A comment between the continued lines of a command would end it.
         if continues_command and is_comment:
             continue
         lines.append(_PROMPT.sub("", line))

@@ -74,7 +74,8 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
         column: the column that is compared.
         free: settings in which the two may differ.
     """
-    # In a cell all is equal but `column`, whose values are compared, and the `free` settings.
+    # Records of one cell are equal in all but `column`, whose values are compared, and the settings
+    # `free`, in which they may differ.
     settings = set(data.settings)
     network_columns = _network_columns(data, settings, free)
     may_differ_in_network = not {*network_columns, "replicas", *settings}.isdisjoint(free)
@@ -86,7 +87,8 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
     if column not in PLATFORM_COLUMNS:
         cell.append(pl.col("platform"))
     if column == "stack":
-        # Two predictions of stacks share their method; measured stacks are methods of their own.
+        # Stacks are predicted by one method, which must be the same. They are measured by different
+        # methods (`torch`, `jax`), which may differ.
         predicted_method = pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit(""))
         cell.append(predicted_method.alias("method"))
     elif column not in ("method", "predicted_by"):
@@ -98,11 +100,12 @@ def _network_columns(
     data: Folders, settings: set[str], free: Collection[str]
 ) -> dict[str, pl.Expr]:
     """Return the settings of a network without `free`; a hash names it, whatever its file is."""
-    # `resnet50` is the family `resnet` with settings; another name is that of a file.
+    # `resnet50` is the family `resnet` with settings, which are in `params`. A model without its
+    # family's name is the path of a file.
     has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
     model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
     has_file_hash = pl.col("params").str.contains("sha256", literal=True)
-    if "sha256" in free:  # versions of a file are compared: its name says which belong together
+    if "sha256" in free:  # versions of a file are compared: versions of one file share its name
         paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
         model = model.replace(_name_files(paths.unique().collect()))
     else:  # the hash in `params` names the network, wherever its file lies
@@ -131,10 +134,11 @@ def _name_files(files: pl.DataFrame) -> dict[str, str]:
         files: a row per `folder_rank` (of the folder of records) and `path`.
     """
     name = pl.col("path").str.split("/").list.last()
-    files = files.with_columns(name.alias("name"))
+    files_with_names = files.with_columns(name.alias("name"))
+    # Two files of one name in one folder of records are different networks: they keep their paths.
     is_shared = pl.col("path").n_unique().over("folder_rank", "name") > 1
-    shared_names = files.filter(is_shared)["name"].implode()
-    distinct = files.filter(~pl.col("name").is_in(shared_names))
+    shared_names = files_with_names.filter(is_shared)["name"].implode()
+    distinct = files_with_names.filter(~pl.col("name").is_in(shared_names))
     return dict(zip(distinct["path"], distinct["name"], strict=True))
 
 

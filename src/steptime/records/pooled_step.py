@@ -19,13 +19,14 @@ def pooled_step_s() -> pl.Expr:
     has_samples = IS_GOOD & (pl.col("samples_n").fill_null(0) > 0)
     is_repeat = IS_GOOD & ~has_samples & ~IS_PREDICTED & pl.col("duplicate_of").is_null()
     last_s = pl.col("step_s").filter(IS_GOOD | IS_PREDICTED).last()
-    smallest_s = pl.coalesce("step_s_min", "step_s")
+    smallest_s = pl.coalesce("step_s_min", "step_s").filter(has_samples).min()
     sampled_s = pl.col("samples").filter(has_samples).explode().median()
     repeated_s = pl.col("step_s").filter(is_repeat)
+    has_several_repeats = is_repeat.sum() > 1
     return (
         pl.when(has_samples.any())
-        .then(pl.when(smallest_s.filter(has_samples).min() > 0).then(sampled_s).otherwise(last_s))
-        .when((is_repeat.sum() > 1) & (repeated_s.min() > 0))
+        .then(pl.when(smallest_s > 0).then(sampled_s).otherwise(last_s))
+        .when(has_several_repeats & (repeated_s.min() > 0))
         .then(repeated_s.median())
         .otherwise(last_s)
     )

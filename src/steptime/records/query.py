@@ -9,6 +9,7 @@ read nothing but the Parquet files of the records.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -42,6 +43,8 @@ MAX_RESERVED_BYTES = 128 << 20  # two arenas of glibc's malloc; stacks of thread
 GRACE_S = 1.0  # in which the process that asked ends this one
 
 
+# An end of a step's interval: of one with samples the bootstrapped end, widened to include the step
+# itself, a median; of any other the end that its record states.
 STEP_END = "if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, {choose}))"
 DERIVED_COLUMNS = {  # of the view `records`, that the files do not have
     "step_s_low": STEP_END.format(end="low", choose="least(estimate.low, step_s)"),
@@ -49,6 +52,7 @@ DERIVED_COLUMNS = {  # of the view `records`, that the files do not have
     "steady": "CAST(estimate.steady AS BOOLEAN)",
 }
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE"}
+# To DuckDB an integer beyond 64 bits is a DOUBLE of JSON as well: its digits stay as they are.
 TEXT_OF_JSON = """CASE json_type({value}) WHEN 'BOOLEAN' THEN if({value} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({value} AS VARCHAR), '[.e]'),
         CAST(CAST({value} AS DOUBLE) AS VARCHAR), CAST({value} AS VARCHAR))
@@ -145,7 +149,8 @@ def limit_memory(memory_bytes: int) -> None:
     size_bytes = _process_sizes()
     if not size_bytes:  # not Linux
         return
-    # What malloc has reserved and not touched can be used without a larger address space.
+    # RLIMIT_AS limits the address space. The part that malloc has reserved and not touched serves
+    # new memory without enlarging it, so it counts towards the memory that is granted.
     untouched_bytes = min(size_bytes["VmData"] - size_bytes["RssAnon"], MAX_RESERVED_BYTES)
     credited_bytes = min(untouched_bytes, memory_bytes // 2)
     limit_bytes = size_bytes["VmSize"] + memory_bytes - credited_bytes
@@ -193,6 +198,7 @@ def _open_connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnectio
 def _records_sql(request: QueryRequest) -> str:
     """Return the SQL of the view `records`, whose columns have the types of their values."""
     files = " UNION ALL BY NAME ".join(f"FROM {quote_text(path)}" for path in request.files)
+    # The files hold maps as lists of entries.
     maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
     rows = f"FROM ({files}) SELECT * REPLACE ({maps})"
     if request.model:
@@ -347,7 +353,7 @@ def plain_value(value: Any) -> Any:
     """Return a value of DuckDB as one that JSON can say; a number that is not finite is None."""
     if isinstance(value, float | Decimal):
         number = float(value)
-        return number if abs(number) < float("inf") else None
+        return number if math.isfinite(number) else None
     if isinstance(value, dict):
         return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -32,7 +32,8 @@ def farthest(ratios: Floats, limit: int | None = None) -> NDArray[np.int64]:
     """
     distances = farness(ratios)
     indices = np.arange(len(ratios))
-    # Only as many as are asked for are sorted; ties at the limit take part, so that the first wins.
+    # Faster than sorting all: only the `limit` farthest are sorted, and those that tie with the
+    # last of them, among which the first one wins.
     if limit is not None and 0 < limit < len(ratios):
         indices = np.flatnonzero(distances >= np.partition(distances, -limit)[-limit])
     return indices[np.argsort(-distances[indices], kind="stable")][:limit]

@@ -119,6 +119,7 @@ def _check_line(line: Line) -> None:
         raise ValueError(str(unknown("origin", line.origin, ORIGINS)))
     if line.status not in STATUSES:
         raise ValueError(str(unknown("status", line.status, STATUSES)))
+    # These three are JSON text still; parsing it raises for a fault, and caches the values.
     method_of(bytes(line.method))
     workload_of(bytes(line.workload))
     env_of(bytes(line.env))
@@ -201,8 +202,8 @@ def _check_quantity(name: str, quantity: Quantity) -> None:
         raise ValueError(f"quantities.{shorten(name)}: {shorten(largest_magnitude)} is too large")
     if name in _AMOUNTS and smallest < SMALLEST:
         nonzero_amounts = [amount for amount in amounts if amount]  # 0 itself is allowed
-        # If all are 0, the stand-in 1.0 passes the check.
-        _check_smallest(name, min(nonzero_amounts, default=1.0))
+        if nonzero_amounts:
+            _check_smallest(name, min(nonzero_amounts))
     if quantity.columns:
         _check_columns(name, quantity)
 
@@ -221,13 +222,15 @@ def _read_part(part_type: type, text: bytes, place: str) -> Any:
     """Return a part of a workload; raises `ValueError` for unknown keys and wrong values."""
     table = _decode(_OBJECTS, text, place)
     defaults = vars(part_type())  # its keys are all valid names
-    for name in table.keys() - defaults:
-        raise ValueError(str(unknown("key", name, defaults, place)))
+    unknown_names = table.keys() - defaults
+    if unknown_names:
+        raise ValueError(str(unknown("key", unknown_names.pop(), defaults, place)))
     try:
         msgspec.convert({**defaults, **table}, part_type)
     except (msgspec.ValidationError, InputError) as error:
         raise ValueError(f"{place}: {_describe_fault(error)}") from error
-    return part_type(**table)  # a whole number stays one in a float's place: keys depend on it
+    # Not the converted object: `convert` makes 2.0 of 2, and the workload's key would change.
+    return part_type(**table)
 
 
 def _check_columns(name: str, quantity: Quantity) -> None:
@@ -246,7 +249,8 @@ def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) ->
     expected_type = _SAMPLE_TYPES.get(column)
     if expected_type is None or not values:  # any type is right
         return ""
-    has_other_types = set(map(type, values)) != {expected_type}  # not isinstance: True is no run
+    # `type`, not `isinstance`, for which True would be an int and so a valid number of a run.
+    has_other_types = set(map(type, values)) != {expected_type}
     if has_other_types:
         return f"expected `{expected_type.__name__}` for each sample"
     if expected_type is int:

@@ -24,10 +24,13 @@ def step_end(name: str) -> pl.Expr:
 
     The median of samples is inside of its own interval.
     """
-    estimate = pl.col("estimate").struct.field(name)
-    best = pl.min_horizontal if name == "low" else pl.max_horizontal
-    sampled = pl.when(estimate.is_not_null()).then(best(estimate, pl.col("step_s")))
-    return pl.when(pl.col("samples").is_null()).then(pl.col(f"stated_{name}")).otherwise(sampled)
+    estimate = pl.col("estimate").struct.field(name)  # computed from the samples
+    outermost = pl.min_horizontal if name == "low" else pl.max_horizontal
+    # An interval always includes the median of its samples, `step_s`.
+    with_median = outermost(estimate, pl.col("step_s"))
+    of_samples = pl.when(estimate.is_not_null()).then(with_median)
+    stated = pl.col(f"stated_{name}")  # as the record's author wrote it, without samples
+    return pl.when(pl.col("samples").is_null()).then(stated).otherwise(of_samples)
 
 
 DERIVED_COLUMNS = {

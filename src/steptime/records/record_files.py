@@ -65,12 +65,14 @@ def find_record_files(folder: Path) -> list[Path]:
         if is_submission_below:  # files of a scheduler's jobs, which are no records
             folders.clear()  # `os.walk` goes into no folder below
             continue
+        # In place, so that `os.walk` does not enter hidden folders.
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths += [
             Path(parent, name)
             for name in names
             if name.endswith(ENDINGS) and not name.startswith(".")
         ]
+    # File names begin with the time of writing: records come in that order, whatever the folder.
     return sorted(paths, key=lambda path: (path.name, path))
 
 
@@ -124,6 +126,7 @@ def read_record(paths: Sequence[Path], starts: Sequence[int], place: int) -> Rec
     """Read the record whose line begins at a place of the folder; see `StoredLine`."""
     from steptime.records.reading import record_from_json
 
+    # `place` and `starts` are offsets in bytes, as if the files were concatenated.
     file_number = bisect_right(starts, place, hi=len(paths)) - 1
     with open_record_file(paths[file_number]) as file:
         file.seek(place - starts[file_number])
@@ -158,7 +161,7 @@ class FolderLines:
         """Yield the records of a file; faulty lines are named and left out."""
         faults = LineFaults(path, self._warn)
         id_counts = Counter[str]()
-        place = self.starts[-1]
+        place = self.starts[-1]  # offset of the line, as if all files were concatenated
         try:
             with open_record_file(path) as file:
                 for line_number, text in enumerate(self._text_lines(path, file), start=1):
@@ -191,7 +194,9 @@ class FolderLines:
         Equal lines of stated values in one file are repeats, not copies: two of five repeats may
         be of the same time. Equal samples or predictions are copies wherever they stand.
         """
-        record_id = identify_line(text)
+        record_id = identify_line(text)  # a hash: equal lines have one id
+        # Two stated values without samples may be equal by chance, so each gets an id of its own.
+        # Equal samples or predictions can only be copies.
         return number_repeat(record_id, counts) if is_stated(line) else record_id
 
     def _is_new(self, record_id: str, path: Path) -> bool:
@@ -225,7 +230,8 @@ class LineFaults:
         except InputError as error:
             raise InputError(f"{self._path}, line {number}: {error}") from error
         except ValueError as error:
-            if not text.endswith(b"\n"):  # a whole record may lack only its end
+            # Only the last line can lack its line break: its writer was killed while it wrote.
+            if not text.endswith(b"\n"):
                 size = f"{len(text)} bytes"
                 self._warn(f"{self._path}, line {number}: skipped a torn last line ({size})")
                 return None

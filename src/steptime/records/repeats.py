@@ -31,8 +31,8 @@ def repeat_key(row: RepeatRow) -> str | None:
     record = row.record
     if record.origin == "predicted" or record.status != "ok" or not record.quantities:
         return None
-    # All but the values must be equal: quantities count by their names, facts without the entry of
-    # the file that they are from.
+    # All but the values must be equal. Facts of `env` that name the entry of the source file differ
+    # between repeats; those of a named run may also differ in their dates.
     has_run_name = row.run is not None
     ignored_facts = ENTRY_FACTS if has_run_name else ("source_entry",)
     table = record_to_json(record)
@@ -40,7 +40,7 @@ def repeat_key(row: RepeatRow) -> str | None:
         (name, bool(quantity.samples)) for name, quantity in record.quantities.items()
     )
     table["env"] = {name: fact for name, fact in record.env.items() if name not in ignored_facts}
-    if has_run_name:  # the repeats of a run may be of several days
+    if has_run_name:
         table["taken_at"] = ""
     return json.dumps(table, sort_keys=True, default=str)
 
@@ -99,7 +99,7 @@ def _pool_quantity(run_names: Sequence[str], quantities: Sequence[Quantity]) -> 
         record_samples = quantity.samples
         if not record_samples and quantity.value is not None:
             record_samples = (quantity.value,)
-        record_runs = quantity.runs or (0,)
+        record_runs = quantity.runs or (0,)  # a value alone is of one run
         for sample, record_run in zip(record_samples, record_runs, strict=False):
             samples.append(sample)
             pooled_run = pooled_runs.setdefault((run_name, record_run), len(pooled_runs))

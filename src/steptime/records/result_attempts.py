@@ -30,12 +30,14 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
     sample each, count as their median: one slow run of five does not decide.
     """
     distinct = np.unique(groups[groups >= 0])  # without -1, which stands for no group
-    members_of_groups, owner = members.list_members(distinct)
+    # `group_index[i]` is the place in `distinct` of the group of record `i`.
+    members_of_groups, group_index = members.list_members(distinct)
     seqs = members.seq[members_of_groups]
-    group_of_record = pl.DataFrame({"seq": seqs, "group": distinct[owner]})
+    group_of_record = pl.DataFrame({"seq": seqs, "group": distinct[group_index]})
     is_ok = (pl.col("status") == "ok").alias("is_ok")
     records = data.take_records(seqs, [*RECORD_COLUMNS, is_ok])
     rows = group_of_record.join(records, on="seq", how="left", maintain_order="left")
+    # One row for each group, then one for each entry of `groups`, which may repeat a group.
     attempts = rows.group_by("group", maintain_order=True).agg(_attempt_expressions())
     group_rows = pl.DataFrame({"group": pl.Series(groups, dtype=COUNT)})
     columns = group_rows.join(attempts, on="group", how="left", maintain_order="left")
@@ -49,8 +51,8 @@ def _attempt_expressions() -> list[pl.Expr]:
     has_samples = sample_counts.len() > 0
     has_several_good = is_good.sum() > 1
 
-    # Several records without samples count as samples themselves; a single one has no shortest
-    # time.
+    # Without samples, the values of several records count as samples. A single value is no sample,
+    # so it has no shortest time.
     shortest_value_s = pl.when(has_several_good).then(good["step_s"].min())
     repeat_count = pl.when(has_several_good).then(is_good.sum()).otherwise(0)
     sample_count = pl.when(has_samples).then(sample_counts.sum())
@@ -62,6 +64,7 @@ def _attempt_expressions() -> list[pl.Expr]:
     has_total = has_samples & (total_s.len() > 0)
     mean_s = pl.when(has_total).then(total_s.sum() / sample_counts.sum())
 
+    # `marks_n`: samples for which the record says whether another process disturbed them.
     marks = good["marks_n"].drop_nulls()
     disturbed = good["samples_disturbed"].drop_nulls()
     has_marks = (marks.sum() > 0) & (disturbed.len() > 0)

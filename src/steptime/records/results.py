@@ -96,8 +96,8 @@ def group_predicted_and_measured(
     measured = pl.lit(MEASURED)
     if is_by_host:
         measured = pl.concat_str(measured, pl.col("host").fill_null(""))
-    # Predictions of one method and stack are one group. Measurements are so only if all options of
-    # their methods are equal, too.
+    # Records of one group count as one number. Predictions are grouped by method and stack;
+    # measurements only if all options of their methods are equal, so that no settings are mixed.
     level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(measured)
     predicted_method = hash_of([METHOD_NAME, "stack"])
     measured_method = hash_of(METHOD)
@@ -107,7 +107,7 @@ def group_predicted_and_measured(
         cell=RESULT_CELL,
         takes_part=takes_part,
         method=[pl.when(IS_PREDICTED).then(predicted_method).otherwise(measured_method)],
-        partner_key=_pair_stack(),
+        partner_key=_pair_stack(),  # a prediction and a measurement are compared if it is equal
     )
     return RecordGroups(data, grouping)
 
@@ -121,6 +121,7 @@ def _stands_for_measurement(data: Folders) -> pl.Expr:
     is_original = pl.col("duplicate_of").is_null()
     has_outcome = pl.col("step_s").is_not_null() | (pl.col("status") != "ok")
     has_no_measurement = ~cell.is_in(measured_cells.implode())
+    # Records of one's own always take part; published ones only where nothing was measured.
     return ~is_published | (is_original & has_outcome & has_no_measurement)
 
 
@@ -161,7 +162,8 @@ def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
     predictions = _take_rows(data, pairs["prediction"], _prediction_columns())
     attempts = attempt_columns(data, groups.members, pairs["measured_group"])
     rows = row_records.hstack(predictions).hstack(attempts).with_columns(_number_columns(pairs))
-    # Without an attempt there are no settings of one, and no outcome but "does not fit".
+    # In a row without a measurement, columns that describe how it was measured are null. So is the
+    # status, but for a prediction that does not fit the device's memory.
     is_only_predicted = pl.col("is_only_predicted")
     fits_prediction = is_only_predicted & (pl.col("status") == "ok")
     return rows.with_columns(
@@ -213,7 +215,8 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
     """
     columns = groups.columns
     predicted, measured = _pair_ids(groups)
-    is_only_predicted = measured == len(groups)  # this place stands for no partner
+    no_partner = len(groups)  # the id that `_pair_ids` gives for an absent group
+    is_only_predicted = measured == no_partner
     row_group = np.where(is_only_predicted, predicted, measured)
 
     def measured_number(column: NDArray[Any]) -> NDArray[Any]:
@@ -223,7 +226,7 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
         "is_only_predicted": is_only_predicted,
         "record": columns.best_seq[row_group],
         "measured_group": np.where(is_only_predicted, NO_GROUP, row_group),
-        # The place behind all groups, which stands for no partner, has no record.
+        # The id `no_partner` selects the appended `NO_RECORD`.
         "prediction": np.r_[columns.best_seq, NO_RECORD][predicted],
         "is_pooled": columns.is_pooled[row_group] & ~is_only_predicted,
         "run_count": measured_number(columns.runs),
@@ -242,15 +245,16 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
     cell = groups.columns.cell
     no_partner = len(groups)
     ids = np.arange(len(groups))
-    a, b = groups.pairs(PREDICTED).values()
-    unpaired = np.setdiff1d(ids, np.r_[a, b])
+    paired_predicted, paired_measured = groups.pairs(PREDICTED).values()
+    unpaired = np.setdiff1d(ids, np.r_[paired_predicted, paired_measured])
     is_predicted = groups.columns.level[unpaired] == groups.level_index(PREDICTED)
-    predicted = np.r_[a, np.where(is_predicted, unpaired, no_partner)]
-    measured = np.r_[b, np.where(is_predicted, no_partner, unpaired)]
+    predicted = np.r_[paired_predicted, np.where(is_predicted, unpaired, no_partner)]
+    measured = np.r_[paired_measured, np.where(is_predicted, no_partner, unpaired)]
 
+    # Rows are sorted by the first group of their cell (workload and platform), then by partners.
     first_id_of_cell = np.full(len(groups), len(groups))
     np.minimum.at(first_id_of_cell, cell, ids)
-    row_cell = cell[np.minimum(predicted, measured)]  # a partner that is absent is the larger id
+    row_cell = cell[np.minimum(predicted, measured)]  # `no_partner` is larger than any id
     order = np.lexsort((predicted, measured, first_id_of_cell[row_cell]))
     return predicted[order], measured[order]
 
@@ -262,8 +266,10 @@ def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     is_pooled = pl.col("is_pooled")
     mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
     examples_per_s = pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
+    # Whether the interval spans several runs, or only the samples within one run.
     interval = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
-    # A number without samples is of runs that nobody counted: their number stays unknown.
+    # For a stated number without samples, `run_count` is null: nobody knows its runs. Without a
+    # measurement there were 0.
     runs = pl.when(measured_s.is_not_null()).then("run_count").otherwise(0)
     rows = pairs.with_columns(
         pl.when(pl.col("strategy") != "").then("strategy").alias("strategy"),

@@ -165,7 +165,8 @@ def find_distinguishing_settings(settings: Texts) -> list[str]:
     """
     names: list[str] = []
     row_count = max(map(len, settings.values()), default=0)
-    row_classes = [0] * row_count  # rows of one class are equal in the settings of `names`
+    # Greedy: a setting is kept if it splits any class of rows that are equal in those of `names`.
+    row_classes = [0] * row_count
     class_count = 1
     for name, column in settings.items():
         texts = set(column)

@@ -32,7 +32,8 @@ def typed_settings(
         for name, column in columns.items()
     ]
     numbers = pl.Series(range(len(texts)), dtype=COUNT)
-    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)  # without rows it is text
+    # The cast is for a frame without rows, where `replace_strict` keeps the type of the texts.
+    text_numbers = params.replace_strict(texts, numbers).cast(COUNT)
     return [column.gather(text_numbers) for column in typed]
 
 

@@ -46,16 +46,16 @@ def name_rows(
         label_columns: columns that stand beside the name and tell rows apart, too.
         ignored_settings: settings that are not in names.
     """
-    # Many rows are of one network: each network is named once, by its first row.
+    # First, each row has the name of its network. Many rows share one: each is named once.
     first_rows, network_of_row = _number_combinations(rows, NETWORK_COLUMNS)
     network_names = name_networks(
         rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), ignored_settings
     )
     row_names = np.array(network_names, object)[network_of_row]
+
+    # Second, rows are ambiguous if they share that name and the columns printed beside it.
     name_numbers = {name: number for number, name in enumerate(dict.fromkeys(network_names))}
     number_of_network = np.array([name_numbers[name] for name in network_names], np.int64)
-
-    # Rows are ambiguous if they share the name of the network and the columns beside the name.
     label_number = np.zeros_like(network_of_row)
     if label_columns:
         _, label_number = _number_combinations(rows, label_columns)
@@ -64,7 +64,9 @@ def name_rows(
     name_key = number_of_network[network_of_row] * label_count + label_number
     _, name_key, row_counts = np.unique(name_key, return_inverse=True, return_counts=True)
     ambiguous = np.flatnonzero(row_counts[name_key] > 1)
-    if len(ambiguous):  # how they ran is added to their names
+
+    # Third, the options and the host of the run are appended to ambiguous names.
+    if len(ambiguous):
         ambiguous_rows = rows[ambiguous]
         first_runs, run_of_row = _number_combinations(ambiguous_rows, RUN_COLUMNS)
         run_rows = ambiguous_rows[first_runs].select(RUN_COLUMNS).to_dicts()
@@ -80,8 +82,9 @@ def _number_combinations(
     """Return the first row of each combination of values, and the combination of each row."""
     from steptime.records.groups.group_members import hash_of, number_by_first
 
-    number = number_by_first(rows.select(hash_of(columns)).to_series().to_numpy())
-    return np.unique(number, return_index=True)[1], number
+    combination_of_row = number_by_first(rows.select(hash_of(columns)).to_series().to_numpy())
+    _, first_rows = np.unique(combination_of_row, return_index=True)
+    return first_rows, combination_of_row
 
 
 def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHANGE) -> list[str]:
@@ -90,7 +93,7 @@ def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHA
     Rows of one value of `within` are named together, where they have it.
     """
     names = [""] * len(rows)
-    # Rows are told apart from those with the same `within` alone (such as their folder).
+    # Names need to be unique only among rows of one family with the same `within` (their folder).
     families = [(row.get("within"), row["family"]) for row in rows]
     row_numbers_by_family = group_by(range(len(rows)), families.__getitem__)
     for (_, family), row_numbers in row_numbers_by_family.items():
@@ -129,9 +132,10 @@ def _network_name(
     names_batch = batch is not None and "batch" not in ignored_settings
     words = [*setting_texts, f"batch {batch}" if names_batch else None]
     strategy = None if "strategy" in ignored_settings else row["strategy"]
-    has_overlap = "overlap" in ignored_settings or row["overlap"] is not False  # the usual case
+    # Only a step without overlap of communication says so: ", no overlap".
+    omits_overlap = "overlap" in ignored_settings or row["overlap"] is not False
     name = f"{family} {', '.join(filter(None, words))}".strip()
-    return name + exchange_name(strategy, has_overlap)
+    return name + exchange_name(strategy, overlap=omits_overlap)
 
 
 def _describe_column(key: str, texts: Sequence[str | None], family: str) -> list[str | None]:
@@ -155,9 +159,9 @@ def _describe_run(row: Row, ignored_settings: Collection[str]) -> Row:
     """
     options = {}
     for name, value in load_json(row["method_options"]).items():
-        # An option with a column of its own is told once; where the column is empty, here.
-        is_absent_column = name in RUN_OPTIONS and row[name] is None
-        if name not in SILENT_OPTIONS or is_absent_column:
+        # An option that also has a column (`threads`) is taken from there, unless it is empty.
+        has_empty_column = name in RUN_OPTIONS and row[name] is None
+        if name not in SILENT_OPTIONS or has_empty_column:
             options[name] = value
     columns = {name: row[name] for name in RUN_OPTIONS}
     setup = {"version": row["method_version"], "host": row["host"]}

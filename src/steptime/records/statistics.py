@@ -45,7 +45,7 @@ def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, 
     `drift` that is left. NaN is unknown. Raises `InputError` for no samples, or a time that is not
     positive.
     """
-    starts = range(0, max(len(cells), 1), CHUNK_CELLS)
+    starts = range(0, max(len(cells), 1), CHUNK_CELLS)  # at least one chunk, which may be empty
     chunks = [_estimates(cells[start : start + CHUNK_CELLS]) for start in starts]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in ESTIMATE}
 
@@ -177,8 +177,9 @@ def _find_steady(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) ->
         medians_s[runs] = middles(run_times_s)
     unit_s = _typical_times(medians_s, first_runs, run_counts)
 
-    # Logarithms of times over a typical time are near 0, where they are the most precise.
-    logs = list(times_s)
+    # Logarithms of times over the typical time of their cell are near 0, where floats are the most
+    # precise. Runs of equal length are computed as one matrix.
+    logs = [np.empty(0)] * len(times_s)
     for runs, run_times_s in by_length(times_s):
         run_units_s = unit_s[cell_of_run[runs], np.newaxis]
         for run, run_logs in zip(runs, np.log(run_times_s / run_units_s), strict=True):
@@ -208,6 +209,8 @@ def _typical_times(
     """Return the median of the medians of the runs of each cell [s]."""
     if not len(run_counts):
         return np.empty(0)
+    # The runs of all cells stand one behind the other, those of a cell from its first run on. Most
+    # cells have a single run, whose median is theirs.
     typical_s = medians_s[first_runs]
     for cell in np.flatnonzero(run_counts > 1):
         first_run = first_runs[cell]

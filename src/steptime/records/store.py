@@ -255,8 +255,8 @@ def _acquire_lock(folder: Path, path: Path, waits: bool) -> int:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, lock_mode)
-            # The holder before may have removed the file between opening and locking it: then the
-            # lock is on a file that nobody else can find, and the loop tries again.
+            # The previous holder may have removed the file between our `open` and `flock`. Then we
+            # locked a file without a name, which keeps nobody out, and the loop tries again.
             with suppress(FileNotFoundError):
                 still_has_name = os.path.samestat(path.stat(), os.fstat(descriptor))
                 if still_has_name:
@@ -272,7 +272,7 @@ def _acquire_lock(folder: Path, path: Path, waits: bool) -> int:
             os.close(descriptor)
             path.unlink(missing_ok=True)
             raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
-        os.close(descriptor)  # its holder has just taken the name away
+        os.close(descriptor)
 
 
 def identity(method: RecordMethod) -> str:

@@ -125,12 +125,13 @@ class Tables:
         """
         import polars as pl
 
+        # A record's `seq` is its offset as if all files of all folders were concatenated.
         parts = []
         folder_start = 0
         for rows in self._folder_rows:
             if rows.parquet is not None:
                 parts.append(_scan_large_folder(rows, rows.parquet, folder_start, seq_range))
-            folder_start += rows.starts[-1]  # where the folder ends
+            folder_start += rows.starts[-1]  # `starts` of its files, and the end of the last one
         if self._small_parquet.exists():
             small = pl.scan_parquet(self._small_parquet)
             parts.append(
@@ -139,7 +140,7 @@ class Tables:
         records = pl.concat(parts)
         if self.model:
             records = records.filter(pl.col("model").str.starts_with(self.model))
-        is_in_order = len(parts) == 1  # small folders may stand between large ones
+        is_in_order = len(parts) == 1  # otherwise small folders may belong between large ones
         return records if is_in_order else records.sort("seq", maintain_order=True)
 
     def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
@@ -150,6 +151,7 @@ class Tables:
         Raises:
             InputError: as `store.load`.
         """
+        # A large folder has a cached Parquet file of its own; all small ones share one, not cached.
         sources = [open_source(rank, *folder) for rank, folder in enumerate(folders)]
         rows_by_rank = {
             source.rank: self._cache_large_folder(source)
@@ -228,7 +230,7 @@ class Tables:
         stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
         cache_name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
         parquet, facts = self._find_cache(source.folder, cache_name, make)
-        source.warnings = facts.warnings
+        source.warnings = facts.warnings  # as they were when the cache was made
         self._facts.append(facts)
         return FolderRows(source.rank, source.name, facts.starts, source.paths, parquet)
 
@@ -251,8 +253,10 @@ def _scan_large_folder(
     """Return the records of a cached folder whose first `seq` is `folder_start`; see `scan`."""
     import polars as pl
 
+    # `place` is an offset in the folder, `seq` one over all folders. The range is asked of `place`,
+    # which the file holds: by its statistics Polars skips row groups.
     records = pl.scan_parquet(parquet)
-    if seq_range is not None:  # of `place`, whose statistics spare reading all rows
+    if seq_range is not None:
         low_seq, high_seq = seq_range
         is_read = pl.col("place").is_between(low_seq - folder_start, high_seq - folder_start)
         records = records.filter(is_read)

@@ -77,7 +77,8 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     is_too_short = sample_counts[single_runs] < MIN_SAMPLES
     steady[single_cells] = np.where(is_too_short, np.nan, is_steady)
 
-    # Several runs are judged by their profile; a single run that is not steady has a drift.
+    # Several runs are judged by their mean profile, which has less noise. A single run needs its
+    # profile only for the drift, if it is not steady.
     needs_profile = (run_counts > 1) | (steady == 0)
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
@@ -95,7 +96,7 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
         if not steady[cell]:
             drift[cell] = _measure_drift(profile)
     ends = np.maximum(profile_ends, run_ends)
-    max_warm_up = sample_counts - sample_counts // 4  # a quarter of the samples stays
+    max_warm_up = sample_counts - sample_counts // 4  # at least a quarter of the samples is kept
     # Doubled, because the rule stops already where a decay disappears in the noise.
     warm_up_samples = np.minimum(2 * ends, max_warm_up)
     has_warm_up = sample_counts >= MIN_SAMPLES
@@ -125,7 +126,8 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
         if sample_count < MIN_SAMPLES:  # no warm-up can be told from noise
             continue
         centred = run_logs - middles(run_logs)[:, np.newaxis]
-        # From the back, so that sums up to a sample are those of the samples that stay.
+        # MSER: leave out as many first samples as make the standard error of the mean smallest.
+        # Cumulative sums from the back are sums over the samples that remain.
         backwards = centred[:, ::-1]
         remaining = np.arange(1, sample_count + 1)
         square_sums = (backwards**2).cumsum(axis=1)

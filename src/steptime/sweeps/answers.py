@@ -205,6 +205,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the cells and the jobs that would be submitted."""
+        # Beside the usual columns, those in which the cells differ.
         names = list(CELL_HEADINGS)
         if self.rows:
             names = [

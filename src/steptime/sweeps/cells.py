@@ -7,7 +7,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -77,8 +76,8 @@ class Cell:
         Platform and version are not in it: these are of the record that has it in `env.cell`.
         """
         device = self.options.device
-        if self.workload.plan.data == 1:
-            device = device.removesuffix(":0")  # "cuda" means "cuda:0"
+        if self.workload.plan.data == 1:  # of one process, "cuda" means "cuda:0"
+            device = device.removesuffix(":0")
         table: dict[str, object] = {
             "workload": self.workload.key,
             "backend": self.backend,
@@ -123,6 +122,7 @@ def list_final_marks(records: Iterable[Record], retry: Collection[str], force: b
     final_statuses = set() if force else set(FINAL_STATUSES) - set(retry)
 
     def is_final(record: Record) -> bool:
+        # A record of a whole step names no scope, and one of a sweep names its cell by the id.
         is_measured_step = record.origin == "measured" and not record.scope
         return is_measured_step and record.status in final_statuses and "cell" in record.env
 
@@ -183,9 +183,10 @@ def read_filters(
         if condition_text == FITS:
             must_fit = True
             continue
-        condition = None  # where the text is no formula
-        with suppress(InputError):
+        try:
             condition = formula(condition_text)
+        except InputError:
+            condition = None
         is_comparison = _COMPARES.search(text) is not None
         if condition is None or not condition.names or not is_comparison:
             fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
@@ -271,7 +272,8 @@ def _size(axes: Axes) -> int:
 
 def _find_settings(axes: Sequence[Axes], index: int) -> tuple[Axes, Settings]:
     """Return the network and the value of every axis at an index; the last axis runs fastest."""
-    # Indices count network after network; in each of them the last axis runs fastest.
+    # The cells of all networks are numbered one after another. Within a network the values of the
+    # axes are the digits of the number, the last axis the fastest.
     index_in_network = index
     for network_axes in axes:
         grid_size = _size(network_axes)

@@ -259,9 +259,10 @@ def _list_networks(experiment: Experiment, place: str) -> Iterator[tuple[str, Ne
     """Yield the place and the table of each network; one table may name several."""
     for index, table in enumerate(experiment.networks):
         table_place = f"{place}: networks[{index}]"
-        name_key = next((key for key in NETWORK_KEYS if key in table), None)
-        names = None if name_key is None else table[name_key]
-        if name_key is not None and isinstance(names, list) and names:
+        # `model = ["lenet", "alexnet"]` stands for a table for each.
+        name_key = next((key for key in NETWORK_KEYS if key in table), "")
+        names = table.get(name_key)
+        if isinstance(names, list) and names:
             for name in names:
                 yield table_place, {**table, name_key: name}
         else:

@@ -107,7 +107,7 @@ def _ask_worker(
     except WorkerDiedError as died:
         workers.close()
         return [_fail(trial, key, means, died.failure)]
-    # A profile is a list of records, a measurement one.
+    # A profile is answered by `records`, a measurement by a single record.
     return list(map(record_from_json, answer.get("records", [answer])))
 
 
@@ -361,19 +361,19 @@ def predict(
             cell = replace(sweep_cell, workload=workload)
             options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
-            # Not run: its stack only infers, and the cell trains.
+            # A cell that trains by a stack that only infers is never run.
             if mark in predicted_marks or not cell.is_run:
                 continue
             predicted_marks.add(mark)
             try:
-                # Without a link there is no prediction of several replicas.
-                head, *ops = predictions(cell, device, request.link, request.by_op) or (None,)
+                step_and_ops = predictions(cell, device, request.link, request.by_op)
             except InputError as error:
                 raise InputError(f"{workload.label}: {error}") from None
-            if head is None:
+            if not step_and_ops:  # several replicas without a link
                 unpredicted += 1
-            else:
-                writer.append_all(select_missing((*ops, head), stored_keys))
+                continue
+            step, *ops = step_and_ops  # written last: where the step is stored, so are its ops
+            writer.append_all(select_missing((*ops, step), stored_keys))
     if unpredicted:
         hint = 'link = "local" or the name of a link says what joins them'
         warn(f"{unpredicted} predictions of several replicas are left out: {hint}")

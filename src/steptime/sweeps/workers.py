@@ -81,22 +81,26 @@ class Workers:
     def key(self, cell: Cell) -> WorkerKey:
         """Return the key of a settled cell's records; a worker is asked if need be."""
         backend, options, replicas = cell.process
-        # The platform and the version are those of a single process, which starts faster.
-        alone = backend, options, replicas if self.rank.size > 1 else 1
-        if alone not in self._keys:
-            key = worker_key(backend, options) or key_of(self.get(*alone))
-            self._keys[alone] = key
-        return self._keys[alone]
+        # The key does not depend on the number of replicas, and one process starts faster than
+        # several; but under a launcher every rank has to start its worker.
+        is_launched = self.rank.size > 1
+        process_count = replicas if is_launched else 1
+        processes = backend, options, process_count
+        if processes not in self._keys:
+            key = worker_key(backend, options) or key_of(self.get(*processes))
+            self._keys[processes] = key
+        return self._keys[processes]
 
     def _start(self, backend: str, options: Options, replicas: int) -> Worker:
-        if self.rank.size == 1:
+        if self.rank.size == 1:  # no launcher: the worker itself starts a process for each replica
             if replicas > 1:
                 cpus.check_cpus(options.threads or 1, replicas)
             return Worker(backend, options, replicas)
         if replicas != self.rank.size:
             started = f"the launcher started {self.rank.size} processes"
             raise InputError(f"{replicas} replicas, but {started}")
-        # Ranks that start workers anew meet by the number of the attempt, not in an older group.
+        # The ranks of a new process group find each other by the number of the attempt, so that
+        # none joins an older group.
         self._started += 1
         return Worker(backend, options, variables={ranks.ATTEMPT: str(self._started)})
 

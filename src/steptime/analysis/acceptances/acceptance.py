@@ -208,14 +208,16 @@ def _expect_prediction(step: StepMeasurement, limit_share: float | None) -> Expe
     if prediction.value is None:
         return NOTHING_EXPECTED
     has_interval = prediction.low is not None and prediction.high is not None
-    share = limit_share if has_interval or limit_share is not None else LIMIT_SHARE
-    return Expected(prediction, PREDICTION, share)
+    share = limit_share
+    if share is None and not has_interval:
+        share = LIMIT_SHARE
+    return Expected(prediction, PREDICTION, share)  # without a share, the interval is the limit
 
 
 def _expect_line(line: Expectation, step: StepMeasurement, limit_share: float | None) -> Expected:
     """Return the expectation of a line for a step, with its limit."""
     usual_share = line.limit_share if line.limit_share is not None else limit_share
-    if line.reference is None:
+    if line.reference is None:  # the line says `predicted` instead of a number
         return _expect_prediction(step, usual_share)
     share = LIMIT_SHARE if usual_share is None else usual_share
     reference = StepNumber(value=line.reference, low=None, high=None)
@@ -281,7 +283,7 @@ def _find_limit(expected: Expected, is_rate: bool) -> float | None:
     value, share = expected.number.value, expected.limit_share
     if value is None:
         return None
-    if share is None:
+    if share is None:  # the slow end of a prediction's interval
         return expected.number.low if is_rate else expected.number.high
     return value * share if is_rate else value / share
 
@@ -310,10 +312,11 @@ def sort_steps(rows: Sequence[AcceptedStep]) -> list[AcceptedStep]:
     """Return the rows in the order of `VERDICTS`, of each the slowest against its limit first."""
 
     def sort_key(row: AcceptedStep) -> tuple[int, float]:
-        # The speed over that of the limit; a step without a number comes last of its verdict.
-        speed_share = row.speed_share
-        limit_share = row.limit_share or 1.0
-        margin = math.inf if speed_share is None else speed_share / limit_share
+        # Within a verdict the slowest steps come first, by their speed over that of their limit
+        # (or of their expectation); steps without a number come last.
+        margin = math.inf
+        if row.speed_share is not None:
+            margin = row.speed_share / (row.limit_share or 1.0)
         return VERDICTS.index(row.verdict), margin
 
     return sorted(rows, key=sort_key)

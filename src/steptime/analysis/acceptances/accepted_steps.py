@@ -114,7 +114,7 @@ class MeasuredSteps:
         ids = np.flatnonzero(is_measured)
         if not len(ids):
             return
-        # No pairs are asked for here: the pairing serves to name the groups, without their hosts.
+        # `Pairing` serves only to name the groups: the host is no part of the name.
         names = Pairing(groups, PREDICTED, level_words={}, free_columns=("host",)).names(ids)
         facts = groups.facts(ids, STEP_CELLS)
         levels = groups.level_of(ids)
@@ -146,17 +146,23 @@ class MeasuredSteps:
     def _group_numbers(self) -> Sequence[StepNumber]:
         """The number of each group, unknown where its records failed."""
         columns = self.groups.columns
-        cells = (finite_cells(column) for column in (columns.value, columns.low, columns.high))
-        return [
-            StepNumber(value, low, high) if has_value and (value or 0) > 0 else UNKNOWN_NUMBER
-            for value, low, high, has_value in zip(*cells, columns.has_value, strict=True)
-        ]
+        values = finite_cells(columns.value)
+        lows = finite_cells(columns.low)
+        highs = finite_cells(columns.high)
+        numbers = []
+        for value, low, high, has_value in zip(values, lows, highs, columns.has_value, strict=True):
+            # A group of failed steps has no value; a time or rate of 0 cannot be compared.
+            is_comparable = has_value and value is not None and value > 0
+            numbers.append(StepNumber(value, low, high) if is_comparable else UNKNOWN_NUMBER)
+        return numbers
 
     def predicted_numbers(self) -> Mapping[tuple[object, ...], StepNumber]:
         """Return the last prediction of each step, by the values of `IDENTITY`."""
         groups = self.groups
         ids = np.flatnonzero(groups.columns.level == groups.level_index(PREDICTED))
-        facts = groups.facts(ids, {name: name for name in IDENTITY}) if len(ids) else {}
+        if not len(ids):
+            return {}
+        facts = groups.facts(ids, {name: name for name in IDENTITY})  # columns, under their names
         return {
             tuple(row[name] for name in IDENTITY): self._group_numbers[group]
             for group, row in facts.items()

@@ -45,6 +45,7 @@ def match_expectations(
         InputError: for a network that nobody knows, a column that no record has, and a line that
             means several measured steps or a step that another line means.
     """
+    # Each line states a network and further settings, such as `batch`; all must fit a step.
     columns = dict.fromkeys(name for line in lines for name in line.settings)
     setting_texts = measured.read_texts(
         {name: _find_column(measured, name, source) for name in columns}
@@ -106,7 +107,8 @@ def _find_network(
         return steps
     all_steps = [step for steps in by_network.values() for step in steps]
     names = sorted({str(step.facts["model"]) for step in all_steps})
-    # The text may be a network in another spelling than its records have.
+    # `lenet` may be recorded as `lenet:batch=64`: read the text as a network, and take the name
+    # that a record of it would have.
     network_name, batch = _read_network(line, names)
     return [
         step
@@ -134,8 +136,9 @@ def _read_network(line: Expectation, measured_names: Sequence[str]) -> tuple[str
         )
     except InputError as error:
         raise InputError(f"{line.place}: {error}") from None
-    batch = None if choice.batch is None else workload.batch_per_replica
-    return workload.file or workload.label, batch
+    has_batch = choice.batch is not None  # otherwise the workload has a default batch
+    batch = workload.batch_per_replica if has_batch else None
+    return workload.file or workload.label, batch  # records name a network from a file by the file
 
 
 def _has_settings(texts: Row, line: Expectation) -> bool:

@@ -106,7 +106,7 @@ def judge_runs(
         judged = _judge_pairs(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
         for name, column in columns.items():
             column[is_judged] = getattr(judged, name)
-    # Pairs that cannot be judged have NaN, which is not 1: they count as unchanged.
+    # Back to booleans. Pairs that cannot be judged have NaN and count as unchanged.
     columns["is_changed"] = columns["is_changed"] == 1
     return Judgement(**columns)
 
@@ -122,7 +122,8 @@ def _judge_pairs(
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.deviation) - _clipped_mean(a, noise.deviation)
-    # The change of the means or that of single runs, whichever is smaller: no outlying run decides.
+    # Tested is the change of the means or that of single runs, whichever is smaller, so that no
+    # outlying run decides.
     evidence = _weigh_evidence(a, b, change)
     standard_error = noise.deviation * _error_factor(runs_a, runs_b)
     half_width = -stdtrit(noise.degrees_of_freedom, MISS / 2) * standard_error
@@ -155,6 +156,7 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     pair_count = len(a) // comparisons  # of each comparison
     residuals = np.abs(np.concatenate([_residuals(a), _residuals(b)], axis=1))
     residuals = residuals.reshape(comparisons, -1)  # those of a comparison in one row
+    # The median only helps to set where clipping begins.
     quantile = np.nanquantile if np.isnan(residuals).any() else np.quantile
     median_size, tail_size = quantile(residuals, (0.5, TAIL), axis=1)
     tail_noise = tail_size / NORMAL_TAIL
@@ -166,8 +168,9 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     comparison_noise = np.maximum(np.maximum(tail_noise, root_mean_square), MIN_NOISE)
     pooled = np.repeat(comparison_noise, pair_count)
 
-    # By chance the noise of a pair alone exceeds the pooled one: by `expected_excess` or more in
-    # `EXCESS_NOISE` of pairs, by `loud_excess` or more in `LOUD_NOISE` of them (chi-square).
+    # A pair may be noisier than the others. By chance its own noise exceeds the pooled one by
+    # `expected_excess` or more in `EXCESS_NOISE` of pairs, by `loud_excess` or more in `LOUD_NOISE`
+    # of them (chi-square). Beyond the first its noise is raised, beyond the second it is loud.
     freedom = _count_runs(a) + _count_runs(b) - 2  # of each pair
     pair_noise = np.sqrt((_squares(a) + _squares(b)) / freedom)
     expected_excess = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
@@ -184,7 +187,7 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
 def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) -> float:
     """Return the smallest change that is found with 90 % power if all pairs have as many runs."""
     freedom = 2 * (runs - 1) * pairs
-    error_factor = math.sqrt(2 / runs)  # of a difference of two means
+    error_factor = math.sqrt(2 / runs)  # standard error of a difference of two means, in noise
     has_few_runs = runs == MIN_RUNS and freedom <= FEW_FREEDOM
     error_share = FALSE_ALARMS_FEW if has_few_runs else FALSE_ALARMS
     limit = noise * two_sided_t(error_share / pairs, freedom) * error_factor
@@ -208,12 +211,10 @@ def _find_smallest(
     freedom: int | NDArray[np.int64],
     margin: float,
 ) -> Floats:
-    """Return the smallest change that is found with 90 % power.
-
-    Both the evidence and the noise, and with it the limit, differ from draw to draw.
-    """
+    """Return the smallest change that is found with 90 % power."""
+    # The evidence may stay below the true change by `power_loss`, and the limit, which rests on an
+    # estimate of the noise, be too high by `limit_loss`: independent errors, whose squares add up.
     sigmas = _find_normal_quantile(PAIR_POWER)
-    # The noise is an estimate, so the limit may come out higher by this.
     limit_loss = sigmas * limit / np.sqrt(2 * freedom)
     min_for_noise = limit + np.hypot(power_loss, limit_loss)
     min_for_margin = margin + sigmas * standard_error
@@ -261,12 +262,12 @@ def _find_limit(
     loud_count = reduce_comparisons(noise.is_loud, np.sum)
     loud_share = error_share / np.maximum(1, 2 * loud_count)
     single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.unpooled_deviation
-    limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
-    limit = limit * _error_factor(runs_a, runs_b)
+    run_limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
+    noise_limit = run_limit * _error_factor(runs_a, runs_b)  # of the difference of two means
 
     # A machine may have two speeds. All of a few runs may have met the same one, which no spread
     # of theirs shows: a change must exceed the usual difference of two speeds.
-    limit = np.where(has_few_runs, np.maximum(limit, FEW_CHANGE), limit)
+    limit = np.where(has_few_runs, np.maximum(noise_limit, FEW_CHANGE), noise_limit)
 
     # A few more runs show a second speed as the difference between two runs of one side.
     # A single pair with two runs a side has `FEW_CHANGE` alone.
@@ -304,7 +305,7 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
 def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return a low and a high quantile of the differences between runs of B and of A."""
     run_count = min(a.shape[1], b.shape[1])
-    # The fewer the runs, the more extreme the quantile.
+    # The fewer the runs, the more extreme the quantile: the minimum for 2, the median from 5 on.
     quantile = GUARD_QUANTILES.get(run_count, MEDIAN_QUANTILE)
     run_differences = b[:, :, None] - a[:, None, :]  # [pairs, runs of B, runs of A]
     ordered = np.sort(run_differences.reshape(len(a), -1), axis=1)
@@ -384,7 +385,7 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     true_change = 100.0  # times the noise: leaves no doubt of its sign
     a = rng.standard_normal((DRAWS, runs_a))
     b = rng.standard_normal((DRAWS, runs_b)) + true_change
-    no_clipping = np.full(DRAWS, true_change)
+    no_clipping = np.full(DRAWS, true_change)  # a noise so large that no run is clipped
     change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
     # `evidence` is the change less what noise leaves open, in units of the noise.
     evidence = _weigh_evidence(a, b, change)

@@ -57,6 +57,7 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         row = {"name": names[number]} | {name: right[name] for name in ABOUT}
         row |= {"a": sides_a[number], "b": sides_b[number]}
+        # The ratio stands before the level, the other numbers of the verdict behind it.
         row |= {"quantity": groups.quantity, "ratio": verdicts[number].pop("ratio")}
         if pairing.column:
             row |= {"level": levels[number], "against": pairing.against}
@@ -181,7 +182,8 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
         names = []  # a prediction and a measurement always differ in how they are made
 
     # The compared column differs by intent, and others follow from it.
-    silent_names = {column, *PLATFORM_OPTIONS[1:]}  # all but `gpu`, the platform itself
+    _gpu, *platform_options = PLATFORM_OPTIONS  # `gpu` itself is shown
+    silent_names = {column, *platform_options}
     # Another method or stack has its own versions and options.
     if column in ("stack", "method"):
         silent_names |= {"version", *STACK_OPTIONS}
@@ -207,9 +209,9 @@ def rows_on_demand(indices: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[R
     """Return rows of these indices: made at once if they are few, else on each pass."""
     if len(indices) <= MAX_ROWS_IN_MEMORY:
         return make(indices) if len(indices) else []
-    # Chunks are encoded as they are asked for: few rows are in memory at once.
-    first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
-    chunks = np.split(indices, [*range(first_rows, len(indices), CHUNK_ROWS)])
+    # Chunks are encoded as they are asked for: few rows are in memory at once. The first chunk is
+    # small, since people read no more.
+    chunks = np.split(indices, [*range(MAX_ROWS_IN_MEMORY, len(indices), CHUNK_ROWS)])
 
     def encode_rows(chunk: Ids) -> list[str]:
         with no_collection():

@@ -219,8 +219,9 @@ class Pairing:
         partner_levels = [name for name in self.level_words if name != self.against]
         partnerless = self.groups.unpaired_steps(self.against, partner_levels, self._matched_groups)
 
-        # Two texts for each level: the cell has no group of it (even index), or has one that
-        # differs (odd index). `against` has the number -1, which the modulo turns into the last.
+        # Two texts for each level: at 2 * level for a cell without a group of the level, at
+        # 2 * level + 1 for a cell whose group of the level differs in its options. The number of
+        # `against` is -1, and its texts are the last ones: `% len` makes -1 the last index.
         words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
         reason_texts = []
         for words in words_of_levels:
@@ -305,7 +306,8 @@ class Pairing:
         """Return the way in which each of these pairs ran, and for each way what differs in it."""
         setup = self.groups.columns.setup
         setup_count = setup.max(initial=0) + 1
-        # One number for each pair of ways of measuring.
+        # A setup is a set of hosts and methods. Pairs of equal setups differ in the same settings:
+        # one of them is described for all, found by a number for each pair of setups.
         pair_key = setup[a] * setup_count + setup[b]
         _, first, difference_index = np.unique(pair_key, return_index=True, return_inverse=True)
         first_a = a[first]

@@ -59,7 +59,8 @@ def _find_power_of_pairs(pairing: Pairing) -> Power:
             unjudged_count=len(pairing),
             remark=_explain_unjudged(pairing),
         )
-    # A time that doubles, or a rate that halves.
+    # A pair counts as judged only if a change by a factor of 2 would be found: a time that doubles
+    # (+100 %), or a rate that halves (50 % less).
     is_cost = not is_higher_better(pairing.quantity)
     limit = np.expm1(MAX_CHANGE) if is_cost else -np.expm1(-MAX_CHANGE)
     is_judged = is_finite & (smallest <= limit)
@@ -104,7 +105,8 @@ def advise(noise: float, runs: int, pairs: int) -> list[str]:
 
 def find_other_hardware(data: Data) -> str:
     """Return in words which other CPU or GPU the second of two folders has; "" for none."""
-    first, second = (_list_hardware(data, rank) for rank in (0, 1))
+    first = _list_hardware(data, folder_rank=0)  # by name of the platform
+    second = _list_hardware(data, folder_rank=1)
     if not first or not second:
         return ""
     other_a = [_name_hardware(row) for name, row in first.items() if name not in second]

@@ -86,14 +86,14 @@ def speedup_table(
     level = find_level(data, by)
     check_quantity(data, quantity)
     levels = _find_levels(data, quantity, level)
-    # Levels without a common type could never be paired otherwise.
-    any_dtype |= not levels.has_common_dtype and by != "dtype"
+    # Levels without a common data type can only be paired across types.
+    crosses_dtypes = any_dtype or (not levels.has_common_dtype and by != "dtype")
     if against is not None and against not in levels.names:
         raise unknown(by, against, levels.names, "--against")
     grouping = Grouping(
         quantity=quantity,
         level=level,
-        cell=cell_columns(data, by, (by, "dtype") if any_dtype else (by,)),
+        cell=cell_columns(data, by, (by, "dtype") if crosses_dtypes else (by,)),
         takes_part=(pl.col("origin") == levels.origin) & IS_STEP & SUCCEEDED,
         # Options that follow from the level: partners may differ in them.
         level_options=LEVEL_OPTIONS.get(by, (by,)),
@@ -104,20 +104,22 @@ def speedup_table(
     if baseline is None or speedups is None:
         answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
         return Table((Column("name", "network"),), [], summary=answer.summary())
+    # Axes of the chart that the user does not name: the first varying and the strongest feature.
     features = speedups.features.columns
-    x = _check_feature(x, "--x", features) or next(iter(speedups.varying_features), None)
-    color = _check_feature(color, "--color", features) or _find_strongest_feature(speedups, x)
+    x_feature = _check_feature(x, "--x", features) or next(iter(speedups.varying_features), None)
+    color_feature = _check_feature(color, "--color", features)
+    color_feature = color_feature or _find_strongest_feature(speedups, x_feature)
     answer = SpeedupAnswer(
         by_column=by,
         against=baseline,
         quantity=quantity,
         origin=levels.origin,
-        any_dtype=any_dtype,
-        x=x,
-        color=color,
+        any_dtype=crosses_dtypes,
+        x=x_feature,
+        color=color_feature,
         distribution=summarise_distribution(speedups),
-        by=summarise_by_value(speedups, x),
-        levels=_summarise_levels(speedups, x),
+        by=summarise_by_value(speedups, x_feature),
+        levels=_summarise_levels(speedups, x_feature),
         failed=_count_failed(data, level, groups.levels),
     )
     return _make_table(data, answer, speedups)
@@ -134,7 +136,7 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
         .unique(maintain_order=True)
         .collect()
     )
-    # Measured before published before predicted.
+    # The best origin with several levels: measured before published before predicted.
     for origin in ORIGINS:
         dtypes_by_level: dict[str, set[str]] = {}
         origin_rows = rows.filter(pl.col("origin") == origin)
@@ -334,7 +336,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
         columns[axis] = [None] * len(indices) if cells is None else cells
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
-    # Edges at multiples of the width, so that equal speeds (0) are an edge.
+    # Bars of log(speed-up) whose edges are multiples of the width: equal speeds (0) are an edge.
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
     for level in speedups.levels:

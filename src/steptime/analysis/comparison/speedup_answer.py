@@ -61,10 +61,9 @@ class SpeedupRow(AnswerRow, frozen=True, kw_only=True):
         row = self.to_dict()
         features: dict[str, Scalar] = row.pop("features")
         options: dict[str, Scalar] = row.pop("against_options")
-        values = {
-            f"against_{self.quantity}": row.pop("against_value"),
-            row.pop("quantity"): row.pop("value"),
-        }
+        # The columns of the values are named by the quantity: `step_s` and `against_step_s`.
+        quantity = row.pop("quantity")
+        values = {f"against_{quantity}": row.pop("against_value"), quantity: row.pop("value")}
         against = {f"against_{name}": value for name, value in options.items()}
         # Of equal names a feature wins over a column of the row.
         return {**row, **against, **features, **values}

@@ -80,6 +80,7 @@ class Speedups:
     @cached_property
     def outcomes(self) -> NDArray[np.int8]:
         """The outcome of each pair, as its place in `OUTCOMES`."""
+        # Noise decides where there is a verdict, else the margin.
         is_near = farness(self.ratio) <= math.log1p(MARGIN)
         has_no_verdict = self.verdict == None  # noqa: E711 - compares each entry
         outcomes = np.where(self.ratio > 1, WON, LOST)

@@ -77,7 +77,7 @@ def judge_folders(
     if is_higher_better(quantity):
         # Of a rate the worsening is a fall: -10 % has another logarithm than +10 %.
         smallest = -np.expm1(-columns["smallest_change"])
-    is_changed = columns["is_changed"] == 1
+    is_changed = columns["is_changed"] == 1  # NaN: not judged
     words = _choose_words(columns["change"], low, high, is_changed, quantity, margin)
     words[np.isnan(ratio)] = None
     return {
@@ -124,8 +124,9 @@ def compare_sides(
         p_without_noise = np.where(log_ratio == 0, 1.0, 0.0)
         p_of_runs = np.where(error > 0, welch_p, p_without_noise)
 
-        # Else MOVER: the distances of the ends of both intervals from their values, as legs of
-        # a right triangle. The test is that of a normal distribution with this interval.
+        # Else MOVER (method of variance estimates recovery): the interval of a difference from
+        # the intervals of both sides, whose reaches add up as squares. B - A is lowest if B is at
+        # its low and A at its high end. The test is that of a normal distribution as wide.
         reach_down = np.hypot(_interval_reach(b, "low"), _interval_reach(a, "high"))
         reach_up = np.hypot(_interval_reach(b, "high"), _interval_reach(a, "low"))
         reach_to_equal = np.where(log_ratio > 0, reach_down, reach_up)
@@ -135,8 +136,8 @@ def compare_sides(
         low = np.exp(log_ratio - np.where(has_runs, welch_reach, reach_down) - drift)
         high = np.exp(log_ratio + np.where(has_runs, welch_reach, reach_up) + drift)
         has_interval = np.isfinite(low + high)
-        p_value = np.where(has_interval, p_of_intervals, np.nan)
-        p_value = np.where(has_runs, p_of_runs, p_value)
+        p_without_runs = np.where(has_interval, p_of_intervals, np.nan)
+        p_value = np.where(has_runs, p_of_runs, p_without_runs)
         ratios = np.exp(log_ratio) if ratio is None else ratio
         low = np.minimum(low, ratios)
         high = np.maximum(high, ratios)
@@ -169,7 +170,8 @@ def control_false_discovery(p_values: Sequence[float] | Floats) -> Flags:
     """
     p = np.asarray(p_values, float)
     ordered = np.sort(p)
-    # The largest ordered p-value below its limit and all smaller ones are believed.
+    # Benjamini and Hochberg (1995): the k-th smallest of n p-values has the limit k / n * MISS. The
+    # largest one below its limit is believed, and all smaller ones.
     rank_limits = MISS * np.arange(1, len(p) + 1) / max(len(p), 1)
     accepted = ordered[ordered <= rank_limits]
     if not len(accepted):
@@ -203,6 +205,7 @@ def _interval_reach(side: Side, end: str) -> Floats:
 def _find_welch_error(a: Side, b: Side) -> tuple[Floats, Floats]:
     """Return standard error and degrees of freedom, rounded down (Welch 1947); NaN without runs."""
     error = np.hypot(a["error"], b["error"])
+    # Degrees of freedom by Welch and Satterthwaite, at least those of the side with fewer runs.
     spread = a["error"] ** 4 / (a["runs"] - 1) + b["error"] ** 4 / (b["runs"] - 1)
     min_freedom = np.minimum(a["runs"], b["runs"]) - 1
     welch_freedom = np.maximum(min_freedom, np.floor(error**4 / spread))

@@ -180,9 +180,10 @@ def _summarise_groups(pairing: Pairing, indices: Ids) -> Iterator[ChangedGroup]:
     """Yield the changes by family for steps and by kind for ops, of the pairs at these indices."""
     columns = pairing.columns
     b = columns.b[indices]
+    # Steps are grouped by family of networks, single ops by kind.
     facts = pairing.groups.facts(b, GROUP_CELLS)
     keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
-    ordered = indices[np.argsort(b, kind="stable")].tolist()
+    ordered = indices[np.argsort(b, kind="stable")].tolist()  # in the order of records
     members_by_key = group_by(ordered, lambda index: keys[int(columns.b[index])])
     for (grouping, name), members in members_by_key.items():
         verdicts = columns.verdict[members]

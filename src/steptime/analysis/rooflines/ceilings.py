@@ -91,7 +91,8 @@ def _list_caches(device: Device) -> dict[str, float]:
     """Return the bytes a second of further levels, by name."""
     caches = {}
     for name, share in device.calibration.constants.items():
-        # Only the share of the device's kind of memory is among its own constants.
+        # Calibrated: the share of the datasheet's bandwidth that streaming kernels reach. A device
+        # has one such constant, for its kind of memory (`stream.share_hbm`).
         if name.startswith("stream.share_"):
             caches[f"{DRAM} as calibrated"] = device.datasheet.memory_bytes_per_s * share
     for key, value in device.datasheet.details.items():
@@ -108,6 +109,8 @@ def _list_probed_caches(device: Device) -> dict[str, float]:
     Those that fill more than a quarter of it are of the last cache, smaller ones of nearer caches
     if they are faster.
     """
+    # The probe timed passes over working sets of many sizes. A set within the last cache shows the
+    # rate of that cache; one of a quarter of it or less fits the caches before.
     curves: Mapping[str, Any] = device.measured.get("memory", {})
     cache_bytes = device.measured.get("cache_bytes")
     if not cache_bytes:

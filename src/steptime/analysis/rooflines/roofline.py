@@ -49,6 +49,7 @@ def draw_roofline(
         max_rows: points that are rows, about; of more points some are chosen by chance.
     """
     roofs = _find_roofs(points, devices)
+    # The devices that the user names come first, then those of the records that are known.
     devices_by_name = {device.name: device for device in devices}
     for platform in roofs["platform"].unique(maintain_order=True):
         device = devices_by_name.get(platform) or _find_device(platform)
@@ -58,8 +59,8 @@ def draw_roofline(
     placed = _place_under_roofs(points, roofs)
     groups = [_add_highest_peak(group, ceilings) for group in _group_points(placed)]
     point_count = len(points)
-    points_per_row = -(-point_count // max_rows) or 1  # rounded up
-    fastest = [group.best for group in groups if group.best is not None]
+    points_per_row = max(1, -(-point_count // max_rows))  # rounded up
+    fastest = [group.best for group in groups if group.best is not None]  # names of points
     return RooflineAnswer(
         rows=_make_rows(placed, points_per_row, fastest),
         summary=_summarise(groups, ceilings, point_count, points_per_row),
@@ -201,14 +202,15 @@ def _make_rows(
     roof = pl.col("roof_flop_per_s")
     is_compute_bound = pl.col("intensity") >= RIDGE
     is_prediction = pl.col("intensity").is_not_null() & pl.col("predicted_flop_per_s").is_not_null()
-    has_place = pl.col("flop_per_s").is_not_null() | is_prediction
-    # By a hash of the name: the same points each time, on average one in `points_per_row`.
-    is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // points_per_row
+    has_speed = pl.col("flop_per_s").is_not_null() | is_prediction
+    is_row = has_speed
     if points_per_row > 1:
-        # The fastest are kept in any case.
-        has_place &= is_sampled | pl.col("name").is_in(fastest)
+        # A sample of the points by a hash of the name, which is the same in each run, and the
+        # fastest point of each platform.
+        is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // points_per_row
+        is_row &= is_sampled | pl.col("name").is_in(fastest)
     rows = (
-        placed.filter(has_place)
+        placed.filter(is_row)
         .with_columns(
             (SPEED / PEAK).alias("peak_fraction"),
             (SPEED / roof).alias("roof_fraction"),
@@ -283,6 +285,7 @@ def roofline_table(
             raise InputError("roofline: give folders of records, or devices with --device")
         return _make_device_table(devices)
     points = list_points(data, [name for name in (color, line) if name], ops=ops)
+    # `data.max_rows` limits the printed rows (None: no limit); the chart may show more points.
     max_rows = min(MAX_ROWS, POINTS_PER_PRINTED_ROW * (data.max_rows or MAX_ROWS))
     answer = draw_roofline(points, devices, max_rows)
     if not answer.rows and devices:

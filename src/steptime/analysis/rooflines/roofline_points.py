@@ -44,16 +44,18 @@ def list_points(data: Data, names: Sequence[str], *, ops: bool) -> pl.DataFrame:
     for name in names:
         if name not in {*columns, *schema}:
             raise unknown("column", name, [*data.hyperparameters, *columns, *schema])
+    # Points of equal settings are drawn as one line.
     line_columns = [name for name in (*LINE_COLUMNS, *data.hyperparameters) if name in columns]
     settings = [
         name for name in dict.fromkeys((*line_columns, *names)) if name not in ("name", *FACTS)
     ]
     if ops:
         return _list_ops(_select_records(data, settings), settings)
-    points = [_list_results(data, settings)]
+    points = []
     if "published" in data.origins:
         records = _select_records(data, settings)
-        points.insert(0, _list_published(records, _list_costs(data), settings))
+        points.append(_list_published(records, _list_costs(data), settings))
+    points.append(_list_results(data, settings))
     return pl.concat(points, how="vertical_relaxed").collect()
 
 
@@ -90,8 +92,8 @@ def _list_results(data: Data, settings: Sequence[str]) -> pl.LazyFrame:
     results = data.scan_results()
     columns = {name: pl.col(name) for name in results.collect_schema()}
     has_time = (pl.col("measured_s") > 0) | (pl.col("predicted_s") > 0)
-    numbers = {name: pl.col(name) for name in POINT_NUMBERS if name != "peak_share"}
-    numbers["peak_share"] = pl.lit(None, pl.Float64())
+    numbers = {name: pl.col(name) for name in POINT_NUMBERS}
+    numbers["peak_share"] = pl.lit(None, pl.Float64())  # only publications state it
     return results.filter(~IS_PUBLISHED & has_time).select(
         pl.col("label").alias("name"),
         *FACTS,
@@ -116,6 +118,7 @@ def _list_published(
     """Return the published steps; FLOP that they do not state are those of a prediction."""
     is_counted = IS_PUBLISHED & IS_STEP & SUCCEEDED & pl.col("duplicate_of").is_null()
     batch = pl.concat_str(pl.lit(", batch "), pl.col("batch").cast(pl.String())).fill_null("")
+    # A number that is published wins over one that follows from a prediction of the network.
     speed = pl.coalesce("stated_flop", "flop") / _null_if_zero("step_s")
     return (
         records.filter(is_counted)

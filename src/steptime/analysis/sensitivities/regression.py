@@ -48,14 +48,13 @@ class RegressionFit(NamedTuple):
     r2_high: float | None = None
 
 
-def standardise(values: Floats, rows: Any = slice(None)) -> Floats:
-    """Return z-scores, with mean and population deviation of `rows`; 0 where these are equal."""
-    offsets = values - values[rows].mean(axis=0)
-    spread = np.sqrt((offsets[rows] ** 2).mean(axis=0))
-    varies = spread > FLAT * np.abs(values[rows]).max(axis=0)
-    if not varies.all():
+def standardise(values: Floats, reference_rows: Any = slice(None)) -> Floats:
+    """Return z-scores by mean and deviation of `reference_rows`; 0 where these are equal."""
+    offsets = values - values[reference_rows].mean(axis=0)
+    spread = np.sqrt((offsets[reference_rows] ** 2).mean(axis=0))
+    varies = spread > FLAT * np.abs(values[reference_rows]).max(axis=0)
+    if not varies.all():  # a column without a spread becomes 0 everywhere
         offsets = np.where(varies, offsets, 0)
-        # A column without a spread is 0 everywhere.
         spread = np.where(varies, spread, 1)
     return np.asarray(offsets / spread)
 
@@ -76,6 +75,7 @@ def find_independent(x: Floats) -> tuple[list[int], dict[int, list[int]]]:
     correlation = z.T @ z / len(z)
     independent: list[int] = []
     combinations: dict[int, list[int]] = {}
+    # Each column is regressed on the independent columns before it.
     for column in range(x.shape[1]):
         independent_correlation = correlation[np.ix_(independent, independent)]
         column_correlation = correlation[independent, column]
@@ -96,9 +96,10 @@ def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     Every draw is standardised anew. Ends are missing where half of the draws lack a column.
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
-    # Sums of products are all that a regression needs, so that a draw sums moments, not rows.
+    # A regression needs only sums of products of columns. So a bootstrap draw adds the sums of the
+    # drawn rows, without a pass over the rows.
     all_moments = table.T @ table
-    solution = _solve_regressions(all_moments[None])
+    solution = _solve_regressions(all_moments[None])  # a batch of one regression
     r2 = float(solution.r2[0]) if solution.is_sound[0] else 0.0
     fit = RegressionFit(weight=solution.weights[0], r2=r2)
     if not draws:
@@ -147,7 +148,8 @@ def _solve_regressions(moments: Floats) -> _Solution:
 
     A regression is not sound if a column never varies, or is a combination of the others.
     """
-    # Moments are [regressions, terms, terms], terms in the order 1, columns, y.
+    # Moments are sums of products [regressions, terms, terms] of the terms 1, columns, y. So those
+    # of the term 1 are the number of rows (1 * 1) and the sum of each column.
     counts = moments[:, :1, 0]
     mean = moments[:, 0, 1:] / counts
     covariance = moments[:, 1:, 1:] / counts[:, :, None] - mean[:, :, None] * mean[:, None, :]
@@ -173,28 +175,30 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     A column is taken away by values of other rows, drawn at random.
     """
     rng = np.random.default_rng(SEED)
-    rows = rng.permutation(len(y))[:MAX_FOLDED_ROWS]
-    z = z[rows]
-    y = y[rows]
-    column_count = z.shape[1]
+    sample = rng.permutation(len(y))[:MAX_FOLDED_ROWS]
+    x = z[sample]
+    target = y[sample]
+    column_count = x.shape[1]
 
     def make_table(rows: Floats) -> Floats:
         terms, _ = make_terms(rows, order)
-        return np.column_stack([np.ones(len(rows)), terms])
+        return np.column_stack([np.ones(len(rows)), terms])  # with an intercept
 
     squares = 0.0  # of the residuals of rows that were left out
     shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
-        is_test_row = np.arange(len(y)) % FOLDS == fold
-        weights, *_ = np.linalg.lstsq(make_table(z[~is_test_row]), y[~is_test_row], rcond=None)
-        squares += ((y[is_test_row] - make_table(z[is_test_row]) @ weights) ** 2).sum()
+        is_test_row = np.arange(len(target)) % FOLDS == fold
+        training_table = make_table(x[~is_test_row])
+        weights, *_ = np.linalg.lstsq(training_table, target[~is_test_row], rcond=None)
+        squares += ((target[is_test_row] - make_table(x[is_test_row]) @ weights) ** 2).sum()
         for column in range(column_count):
-            shuffled = z[is_test_row]
-            # Values of other rows: the column says nothing any more, but its distribution stays.
-            shuffled[:, column] = rng.choice(z[:, column], len(shuffled))
-            residuals = y[is_test_row] - make_table(shuffled) @ weights
+            shuffled = x[is_test_row]
+            # Permutation importance: with values of other rows the column keeps its distribution,
+            # but says nothing of its row.
+            shuffled[:, column] = rng.choice(x[:, column], len(shuffled))
+            residuals = target[is_test_row] - make_table(shuffled) @ weights
             shuffled_squares[column] += (residuals**2).sum()
-    all_squares = ((y - y.mean()) ** 2).sum() or 1
+    all_squares = ((target - target.mean()) ** 2).sum() or 1  # equal values: nothing to explain
     unexplained_share = squares / all_squares
     return float(1 - unexplained_share), shuffled_squares / all_squares - unexplained_share
 
@@ -207,7 +211,7 @@ def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None
     group_count = len(deviations)
     if group_count < 2:
         return mean, None, None
-    # Values of a group share their error, so that groups are the samples.
+    # Cluster-robust standard error: values of a group share their error, so groups are the samples.
     summed_squares = (deviations**2).sum() * group_count / (group_count - 1)
     error = float(np.sqrt(summed_squares)) / len(values)
     half_width = two_sided_t(MISS, group_count - 1) * error
@@ -254,6 +258,7 @@ def measure_dependence(level: Any, failed: Any) -> float | None:
     """Return the p that failing has nothing to do with a level (chi-square), None for too few."""
     from scipy.special import chdtrc
 
+    # Pearson's chi-square test of independence, of failures and levels.
     level_count = level.max() + 1
     counts = np.bincount(level * 2 + failed, minlength=2 * level_count)
     counts = counts.reshape(-1, 2).T  # [worked or failed, levels]
@@ -285,8 +290,9 @@ def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats
     valued_rows = valued_rows[np.argsort(keys[valued_rows])]
     sorted_keys = keys[valued_rows]
 
-    # A key is the sum of levels times multipliers, one for each column. So a row that is a level
-    # higher in one column has that multiplier added. Unsigned numbers wrap: `~m + 1` is -m.
+    # A row's key is the sum of its levels times the multipliers of their columns. So the key of a
+    # neighbour, a level higher or lower in one column, is that key plus or minus the multiplier.
+    # Numbers are unsigned and wrap around: `~m + 1` is -m.
     negative_multipliers = ~multipliers + np.uint64(1)
     neighbour_keys = np.stack(
         [keys[rows] + multiplier for multiplier in (*multipliers, *negative_multipliers)]

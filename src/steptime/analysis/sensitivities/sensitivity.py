@@ -144,14 +144,18 @@ def sensitivity_table(
 
 def _summarise(answer: SensitivityAnswer) -> dict[str, object]:
     """Return the numbers of the regression of most networks, and of the others."""
-    first, *further = [regression.to_dict() for regression in answer.regressions] or [{}]
+    # The regression over the most networks stands in the summary itself, the others in a list.
+    regressions = [regression.to_dict() for regression in answer.regressions]
+    first: dict[str, object] = {}
+    if regressions:
+        first, *_ = regressions
     return {
         "quantity": answer.quantity,
         "scale": answer.scale,
         "order": answer.order,
         "against": answer.against,
         **first,
-        "others": further,
+        "others": regressions[1:],
         "too_few": [place.to_dict() for place in answer.too_few],
     }
 

@@ -99,6 +99,7 @@ def make_design(
         columns=columns,
         base_texts=base_texts,
         constants=constants,
+        # An indicator `NAME=TEXT` is of the hyperparameter NAME.
         regressors=[n for n in columns if selected is None or n.partition("=")[0] in selected],
         level_ranks=np.stack(level_ranks or [np.zeros(len(values), int)], axis=1),
         is_log=is_log,
@@ -116,12 +117,9 @@ def _varies(x: Floats) -> bool:
 
 
 def _encode(column: pl.Series) -> tuple[dict[str, Floats], dict[str, str]]:
-    """Return a hyperparameter as columns of numbers, and the most frequent text of each.
-
-    There is no column if no network has it.
-    """
+    """Return a hyperparameter as columns of numbers, and the most frequent text of each."""
     name = column.name
-    if column.null_count() == len(column):
+    if column.null_count() == len(column):  # no network has it
         return {}, {}
     is_number = column.dtype.is_numeric() or column.dtype == pl.Boolean()
     if is_number:
@@ -202,7 +200,7 @@ def _make_rows(
     rows: list[SensitivityRow] = []
     curves: list[CurvePoint] = []
     for number, (name, term) in enumerate(zip(names, terms, strict=True)):
-        if number in independent:
+        if number in independent:  # only these have a weight, in their own order
             cells = _weight_cells(weights, independent.index(number))
             base_text = design.base_texts.get(name)
             cells["note"] = None if base_text is None else f"against {base_text}"
@@ -250,7 +248,7 @@ def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[Curve
         is_usable &= x > 0  # 0 cannot be doubled
     column = list(design.columns).index(name)
     rank = design.level_ranks[:, column]
-    pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))
+    pairs = _pair_neighbours(design, column, np.flatnonzero(is_usable))  # differ in this alone
     effect: Effect = {
         "effect_of": HAVING if is_indicator else DOUBLING,
         "effect_pairs": len(pairs.low),
@@ -332,7 +330,7 @@ def _fit_with_failed(design: DesignMatrix, x: Floats, y: Floats) -> dict[str, Fl
         return {}
     failed_rows = np.flatnonzero(design.has_failed)
     low, high = regression.bound_by_neighbours(design.level_ranks, y, failed_rows)
-    assumed_values = dict(zip(FAILURE_ASSUMPTIONS, (np.zeros(len(low)), low, high), strict=True))
+    assumed_values = {"zero": np.zeros(len(low)), "low": low, "high": high}
     if design.is_log:
         del assumed_values["zero"]  # which has no logarithm
     weights = {}
@@ -358,8 +356,8 @@ def _list_failure_shares(design: DesignMatrix) -> list[FailureShares]:
         shares = {}
         for number in range(level_count):
             is_level = level == number
-            ends = dict.fromkeys((x[is_level].min(), x[is_level].max()))  # one if they are equal
-            text = "..".join(f"{end:g}" for end in ends)
+            low, high = x[is_level].min(), x[is_level].max()
+            text = f"{low:g}" if low == high else f"{low:g}..{high:g}"
             shares[text] = float(has_failed[is_level].mean())
         p = regression.measure_dependence(level, has_failed)
         corrected_p = None if p is None else p * len(design.columns)  # Bonferroni
@@ -384,6 +382,7 @@ def _fit_wins(
     is_separable = regression.is_separable(columns, is_win)
     ridge = regression.RIDGE if is_separable else 0.0  # without it, weights would not be finite
     odds, half_width, accuracy = regression.fit_logistic(columns, is_win.astype(float), ridge)
+    # The first rows are those of the columns of `z`, in their order.
     rows_with_odds = list(rows)
     for index, row_number in enumerate(independent):
         log_odds = float(odds[index])

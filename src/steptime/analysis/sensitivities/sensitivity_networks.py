@@ -95,18 +95,17 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
     is_in_records_alone = quantity in expressions and not _count_results(data, quantity)
     has_column = quantity in results.collect_schema()
     uses_results = has_column and not is_in_records_alone
-    rows = results if uses_results else data.scan().filter(IS_STEP)
-    names = results.collect_schema().names() if rows is results else [*expressions]
+    if uses_results:
+        rows = results
+        # A result that is only predicted has a status only if it does not fit: it failed.
+        counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
+    else:
+        rows = data.scan().filter(IS_STEP).select(*expressions.values())
+        counts = pl.col("status") == "ok"  # numbers of failed records do not count
+    names = rows.collect_schema().names()
     if quantity not in names or quantity in data.hyperparameters:
         quantities = {*results.collect_schema(), *expressions}
         raise unknown("quantity", quantity, sorted(quantities), "--of")
-    if rows is not results:
-        rows = rows.select(*expressions.values())
-        # A failed record has no number that counts.
-        counts = pl.col("status") == "ok"
-    else:
-        # A result that is only predicted has a status only if it does not fit: it failed.
-        counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
     number = pl.col(quantity).cast(pl.Float64(), strict=False)
     candidates = (*data.hyperparameters, *STEP_COLUMNS, "family", "platform")
     columns = [name for name in dict.fromkeys(candidates) if name in names]
@@ -201,15 +200,15 @@ def _collect_networks(
     is_selected = is_place
     value = pl.col(VALUE).median()
     has_both = pl.lit(value=True)
-    if against:
+    if against:  # the value becomes the gain over the other platform
         # If the other platform has no numbers by this method, those by any method count.
         is_any_method = all(partner.method != place.method for partner in partners)
         is_partner = pl.col("platform") == against
         is_selected = is_place | (is_partner if is_any_method else is_partner & is_method)
-        sides = [pl.col(VALUE).filter(side).median() for side in (is_place, ~is_place)]
-        # A gain above 1 always means that the first platform is better.
-        numerator, denominator = sides if numbers.is_rate else sides[::-1]
-        value = numerator / denominator
+        first_value = pl.col(VALUE).filter(is_place).median()
+        second_value = pl.col(VALUE).filter(~is_place).median()
+        # A gain above 1 always means that the first platform is better: more of a rate, less time.
+        value = first_value / second_value if numbers.is_rate else second_value / first_value
         has_both = is_place.any() & ~is_place.all()
     rows = numbers.rows.filter((pl.col("family") == place.family) & is_selected)
     networks = (

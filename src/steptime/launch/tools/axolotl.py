@@ -71,7 +71,8 @@ def _read_degrees(job: JobBuilder, settings: ToolSettings) -> None:
     shards, copies = settings.count("dp_shard_size"), settings.count("dp_replicate_size")
     if shards is None and copies is None:  # the devices say how many replicas
         return
-    # Each copy of the state is shared out among `shards` devices.
+    # Hybrid sharding: `copies` groups of `shards` devices, each of which shards one copy of the
+    # state. A missing size is 1.
     job.set("data", (shards or 1) * (copies or 1))
     if (copies or 1) > 1 and shards:
         job.set("shard", shards)
@@ -101,7 +102,7 @@ def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
 def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what LoRA adapts; without an adapter its keys do nothing."""
     if settings.text("adapter") not in {"lora", "qlora", "llama-adapter", "loftq"}:
-        job.facts.pop("lora_rank", None)
+        job.facts.pop("lora_rank", None)  # a rank without an adapter is not used
         return
     if settings.flag("lora_target_linear"):
         job.set("lora_targets", "all-linear")
@@ -119,11 +120,13 @@ def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
     """Set packing, recomputation and what lies on the host."""
     if settings.flag("sample_packing"):
         job.set("packed", True)
+    # `false`, `true`, or a variant, such as `offload`, which recomputes as well.
     checkpointing = (settings.text("gradient_checkpointing") or "").lower()
     if checkpointing in {"offload", "offload_disk"}:
         job.set("offload_activations", True)
     if checkpointing:
-        job.set("recompute", "none" if checkpointing in {"false", "null"} else "full")
+        is_off = checkpointing in {"false", "null"}
+        job.set("recompute", "none" if is_off else "full")
     if (settings.text("activation_offloading") or "").lower() in {"true", "legacy", "disk"}:
         job.set("offload_activations", True)
     # A plugin is in the list of plugins, or switched on by a key of its name.

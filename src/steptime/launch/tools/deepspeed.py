@@ -22,6 +22,8 @@ def find_configuration(settings: ToolSettings) -> str | None:
 
     A JSON file of training arguments may hold the configuration itself.
     """
+    # Training arguments may hold the configuration itself (keys `deepspeed.NAME`), which is
+    # returned as JSON, or the path of its file.
     prefix = "deepspeed."
     inner_names = [name for name in list(settings.values) if name.startswith(prefix)]
     if not inner_names:
@@ -42,7 +44,7 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
         return
     is_inline = config.lstrip().startswith("{")
     data = json.loads(config) if is_inline else files.read_mapping(config)
-    if data is None:  # the file is not here: `zero3.json` says the stage
+    if data is None:  # there is no such file: names like `zero3_offload.json` tell the stage
         stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
         job.set("zero", int(stage[1]) if stage else None)
         if "offload" in config.rpartition("/")[2].lower():

@@ -75,7 +75,7 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
 def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None:
     """Set the type of the weights that the name of a file or of a download says."""
     for name in names_of_files:
-        # The last one, as in `llama-7b-bf16-q4_k_m.gguf`.
+        # The last type of a name counts: `llama-7b-bf16-q4_k_m.gguf` is quantised to `q4_k_m`.
         types = QUANT.findall(name.removesuffix(".gguf")) if name else []
         weights = types[-1].lower().removeprefix("ud-") if types else ""
         if weights and weights not in PLAIN_FILES:
@@ -93,7 +93,7 @@ def _read_host(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("gpu_layers", "all" if is_all else layer_count)
     patterns = settings.texts("ot", "override_tensor")  # such as `.ffn_.*_exps.=CPU`
     moves_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
-    moves_all_experts = moves_experts and not _names_layers(patterns)  # else those of some layers
+    moves_all_experts = moves_experts and not _names_layers(patterns)  # not only some layers'
     if settings.flag("cpu_moe", "cmoe") or moves_all_experts:
         job.set("experts_on_cpu", "all")
     elif patterns:

@@ -93,7 +93,8 @@ class Axis:
 
 def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
-    # `dcn_` is between slices or nodes, `ici_` within one; -1 takes the devices that are left.
+    # An axis has a degree between slices or nodes (`dcn_`) and one within them (`ici_`). -1 means
+    # all devices that the other axes leave: the axis is open, and counts as 1 until they are known.
     default_within = "-1" if name == "fsdp" else "1"
     between_text = settings.text(f"dcn_{name}_parallelism") or "1"
     within_text = settings.text(f"ici_{name}_parallelism") or default_within
@@ -114,9 +115,9 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
             job.set(fact, degree)
     replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
     shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
-    # An open axis (-1) takes all devices that the others leave.
+    # With an open axis (-1) the number of replicas follows from that of the devices.
     has_open_axis = any(axis.is_open for axis in replica_axes.values())
-    if not has_open_axis:  # else the number of devices says how many replicas there are
+    if not has_open_axis:
         _set_replicas(job, replica_axes, shard_count)
     # An `fsdp` axis shares out weights, gradients and states; a `data` axis copies them.
     shards_state = shard_count > 1 or any(replica_axes[name].is_open for name in SHARDED_AXES)
@@ -125,7 +126,8 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("zero", zero_stage)
     else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices
         job.set_default("zero", zero_stage)
-        job.defaults.append("data")  # its number follows from the devices
+        # `data` follows from the devices later, and then counts as a default, too.
+        job.defaults.append("data")
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:
@@ -135,7 +137,9 @@ def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> Non
     replicas_per_slice = prod(axis.within for axis in axes.values()) * experts
     replicas = prod(axis.degree for axis in axes.values()) * experts
     job.set("data", replicas)
-    if 1 < shards < replicas // experts:  # fewer share out the state than there are replicas
+    # Hybrid sharding: the state is sharded within groups of replicas, which hold copies of it.
+    has_several_groups = 1 < shards < replicas // experts
+    if has_several_groups:
         job.set("shard", shards * experts)
     has_several_slices = replicas > replicas_per_slice
     if has_several_slices:

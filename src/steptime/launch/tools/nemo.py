@@ -69,14 +69,15 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
     if settings.flag("quantization.load_in_4bit"):
         job.set("weights", "nf4")
     set_optimizer(job, settings.text("optimizer._target_"))
-    recomputes = [settings.flag(f"{place}.activation_checkpointing") for place in PLACES]
+    # The key stands in one of several tables; None: it is not there.
+    recomputes = [settings.flag(f"{table}.activation_checkpointing") for table in TABLES]
     if any(flag is not None for flag in recomputes):
         job.set("recompute", "full" if any(recomputes) else "none")
     note_unpriced(job, settings, UNPRICED)
     return job
 
 
-PLACES = ("distributed", "parallelizer", "model")
+TABLES = ("distributed", "parallelizer", "model")
 
 
 def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
@@ -87,8 +88,8 @@ def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("zero", 0)
     elif "fsdp" in name and job.find_count("data") != 1:
         job.set("zero", 3)
-    # Each copy of the state is shared out among the replicas of one group.
+    # Hybrid sharding: `copies` groups of replicas, each of which shards one copy of the state.
     copies = settings.count("distributed.dp_replicate_size") or 1
-    data = job.find_count("data")
-    if copies > 1 and data:
-        job.set("shard", data // copies)
+    replicas = job.find_count("data")
+    if copies > 1 and replicas:
+        job.set("shard", replicas // copies)

@@ -112,7 +112,7 @@ def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
         job.facts.pop("devices", None)  # they follow from the replicas
         if copies > 1 and shard_count > 1:
             job.set("shard", shard_count)
-    elif copies > 1:
+    elif copies > 1:  # the number of shards is not known before that of the devices
         job.notes.append(f"{copies} copies share out nothing between them")
 
 

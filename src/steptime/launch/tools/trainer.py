@@ -69,8 +69,13 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     """
     deepspeed = find_configuration(settings)
     has_deepspeed = launch.launcher == "deepspeed" or deepspeed is not None
-    tool = "deepspeed" if has_deepspeed else launch.launcher or "transformers"
-    job = JobBuilder(tool="trl" if launch.program == "trl" else tool, kind=TRAINING)
+    if launch.program == "trl":
+        tool = "trl"
+    elif has_deepspeed:
+        tool = "deepspeed"
+    else:
+        tool = launch.launcher or "transformers"
+    job = JobBuilder(tool=tool, kind=TRAINING)
     job.model = settings.text("model_name_or_path", "model_name", "model_id", "model", "base_model")
     read_devices(job, launch)
     take_accelerate(job, launch, files)
@@ -108,15 +113,16 @@ def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
     nodes, per_node = _nodes_of(launch)
     if per_node is None and not is_torchrun:  # other launchers start a process a visible device
         per_node = visible_devices(launch.environment)
+    # A process drives one device. Accelerate states their number, other launchers those of a node.
     processes = _digits(settings.text("num_processes"))
     if processes is None and per_node is not None:
         processes = per_node * (nodes or 1)
-    if processes is None and is_torchrun and "nproc_per_node" not in settings:
-        job.set_default("devices", nodes or 1)  # torchrun starts one process a node by default
     if processes is not None:
         job.set("devices", processes)
         if nodes and nodes > 1:
             job.set("per_node", processes // nodes)
+    elif is_torchrun and "nproc_per_node" not in settings:
+        job.set_default("devices", nodes or 1)  # torchrun starts one process a node by default
 
 
 def _nodes_of(launch: LaunchedProgram) -> tuple[int | None, int | None]:
@@ -185,7 +191,7 @@ def read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("modules_to_save", saved_modules or None)
     set_dora(job, settings, "use_dora")
     uses_adapter = settings.flag("use_peft", "use_peft_lora", "use_lora")
-    if uses_adapter is False:
+    if uses_adapter is False:  # not None, which is unsaid
         for name in ("lora_rank", "lora_targets", "adapter", "modules_to_save"):
             job.facts.pop(name, None)
 
@@ -204,6 +210,7 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     config = (files.read_mapping(path) if path else None) or {}
     if path and not config:
         _read_configuration_name(job, path)
+    # The file first, then the options of the command line, which win.
     read_accelerate(job, config, files)
     options = launch.settings
     if options.text("mixed_precision"):
@@ -213,8 +220,11 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     parallel = {name: options.text(name) for name in ACCELERATE_OPTIONS if name in options}
     _read_accelerate_deepspeed(job, parallel, files)
     read_deepspeed(job, options.text("deepspeed_config_file"), files)
-    has_strategy = {"fsdp_sharding_strategy", "fsdp_reshard_after_forward"} & parallel.keys()
-    if has_strategy or (options.flag("use_fsdp") and "zero" not in job.facts):
+    states_sharding = not parallel.keys().isdisjoint(
+        ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    )
+    uses_default_sharding = options.flag("use_fsdp") and "zero" not in job.facts
+    if states_sharding or uses_default_sharding:
         _read_sharding(job, parallel, "fsdp_")
     _read_fsdp_savings(job, parallel, "fsdp_")
 
@@ -279,11 +289,13 @@ def _read_sharding(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> N
     reshard = _fsdp_option(config, prefix, "reshard_after_forward")
     zero_stage = SHARDING.get(strategy)
     if zero_stage is None and reshard is not None:
-        default_stage = 3 if is_true(reshard) else 2  # where it is no name of a strategy
+        # A strategy's name, or a truth value: without resharding, weights stay gathered (ZeRO 2).
+        default_stage = 3 if is_true(reshard) else 2
         zero_stage = SHARDING.get(str(reshard).lower(), default_stage)
     job.set("zero", 3 if zero_stage is None else zero_stage)
-    if strategy.startswith("hybrid_shard") and job.find_count("per_node"):
-        job.set("shard", job.find_count("per_node"))  # within a node; nodes are copies
+    devices_per_node = job.find_count("per_node")
+    if strategy.startswith("hybrid_shard") and devices_per_node:
+        job.set("shard", devices_per_node)  # sharded within a node, copied between nodes
 
 
 def _read_fsdp_savings(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
@@ -309,6 +321,7 @@ def _read_accelerate_deepspeed(job: JobBuilder, config: Mapping[str, Any], files
 
 def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what the arguments `fsdp` and `fsdp_config` of a trainer say."""
+    # `--fsdp "full_shard offload"`, and a table `fsdp_config`.
     words = " ".join(settings.texts("fsdp")).lower().replace(",", " ").split()
     for word in words:
         if word in SHARDING:
@@ -321,10 +334,11 @@ def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
         if name.startswith("fsdp_config.")
     }
     if words or nested:
+        # The table sets ZeRO 3 if it says nothing of sharding: then the stage of `--fsdp` counts.
         stage_of_words = job.facts.get("zero")
         _read_fsdp_config(job, nested, "fsdp_")
         if stage_of_words is not None and "reshard_after_forward" not in nested:
-            job.set("zero", stage_of_words)  # the table says no stage of its own
+            job.set("zero", stage_of_words)
 
 
 def _read_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSettings) -> None:

@@ -107,6 +107,7 @@ class FrameBuilder:
             for line, workload_text in zip(lines, workload_texts, strict=True)
         ]
         environment_texts = [bytes(line.env) for line in lines]
+        # Frames of different columns and equal rows, set side by side.
         column_frames = [
             self._make_line_columns(chunk),
             describe_distinct(workload_texts, describe_workload, WORKLOAD_COLUMNS),
@@ -195,6 +196,7 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
         if fits_in_memory:
             _write_part(pending, path)
             return
+        # `empty_frame` has the columns, should there be no rows left for the last part.
         last_path = scratch / f"part-{len(part_paths)}.parquet"
         part_paths.append(_write_part([empty_frame(), *pending], last_path))
         parts = pl.scan_parquet(part_paths, low_memory=True)
@@ -240,7 +242,7 @@ def _describe_samples(step: Quantity, input_wait: Quantity) -> Row:
         "step_s_interval": "between-runs" if run_count > 1 else "within-run",
         "samples_n": len(step.samples),
         "samples_disturbed": sum(is_disturbed or ()),
-        "marks_n": None if is_disturbed is None else len(is_disturbed),
+        "marks_n": None if is_disturbed is None else len(is_disturbed),  # samples that were watched
         "infeed": sum(input_wait.samples) / total_s if has_wait else None,
     }
 

@@ -32,6 +32,7 @@ class NestedColumns:
 
     def columns(self, length: int) -> list[pl.Series]:
         """Return the columns `samples`, `run`, `others` and `sampled` of so many rows."""
+        # Samples of the step time.
         steps = [step for _, step in self.steps]
         step_rows = pl.Series("row", [row for row, _ in self.steps], dtype=COUNT)
         step_columns = pl.DataFrame([step_rows, *sample_columns(steps)])
@@ -47,6 +48,7 @@ class NestedColumns:
         }
         free_quantities = pl.DataFrame(free_columns).to_struct("others")
 
+        # Samples of other quantities are entries of key and value, too.
         sampled_rows = [row for row, _, _ in self.sampled]
         sampled_names = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
         sampled_quantities = [quantity for _, _, quantity in self.sampled]

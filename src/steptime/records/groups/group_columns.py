@@ -57,20 +57,16 @@ class GroupColumns:
 
 def make_group_columns(members: Members) -> GroupColumns:
     """Return the columns of groups; samples of several records are pooled."""
-    # Groups are numbered by their first record; its index is the first place of the number.
-    first_member = np.unique(members.group, return_index=True)[1]
+    # The index of the first record of each group; all arrays below have an entry for each group.
+    _, first_member = np.unique(members.group, return_index=True)
     group_count = len(first_member)
     sampled_count = np.bincount(members.group, members.is_sampled, group_count)
     repeat_count = np.bincount(members.group, members.is_repeated, group_count)
     has_samples = sampled_count > 0
-    is_repeated = ~has_samples & (repeat_count > 1)
-    # An op may rest in a step: times of 0 have no logarithm, so such a group is not pooled.
-    is_resting = np.where(
-        has_samples,
-        _any_member(members, members.is_sampled & members.is_resting),
-        _any_member(members, members.is_repeated & members.is_resting),
-    )
-    is_pooled = (has_samples | is_repeated) & ~is_resting
+    is_repeated = ~has_samples & (repeat_count > 1)  # single values, which count as samples
+    # Pooling takes logarithms, so a group with a time of 0 (an op that is idle in a step) is not
+    # pooled: its last record counts.
+    is_pooled = (has_samples | is_repeated) & ~_is_resting(members, has_samples)
 
     # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
@@ -99,17 +95,26 @@ def make_group_columns(members: Members) -> GroupColumns:
         is_repeated=is_repeated,
         has_value=has_samples | np.isfinite(stated_value),
     )
+    # Reading samples is slow. A single record with samples has its estimate in the frame already.
     has_several_sampled = sampled_count > 1
     has_no_estimate = np.isnan(estimate["value"])
-    # A single record with samples has its estimate already.
     needs_pooling = is_pooled & (has_several_sampled | has_no_estimate)
     groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
     return replace(
         groups,
         value=np.where(is_pooled, groups.value, stated_value),
-        # The value is inside of its own interval.
+        # The value, a median, may lie outside the interval of the mean: it is included.
         low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
         high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
+    )
+
+
+def _is_resting(members: Members, has_samples: Flags) -> Flags:
+    """Return for each group whether a record that would be pooled has a time of 0."""
+    return np.where(
+        has_samples,
+        _any_member(members, members.is_sampled & members.is_resting),
+        _any_member(members, members.is_repeated & members.is_resting),
     )
 
 
@@ -153,13 +158,14 @@ def _take_or_nan(column: Floats, indices: Ids) -> Floats:
 
 def _number_setups(members: Members) -> Ids:
     """Return a number for the setups of the records of each group, whatever their order is."""
-    # Sorted within each group, so that equal sets of setups are equal tuples.
+    # Setups of all records, group by group (`starts`), and sorted within each group so that equal
+    # sets become equal tuples.
     order = np.lexsort((members.setup, members.group))
     setup_by_group = number_by_first(members.setup)[order]
     starts = members.starts
     has_several_records = np.bincount(members.group) > 1
     has_groups = len(has_several_records) > 0
-    # The setup of each group's first record; most groups have no other one.
+    # Most groups have one record: its setup is that of the group. The others get a tuple.
     group_setup = setup_by_group[starts[:-1]] if has_groups else setup_by_group
     setups_of_group = {
         group: tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())

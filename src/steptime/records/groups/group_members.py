@@ -128,12 +128,13 @@ class Members:
 
     def list_members(self, groups: Ids) -> tuple[Ids, Ids]:
         """Return the places of the records of groups, and for each the place in `groups`."""
-        # `owner` is, for each record of the answer, the place of its group in `groups`.
+        # For each record of the answer: the place of its group in `groups`, and its rank within the
+        # group, from 0.
         counts = self.starts[groups + 1] - self.starts[groups]
-        owner = np.repeat(np.arange(len(groups)), counts)
+        group_index = np.repeat(np.arange(len(groups)), counts)
         first_of_group = counts.cumsum() - counts
-        rank_in_group = np.arange(counts.sum()) - first_of_group[owner]
-        return self.order[self.starts[groups][owner] + rank_in_group], owner
+        rank_in_group = np.arange(counts.sum()) - first_of_group[group_index]
+        return self.order[self.starts[groups][group_index] + rank_in_group], group_index
 
     def read_samples(self, groups: Ids, is_of_repeats: Flags) -> tuple[list[Floats], list[Ids]]:
         """Return the samples of groups, and the run of each sample.
@@ -142,43 +143,45 @@ class Members:
             groups: the groups, in any order.
             is_of_repeats: groups whose samples are the values of their records, each one a run.
         """
-        # `groups` may repeat: each group is read once, and `group_index` gives it back.
-        distinct, first, group_index = np.unique(groups, return_index=True, return_inverse=True)
-        members, owner = self.list_members(distinct)
+        # `groups` may name a group several times: it is read once, and repeated at the end.
+        distinct, first, distinct_index = np.unique(groups, return_index=True, return_inverse=True)
+        members, group_index = self.list_members(distinct)
         # A repeat is a record without samples: its value counts as a sample of its group.
-        is_repeat = is_of_repeats[first][owner]
+        is_repeat = is_of_repeats[first][group_index]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
         member_samples = self._read_member_samples(members[is_read], is_repeat[is_read])
-        sample_counts = np.bincount(owner[is_read], member_samples.counts, len(distinct))
+        # The samples of all records in one array, cut where a group ends.
+        sample_counts = np.bincount(group_index[is_read], member_samples.counts, len(distinct))
         group_stop = sample_counts.cumsum().astype(np.int64)
         samples_by_group = (
             np.split(member_samples.samples, group_stop[:-1]) if len(group_stop) else []
         )
         runs_by_group = np.split(member_samples.runs, group_stop[:-1]) if len(group_stop) else []
-        samples = [samples_by_group[number] for number in group_index]
-        runs = [runs_by_group[number] for number in group_index]
+        samples = [samples_by_group[number] for number in distinct_index]
+        runs = [runs_by_group[number] for number in distinct_index]
         return samples, runs
 
     def _read_member_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
         """Return the samples of records; runs of different records have different numbers."""
         sampled_seq = self.seq[members[~is_repeat]]
         list_columns = list(sample_columns(self.quantity))
+        # `take_records` returns records sorted by `seq`, here they are needed in the given order.
         records_by_seq = self.data.take_records(sampled_seq, list_columns)
         records = records_by_seq[np.searchsorted(records_by_seq["seq"].to_numpy(), sampled_seq)]
         counts = np.ones(len(members), np.int64)  # a repeat has its value alone
         counts[~is_repeat] = records["samples"].list.len().to_numpy()
-        owner = np.repeat(np.arange(len(members)), counts)  # the record of each sample
-        is_of_repeat = is_repeat[owner]
+        record_index = np.repeat(np.arange(len(members)), counts)  # of each sample
+        is_of_repeat = is_repeat[record_index]
 
-        samples = np.empty(len(owner))
+        samples = np.empty(len(record_index))
         samples[is_of_repeat] = self.value[members[is_repeat]]
         samples[~is_of_repeat] = _flatten(records["samples"])
 
-        run_in_record = np.zeros(len(owner), np.int64)
+        run_in_record = np.zeros(len(record_index), np.int64)
         run_in_record[~is_of_repeat] = _flatten(records["run"])
         distinct_runs, run_place = np.unique(run_in_record, return_inverse=True)
         # A number for each pair of record and run: runs of two records are never the same run.
-        runs = owner * len(distinct_runs) + run_place
+        runs = record_index * len(distinct_runs) + run_place
         return _MemberSamples(samples, runs, counts)
 
 
@@ -191,6 +194,7 @@ def sample_columns(quantity: str) -> tuple[pl.Expr, pl.Expr]:
     """Return the samples of a quantity and the run of each, as lists."""
     if quantity == "step_s":
         return pl.col("samples"), pl.col("run")
+    # Quantities without a column of their own are entries of key and value in `sampled`.
     is_quantity = pl.element().struct.field("key") == quantity
     values = pl.element().filter(is_quantity).struct.field("value")
     sampled = pl.col("sampled").list.eval(values).list.first().cast(SAMPLED)
@@ -239,9 +243,10 @@ def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
     estimate = {
         name: pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE
     }
-    # A prediction counts whatever its status is: it may be of a step that does not fit.
     is_good = value.is_not_null() & (pl.col("status") == "ok")
     has_samples = sample_count.fill_null(0) > 0
+    # A single value counts as a repeat only if it is neither predicted nor a copy of another
+    # record.
     is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
     return [
         pl.col("seq"),
@@ -251,6 +256,7 @@ def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
         _partner_key(data, grouping).alias("partner_key"),
         hash_of(("host", "origin", *METHOD)).alias("setup"),
         (pl.col("scope") == "").alias("is_step"),
+        # A predicted time counts even if the status says that the step does not fit the memory.
         (IS_PREDICTED | is_good).alias("has_value"),
         (is_good & has_samples).alias("is_sampled"),
         (is_good & ~has_samples & is_original).alias("is_repeated"),
@@ -269,6 +275,7 @@ def _partner_key(data: Folders, grouping: Grouping) -> pl.Expr:
     if key is not None:
         no_key = pl.lit(NO_KEY, pl.Int64)
         return pl.when(key.is_null()).then(no_key).otherwise(_signed_hash(key))
+    # Without a key, a pair must share all options of its methods, but for those that are compared.
     options = pl.col("method_options")
     if grouping.level_options:
         options = without_keys(data, "method_options", grouping.level_options)

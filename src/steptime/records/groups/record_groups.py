@@ -104,13 +104,16 @@ class RecordGroups:
 
     def _join_by_cell(self, first_ids: Ids, second_ids: Ids) -> tuple[Ids, Ids]:
         """Return all pairs of a first and a second group of one cell, in the order of seconds."""
+        # An inner join on the number of the cell. The firsts, sorted by cell, are a slice for each
+        # cell, which ends at `cell_stop`.
         cell = self.columns.cell
         firsts_by_cell = first_ids[np.argsort(cell[first_ids], kind="stable")]
-        firsts_of_cell = np.bincount(cell[first_ids], minlength=len(cell))  # their number
-        cell_stop = firsts_of_cell.cumsum()  # where the firsts of a cell end in `firsts_by_cell`
+        first_counts = np.bincount(cell[first_ids], minlength=len(cell))
+        cell_stop = first_counts.cumsum()
 
-        # Each second group is repeated once a partner; `partner_rank` counts its partners from 0.
-        partner_count = firsts_of_cell[cell[second_ids]]
+        # Each second group is repeated for each first of its cell; `partner_rank` counts these from
+        # 0.
+        partner_count = first_counts[cell[second_ids]]
         partner_start = cell_stop[cell[second_ids]] - partner_count
         pair_start = partner_count.cumsum() - partner_count
         pair_numbers = np.arange(partner_count.sum())
@@ -127,7 +130,7 @@ class RecordGroups:
             return np.asarray(has_equal_keys | is_unknown)  # an unknown key is no mismatch
         if has_equal_keys.all():
             return np.asarray(has_equal_keys)
-        # Groups with other options are a pair all the same where there is no other partner.
+        # Groups with different options are compared all the same if neither has another partner.
         is_only_choice = self._is_single_in_cell[a] & self._is_single_in_cell[b]
         return np.asarray(has_equal_keys | is_only_choice)
 
@@ -153,7 +156,8 @@ class RecordGroups:
         """
         level = self.columns.level
         is_first = level == self.level_index(against)
-        # Those of other levels lack one of `against`; those of `against` may lack each level.
+        # A group of another level lacks a partner of `against`. A group of `against` may lack a
+        # partner in several levels, and then has an entry for each.
         parts = [self._find_unpaired(NO_LEVEL, pairs["b"], ~is_first, is_first)]
         for level_number, level_name in enumerate(levels):
             is_partner = level == self.level_index(level_name)
@@ -187,7 +191,8 @@ class RecordGroups:
         is_unpaired[paired_ids] = False
         ids = np.flatnonzero(is_unpaired)
         cell = self.columns.cell
-        # A group of that level in the cell is no partner: its options differ.
+        # If the cell has a group of the partner's level, it was no partner since its options
+        # differ.
         has_mismatch = np.isin(cell[ids], cell[is_partner])
         return _Unpaired(ids, np.full(len(ids), partner_level), has_mismatch)
 
@@ -202,10 +207,10 @@ class RecordGroups:
         Expressions may use `id`, `host`, which names all hosts of the group, and `good_s`, the
         median step over all its records if there are several.
         """
-        ids = np.unique(ids)
-        last = self.columns.last_seq[ids]  # facts are those of the last record of a group
-        shared_facts = self._read_shared_facts(ids)
-        groups = pl.DataFrame({"seq": last, "id": ids}).join(
+        distinct_ids = np.unique(ids)
+        last = self.columns.last_seq[distinct_ids]  # facts are those of the last record of a group
+        shared_facts = self._read_shared_facts(distinct_ids)  # `hosts` and `good_s`, of all records
+        groups = pl.DataFrame({"seq": last, "id": distinct_ids}).join(
             shared_facts, on="id", how="left", maintain_order="left"
         )
         expressions = {
@@ -227,14 +232,14 @@ class RecordGroups:
         schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
         if not len(pooled_ids):
             return pl.DataFrame(schema=schema)
-        members, owner = self.members.list_members(pooled_ids)
+        members, group_index = self.members.list_members(pooled_ids)
         seq = self.members.seq[members]
-        owners = pl.DataFrame({"seq": seq, "id": pooled_ids[owner]})
+        id_of_record = pl.DataFrame({"seq": seq, "id": pooled_ids[group_index]})
         is_ok = (pl.col("status") == "ok").alias("is_ok")
         samples_n = pl.col("samples_n").fill_null(0)
         columns: list[str | pl.Expr] = ["host", "origin", "step_s", "samples", is_ok, samples_n]
         records = self.data.take_records(seq, columns)
-        rows = owners.join(records, on="seq", how="left", maintain_order="left")
+        rows = id_of_record.join(records, on="seq", how="left", maintain_order="left")
 
         # The median of all samples; without samples the last prediction or the median of values.
         has_samples = pl.col("is_ok") & (pl.col("samples_n") > 0)

@@ -70,9 +70,11 @@ def read_path(
         command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
-    # A mapping of the user comes before all other readers; read from a file it has a `sha256`.
-    user_reader = {"csv" if mapping.sha256 else mapping.name: mapping} if mapping else {}
-    readers = dict(user_reader)
+    # The first reader that recognises a file reads it; a mapping of the user comes first.
+    readers = {}
+    if mapping:
+        is_from_file = bool(mapping.sha256)  # otherwise it is a shipped mapping, by its own name
+        readers["csv" if is_from_file else mapping.name] = mapping
     readers |= {name: reader_of(name, command_keys) for name in READERS if name not in readers}
     if steps is not None:
         from steptime.records.readers.torch_trace import TraceReader
@@ -85,8 +87,9 @@ def read_path(
         if isinstance(source, Unread):
             content.unread.append(source)
             continue
-        formats = (name for name, reader in readers.items() if reader.recognises(source))  # lazy
-        format_name = next(formats, None)
+        format_name = next(
+            (name for name, reader in readers.items() if reader.recognises(source)), None
+        )
         if format_name is None:
             reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
             content.unread.append(Unread(source.name, line=None, reason=reason))
@@ -126,12 +129,13 @@ def source_key(record: Record) -> tuple[Any, ...]:
 
 def _mark_duplicates(content: Import) -> None:
     """Name for each file of equal content the original, in its records, too."""
+    # Copies of a file are equal in the hash of the file and in each entry.
     files_by_content: dict[tuple[Any, ...], list[str]] = {}
     for record in content.records:
-        # A key holds the hash of the file and the entry in it.
         files_by_content.setdefault(source_key(record), []).append(record.env["source_file"])
     for files in files_by_content.values():
-        original = min(files, key=lambda file: (-file.count("/"), file))  # the deepest one
+        # The file in the deepest folder counts as the original.
+        original = min(files, key=lambda file: (-file.count("/"), file))
         content.duplicates |= {file: original for file in files if file != original}
     marked_records = []
     for record in content.records:
@@ -186,7 +190,8 @@ def describe_source(source: RecordSource, mapping: Any = None) -> str:
     if "\0" in source.head[:1000]:
         return "binary data"
     hint = _table_hint(source, mapping)
-    return f"begins with {shorten(first)}{hint and f'; {hint}'}"
+    hint_text = f"; {hint}" if hint else ""
+    return f"begins with {shorten(first)}{hint_text}"
 
 
 def _table_hint(source: RecordSource, mapping: Any) -> str:
@@ -196,6 +201,5 @@ def _table_hint(source: RecordSource, mapping: Any) -> str:
         return f"it lacks columns of the mapping: {', '.join(sorted(lacking))}"
     if mapping and not is_table_name(source.name):
         return f"a table ends in {ENDINGS_TEXT}, also with .gz"
-    if not source.name.lower().endswith(".csv") or mapping:  # no table
-        return ""
-    return "--map FILE.toml says what columns mean"
+    is_unmapped_table = source.name.lower().endswith(".csv") and not mapping
+    return "--map FILE.toml says what columns mean" if is_unmapped_table else ""

@@ -52,11 +52,12 @@ def _from_epoch(text: str) -> datetime | None:
 
 
 def _from_iso(text: str) -> datetime | None:
-    text = re.sub(r"^(\d{4})/(\d\d)/(\d\d)", r"\1-\2-\3", text)
-    text = re.sub(r"(\d\d)\s*(?:UTC|GMT)$", r"\1Z", text)
-    text = re.sub(r"(\d\d:\d\d)\s+(Z|[-+]\d\d:?\d\d)$", r"\1\2", text)
+    # `2024/03/01 10:00 +0100` and `2024-03-01 09:00 UTC` as Python reads them.
+    dashed = re.sub(r"^(\d{4})/(\d\d)/(\d\d)", r"\1-\2-\3", text)
+    with_zone = re.sub(r"(\d\d)\s*(?:UTC|GMT)$", r"\1Z", dashed)
+    without_blank = re.sub(r"(\d\d:\d\d)\s+(Z|[-+]\d\d:?\d\d)$", r"\1\2", with_zone)
     try:
-        return datetime.fromisoformat(text)
+        return datetime.fromisoformat(without_blank)
     except ValueError:
         return None
 

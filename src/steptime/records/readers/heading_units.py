@@ -36,8 +36,12 @@ def find_heading_unit(heading: str) -> HeadingUnit | None:
     `time_hours`). `(min)` is none, as it may be the minimum; `steps_per_ms` is a rate.
     """
     patterns = (_IN_BRACKETS, _SMALL, _LONG_UNIT, _CAMEL_CASE)
-    match = next(filter(None, (pattern.search(heading) for pattern in patterns)), None)
-    if match is None or _BEFORE_RATE.search(heading[: match.start()]):
+    matches = (pattern.search(heading) for pattern in patterns)
+    match = next((match for match in matches if match is not None), None)
+    if match is None:
+        return None
+    is_rate = _BEFORE_RATE.search(heading[: match.start()]) is not None  # `steps_per_ms`
+    if is_rate:
         return None
     word = match[1].lower() if match.re is _CAMEL_CASE else match[1]
     factor, dimension = UNITS.get(word, (0.0, ""))
@@ -51,14 +55,16 @@ def find_lone_column(formula_text: str, headings: Iterable[str]) -> str | None:
 
     `number(time)` and `column("Mean [ms]")` are columns alone, too.
     """
-    text = formula_text.strip()
-    number_match = _NUMBER_CALL.fullmatch(text)
-    text = number_match[1].strip() if number_match else text
-    column_match = _COLUMN_CALL.fullmatch(text)
-    text = column_match[2] if column_match else text
-    name = column_name(text)
+    # `number(column("Mean [ms]"))`: first without the one call, then without the other.
+    formula_body = formula_text.strip()
+    number_match = _NUMBER_CALL.fullmatch(formula_body)
+    argument = number_match[1].strip() if number_match else formula_body
+    column_match = _COLUMN_CALL.fullmatch(argument)
+    column = column_match[2] if column_match else argument
+    # A heading as it stands, or by its name in formulas (`Mean__ms_`).
+    name = column_name(column)
     for heading in headings:
-        if column_name(heading) == name and text in (name, heading):
+        if column_name(heading) == name and column in (name, heading):
             return heading
     return None
 
@@ -69,16 +75,17 @@ def find_column_unit(formula_text: str, headings: Iterable[str]) -> HeadingUnit 
     The formula is a column alone, or a sum, difference, minimum or maximum of columns of one unit.
     One with numbers, products or quotients converts units itself.
     """
-    headings = list(headings)
-    column = find_lone_column(formula_text, headings)
+    all_headings = list(headings)
+    column = find_lone_column(formula_text, all_headings)
     if column is not None:
         return find_heading_unit(column)
     if _SUM.fullmatch(formula_text) is None:
         return None
-    names = set(re.findall(r"\w+", formula_text)) - {"min", "max"}
-    columns = [heading for heading in headings if column_name(heading) in names]
+    names = set(re.findall(r"\w+", formula_text)) - {"min", "max"}  # without the two functions
+    columns = [heading for heading in all_headings if column_name(heading) in names]
     units = {find_heading_unit(heading) for heading in columns}
-    return units.pop() if len(units) == 1 and len(columns) == len(names) else None
+    are_all_columns = len(columns) == len(names)
+    return units.pop() if are_all_columns and len(units) == 1 else None
 
 
 def may_be_minutes(heading: str) -> bool:

@@ -83,6 +83,8 @@ class MappedRow:
 
     def _values_for(self, text: str) -> Mapping[str, Any]:
         """Return the values that a text may read: columns, and batch, replicas or line."""
+        # A size is only read if the text names it, since `batch` may be a formula of its own. The
+        # quick `in` comes before the regular expression.
         sizes = {
             name: getattr(self, name)
             for name in SIZE_NAMES
@@ -135,6 +137,7 @@ class MappedRow:
     @property
     def seconds(self) -> float | None:
         """The seconds that were measured, the median of samples, None where there are none."""
+        # A mapping states quantities by name, or a time alone: as `samples`, `runs` or `seconds`.
         keys = self.keys
         if keys.quantities:
             amount = keys.quantities.get("step_s")
@@ -154,11 +157,11 @@ class MappedRow:
         """Return a time in s; a cell with a unit of its own has that one."""
         if value in ("", None) or str(value).lower() == "nan":
             return None
-        value = parse_cell(drop_deviation(value))
-        amount = _parse_cell_amount(value)
+        cell = parse_cell(drop_deviation(value))  # 12 of `12 +- 0.3`
+        amount = _parse_cell_amount(cell)
         if amount is not None and amount.dimension:  # `12 ms` says its own unit
-            return _check_positive(_convert_to_unit("step_s", value, amount), place)
-        return _check_positive(value, place) * self._unit_of(place)
+            return _check_positive(_convert_to_unit("step_s", cell, amount), place)
+        return _check_positive(cell, place) * self._unit_of(place)
 
     def _unit_of(self, formula_text: str) -> float:
         """Return the seconds of the stated unit, else of the unit in the column's heading."""
@@ -167,6 +170,7 @@ class MappedRow:
 
     def _read_samples(self) -> Measured | None:
         """Return the samples of the row; None if it has none."""
+        # `samples`: the times of one run; `runs`: a time of each of several runs.
         formula_text = self.keys.samples or self.keys.runs
         cell = self.value(formula_text) if formula_text else None
         if cell in ("", None, []):  # one time, under `seconds`
@@ -196,11 +200,13 @@ class MappedRow:
     def rival_times_s(self) -> dict[str, float]:
         """The seconds that others predicted, where they did."""
         keys = self.keys
-        return {  # quantities are in SI
-            name: value * (1.0 if keys.quantities else self._unit_of(text))
-            for name, text in keys.rivals.items()
-            if isinstance(value := formula(text)(self.values), int | float) and value > 0
-        }
+        times_s = {}
+        for name, text in keys.rivals.items():  # other predictors, and their columns
+            value = formula(text)(self.values)
+            unit_s = 1.0 if keys.quantities else self._unit_of(text)  # quantities are in SI
+            if isinstance(value, int | float) and value > 0:
+                times_s[name] = value * unit_s
+        return times_s
 
     @property
     def workload(self) -> Workload:
@@ -211,11 +217,11 @@ class MappedRow:
         try:
             return make_workload(
                 read_model(model),
-                self.batch,
-                self.text(keys.dtype) or "float32",
-                self.text(keys.phase),
-                self.text(keys.optimizer),
-                self.replicas,
+                batch=self.batch,
+                dtype=self.text(keys.dtype) or "float32",
+                phase=self.text(keys.phase),
+                optimizer=self.text(keys.optimizer),
+                replicas=self.replicas,
             )
         except InputError as error:
             if not re.match("unknown model .*; known:", str(error)):
@@ -258,13 +264,13 @@ class MappedRow:
         if scale is None:
             column = amount.formula or amount.column
             scale = seconds_per_unit(column, self.raw) if unit == "s" else 1.0
-        value = parse_cell(drop_deviation(value))
-        cell = _parse_cell_amount(value)
-        if cell is not None and cell.dimension:  # its unit stands in place of `scale`
-            value = _convert_to_unit(name, value, cell, amount.inverse)
+        number_text = parse_cell(drop_deviation(value))  # 12 of `12 +- 0.3`
+        cell = _parse_cell_amount(number_text)
+        if cell is not None and cell.dimension:  # `12 ms`: its unit stands in place of `scale`
+            number_text = _convert_to_unit(name, number_text, cell, amount.inverse)
             scale = 1.0
         check = _check_positive if must_be_positive else _check_number
-        number = check(value, place) * scale
+        number = check(number_text, place) * scale
         if amount.inverse and not number:
             raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
         return 1 / number if amount.inverse else number

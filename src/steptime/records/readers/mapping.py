@@ -47,7 +47,7 @@ OLD_KEYS = {"platform": "device"}
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _CellForm(NamedTuple):
+class _NumberFormat(NamedTuple):
     """How numbers in cells are written."""
 
     decimal: str
@@ -66,6 +66,20 @@ class _CellForm(NamedTuple):
         """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
         is_dotted = isinstance(cell, str) and text == cell and "." in cell
         return text if is_dotted and self.decimal != "." else parse_cell(text)
+
+
+class _ConvertedCells(NamedTuple):
+    """The cells of a row of a table by column.
+
+    Attributes:
+        raw: as in the table, with numbers written as in Python.
+        ours: with words of the table replaced by ours.
+        values: as formulas take them.
+    """
+
+    raw: Cells
+    ours: Cells
+    values: Cells
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ class TableMapping:
         for line, row in self.rows_of(source, entries):
             try:
                 if isinstance(row, InputError):
-                    raise row
+                    raise row  # a line that cannot be read, like one that makes no record
                 repeat_rows.append(self._make_record(row))
                 mapped_rows.append(row)
             except InputError as error:
@@ -172,24 +186,14 @@ class TableMapping:
         self, table: Path | RecordSource | Iterable[Cells], entries: Sequence[RowKeys]
     ) -> Iterator[tuple[int, MappedRow | InputError]]:
         """Yield line and row for each entry that a row of a table fits, or the fault of the row."""
-        form = _CellForm(self.keys.decimal, self.keys.thousands)
+        number_format = _NumberFormat(self.keys.decimal, self.keys.thousands)
         for line, cells in self._read_cells(table):
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            raw_cells = cells  # the texts of the table, with numbers written as Python reads them
-            if not form.is_plain:
-                raw_cells = {column: form.to_plain_text(cell) for column, cell in cells.items()}
-            our_cells = raw_cells  # with words of the table replaced by ours
-            if self.words:
-                our_cells = {
-                    column: self._in_our_words(column, cell) for column, cell in raw_cells.items()
-                }
-            cell_values = {
-                column: form.to_value(cells[column], cell) for column, cell in our_cells.items()
-            }
+            row = self._convert_cells(cells, number_format)
             try:
-                values = values_by_name(our_cells, cell_values, place=f"row {line}")
+                values = values_by_name(row.ours, row.values, place=f"row {line}")
             except InputError as error:
                 yield line, error
                 continue
@@ -197,7 +201,7 @@ class TableMapping:
                 try:
                     fits = not entry.row_filter or formula(entry.row_filter)(values)
                     if fits:
-                        yield line, MappedRow(entry, raw_cells, our_cells, values, line)
+                        yield line, MappedRow(entry, row.raw, row.ours, values, line)
                 except InputError as error:
                     yield line, error
 
@@ -209,6 +213,18 @@ class TableMapping:
             needed=list_columns_read(self.rows[0]),
             mentioned=list_words(self.rows),
         )
+
+    def _convert_cells(self, cells: Cells, number_format: _NumberFormat) -> _ConvertedCells:
+        raw = cells
+        if not number_format.is_plain:
+            raw = {column: number_format.to_plain_text(cell) for column, cell in cells.items()}
+        ours = raw
+        if self.words:
+            ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
+        values = {
+            column: number_format.to_value(cells[column], cell) for column, cell in ours.items()
+        }
+        return _ConvertedCells(raw, ours, values)
 
     def _in_our_words(self, column: str, cell: object) -> object:
         return self.words.get(column_name(column), {}).get(str(cell), cell)
@@ -324,11 +340,13 @@ def mapping_of(
         table = {**read_packaged_toml(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, place)
     missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
-    # Each row has the keys of the table, its own, and those of the command, the last one winning.
+    # An entry of rows has the keys of the whole mapping, its own, and those of the command, of
+    # which the last win. Keys that are missing have placeholders: the mapping can be read, not
+    # used.
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
     row_tables = keys.rows or ({},)
-    replaced_texts = {
+    replaced_texts = {  # the texts of the mapping in whose place the command has others
         key: row_table[key]
         for row_table in (shared_keys, *row_tables)
         for key in key_texts.keys() & row_table.keys()
@@ -354,7 +372,8 @@ _PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody gave y
 def _read_entry(table: Mapping[str, Any], place: str) -> RowKeys:
     """Return an entry of `rows`; raises `InputError` if it is of no kind or of several."""
     row = keys_of(table, RowKeys, f"{place}: rows")
-    if sum(map(bool, (row.kind, row.ops, row.parts, row.model))) != 1:
+    stated_contents = [text for text in (row.kind, row.ops, row.parts, row.model) if text]
+    if len(stated_contents) != 1:
         raise InputError(f"{place}: rows are one of kind, ops, parts or model")
     if row.model and row.quantities and not row.batch:
         raise InputError(f"{place}: quantities of a model need its 'batch'")

@@ -41,7 +41,8 @@ def describe_lines(
 def describe_units(rows: Sequence[MappedRow]) -> Iterator[str]:
     """Yield a remark on each column that was read in the unit of its heading, or in another one."""
     units: dict[str, str] = {}  # of the mapping, by the text of the column
-    for keys in {id(row.keys): row.keys for row in rows}.values():
+    distinct_keys = {id(row.keys): row.keys for row in rows}  # rows share those of their entry
+    for keys in distinct_keys.values():
         if keys.quantities:
             times = [amount for name, amount in keys.quantities.items() if name.endswith("_s")]
             texts = [amount.formula or amount.column for amount in times if amount.scale is None]
@@ -108,7 +109,7 @@ def _find_unread_differences(
         key = repeat_key(repeat_row)
         if key is not None:
             rows_by_key.setdefault(key, []).append(row)
-    names_read = layout.mentioned or frozenset()
+    names_read = layout.mentioned or frozenset()  # columns that the mapping names anywhere
     unread_columns = [name for name in rows[0].raw if column_name(name) not in names_read]
     return [
         column

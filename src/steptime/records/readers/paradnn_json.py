@@ -71,6 +71,7 @@ def _complete_lists(lists: Mapping[str, Any]) -> Lists:
         if not isinstance(values, list):
             raise InputError(f"{shorten(name)} is no list")
     all_lists = {"labels": [], "err_jobs": [], "states": [], **lists}
+    # Parallel lists: an entry for each point that ran, and one for each job that failed.
     point_lists = [name for name in all_lists if name not in FAILURES]
     for names in (FAILURES, point_lists):
         lengths = {len(all_lists[name]) for name in names}
@@ -106,9 +107,9 @@ def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record |
     for index, label in enumerate(lists["labels"]):
         quantities = _read_quantities(lists, index, amounts, machine.cores)
         if holds_speeds:
-            steps_per_s = (
-                _scale_number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
-            )
+            steps_per_s = None
+            if "step_per_sec" in lists:
+                steps_per_s = _scale_number(lists["step_per_sec"][index])
             if not steps_per_s or steps_per_s < 0:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue
@@ -233,7 +234,8 @@ def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], l
         if not (flop and params):  # not stated in this file
             continue
         if flop_per_byte:
-            parameter_bytes.append(flop / (params * flop_per_byte))  # intensity is FLOP a byte
+            # ParaDnn's intensity is FLOP over the bytes of the parameters: 4 bytes are float32.
+            parameter_bytes.append(flop / (params * flop_per_byte))
         with suppress(InputError):  # a text that is no label
             _, batch, _ = network(str(label), file)
             flop_shares.append(flop / (batch * params))

@@ -217,6 +217,7 @@ def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
 
 def _find_devices(log: Log, name: FileName) -> DevicesUsed:
     """Find the devices of a job: by the placement of operations, then by the devices seen."""
+    # Of several sources that name the device, the first one counts: the surest.
     if _ran_on_gpu(log, name):
         claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
         product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
@@ -253,6 +254,7 @@ def _name_platform(log: Log, devices_used: DevicesUsed) -> str:
 
 def file_name(path: str) -> FileName:
     """Return the claims of a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch`."""
+    # `2018-07-05-CPU-RM:E5-2695-V2:16:8192:scratch`, `2018-08-01-GPU-p100:2:2048:scratch:PS`
     first, *words = path.rpartition("/")[2].split(":")
     start = re.fullmatch(r"\d{4}-?\d\d-?\d\d-(?:(CPU)-\w+|(?:GPU-)?(\w+))", first)
     if not start:
@@ -275,6 +277,7 @@ def log_fields(text: str) -> Log:
 
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
+    # Most fields are found by a pattern of the data file, by the type of their value.
     readers: Mapping[str, Callable[[str, str], Any]]
     readers = {"text": _find_first, "whole": _find_integer, "number": _find_number}
     log: Log = {

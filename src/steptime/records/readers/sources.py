@@ -70,10 +70,12 @@ class RecordSource:
     def columns_under(self, layout: TableLayout) -> set[str]:
         """Return the columns of a table by which it is recognised; none of another file."""
         if self.is_json:
-            is_candidate = all(  # a quick look before the file is parsed
+            # Parsing is slow: first look whether the innermost key of each column (`a.b`: `b`)
+            # stands anywhere in the text.
+            has_all_keys = all(
                 name.rpartition(".")[2].encode() in self.content for name in layout.columns
             )
-            return self._json_columns(layout) if is_candidate else set()
+            return self._json_columns(layout) if has_all_keys else set()
         headings = find_headings(self.head, layout, self.name.lower().endswith(".tsv"))
         return set(headings.columns) if headings else set()
 
@@ -189,9 +191,9 @@ def _read_archive(file: Stream, archive_name: str) -> Iterator[RecordSource | Un
 
 
 def _read_content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
-    content = file.read(LARGEST_BYTES + 1)  # a byte more shows that there are too many
+    content = file.read(LARGEST_BYTES + 1)  # one byte too many tells a file that is too large
     max_bytes = LARGEST_BYTES
-    is_trace = TRACE in content[:TRACE_HEADING_BYTES]  # traces may be larger than other files
+    is_trace = TRACE in content[:TRACE_HEADING_BYTES]  # a profiler's trace may be larger
     if len(content) > max_bytes and is_trace:
         max_bytes = LARGEST_TRACE_BYTES
         content += file.read(max_bytes + 1 - len(content))

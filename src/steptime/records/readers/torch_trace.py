@@ -102,8 +102,11 @@ def read(source: RecordSource, steps: int | None = None) -> Reading:
     if steps is not None and profile.is_marked and steps != marked_steps:
         marks = format_count(marked_steps, "step")
         raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
-    # A trace without marks of its steps is read as one long step.
-    divisor = None if profile.is_marked else steps or profile.counted_steps or None
+    # A trace that does not mark its steps is read as one long step: its times are divided by the
+    # number of steps that the user gave, else by the number that the trace itself counts.
+    divisor = None
+    if not profile.is_marked:
+        divisor = steps or profile.counted_steps or None
     records = _make_records(source, _group_by_scope(profile), divisor)
     return Reading(tuple(records), notes=tuple(_describe_steps(profile, events, divisor)))
 
@@ -131,19 +134,21 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
     )
     if has_launches and not profile.is_on_device:
         remarks.append("launches kernels but holds none: its times are those of the host")
-    if profile.counted_steps and divisor == profile.counted_steps:
-        marked = format_count(divisor, "marked step")
+    is_mean_of_marked_steps = profile.counted_steps > 0 and divisor == profile.counted_steps
+    if is_mean_of_marked_steps:
+        marked = format_count(profile.counted_steps, "marked step")
         remarks.append(f"says not which step launched a kernel: the mean of its {marked}")
-    if profile.is_marked or divisor is not None:
-        return remarks
-    return [*remarks, _describe_unmarked(profile, events)]
+    has_unknown_step_count = not profile.is_marked and divisor is None
+    if has_unknown_step_count:
+        remarks.append(_describe_unmarked(profile, events))
+    return remarks
 
 
 def _describe_unmarked(profile: Profile, events: Sequence[Slice]) -> str:
     """Return a remark on a trace that marks no steps, with the number of steps that it may hold."""
     unmarked = f"marks no steps: read as one step of {format_seconds(profile.step_s[0])}"
-    # How many steps an unmarked trace may hold: as many as its optimizer made, else as often as
-    # each op ran (`turns`).
+    # The step count that is proposed to the user, by the surest sign of the trace: calls of the
+    # optimizer, else repeats of the annotation with the longest time, else of each op (`turns`).
     optimizer_steps = sum(
         event.name.startswith(OPTIMIZER) and ".step" in event.name for event in events
     )
@@ -156,7 +161,8 @@ def _describe_unmarked(profile: Profile, events: Sequence[Slice]) -> str:
         count = annotation_count
         return f"{unmarked}; `--steps {count}` divides it if it holds {count} ({reason})"
     turns = _count_turns(events)
-    if optimizer_steps == 1 or turns == 1:
+    has_no_repeats = optimizer_steps == 1 or turns == 1
+    if has_no_repeats:
         return f"{unmarked}; `--steps N` divides it if it holds N"
     reason = f"each op ran {turns} times or a multiple of that"
     return f"{unmarked}; `--steps {turns}` divides it if it holds {turns} ({reason})"
@@ -170,7 +176,7 @@ def _find_repeated_annotation(events: Sequence[Slice]) -> tuple[str, int]:
     lengths_by_name: dict[str, list[float]] = {}
     for event in events:
         if event.category == "user_annotation" and not event.name.startswith(OPTIMIZER):
-            name = re.sub(r"\d+", "", event.name).strip(" #")
+            name = re.sub(r"\d+", "", event.name).strip(" #")  # `Iteration 3` is an `Iteration`
             lengths_by_name.setdefault(name, []).append(event.length)
     repeated = {name: lengths for name, lengths in lengths_by_name.items() if len(lengths) > 1}
     name = max(repeated, key=lambda name: sum(repeated[name]), default="")
@@ -187,12 +193,13 @@ def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -
     """Return the record of the step and those of its ops."""
     workload = _make_workload(source, profile)
     platform = platform_of(find_device_name(source) or "cpu")
-    kinds = {part.scope: part.op for part in profile.seconds_by_part}  # see `_group_by_scope`
+    # `profile` has one part for each scope; the `op` of a part is the kind of its longest op.
+    kinds = {part.scope: part.op for part in profile.seconds_by_part}
     step = OpTimes(
         scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
     )
     records = []
-    for times in (step, *list_op_times(profile, kinds, first_step=0)):  # of all steps
+    for times in (step, *list_op_times(profile, kinds, first_step=0)):  # no step is a warm-up
         env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}
         if times.kind:
             env["op_kind"] = times.kind
@@ -246,11 +253,12 @@ def _group_by_scope(profile: Profile) -> Profile:
     Raises:
         InputError: for more ops than `MAX_OPS`.
     """
-    # A scope has several ops: the one of the longest time gives it its kind (time and kind).
-    longest_op: dict[str, tuple[float, str]] = {}
+    # A scope (a layer) runs several ops: its kind is that of the op with the longest mean time.
+    longest_op: dict[str, tuple[float, str]] = {}  # by scope: mean time and kind
     for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)
-        longest_op[scope] = max(longest_op.get(scope, (0.0, "")), (fmean(times), kind_of(part.op)))
+        time_and_kind = (fmean(times), kind_of(part.op))
+        longest_op[scope] = max(longest_op.get(scope, time_and_kind), time_and_kind)
     if len(longest_op) > MAX_OPS:
         raise InputError(f"has {len(longest_op):,} ops, more than {MAX_OPS:,}")
     grouped = Profile(profile.step_s)

@@ -18,11 +18,13 @@ def find_device_marks(events: Sequence[Slice]) -> list[TraceSpan]:
 
     They say when the kernels of a step ran, also in a trace without the launches of its kernels.
     """
+    # Each stream of each device has a mark of its own for a step: the step spans all of them.
     marks = [event for event in events if event.category == DEVICE_MARKS and event.is_step_mark]
-    spans_by_name: dict[str, TraceSpan] = {}  # of all streams and devices
+    spans_by_name: dict[str, TraceSpan] = {}
     for mark in marks:
         span = spans_by_name.get(mark.name, TraceSpan(mark.start, mark.end))
         spans_by_name[mark.name] = TraceSpan(min(span.start, mark.start), max(span.end, mark.end))
+    # Steps may overlap, since kernels run late: a step begins where the one before it ends.
     steps: list[TraceSpan] = []
     for span in sorted(spans_by_name.values()):
         start = max(span.start, steps[-1].end) if steps else span.start

@@ -35,7 +35,7 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
         pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
         pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
 
-    scope_order = [*kind_of_scope, UNATTRIBUTED]
+    scope_order = [*kind_of_scope, UNATTRIBUTED]  # ops in the order of the network
     ops = []
     busy_s = [0.0] * step_count
     for scope in sorted(times_s, key=scope_order.index):

@@ -136,6 +136,8 @@ def build_profile(events: Sequence[Slice]) -> Profile:
     # Kernels of a device say its time; on a CPU the ops of the thread are the work itself.
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
     steps, marks, counted_steps = _find_steps(events, host, thread, kernels, work)
+    # `counted_steps` is above 0 if the marked steps could not be told apart on the device, and
+    # `steps` is one step over all of them.
     profile = Profile(
         [(step.end - step.start) * US for step in steps],
         is_on_device=bool(kernels),
@@ -166,6 +168,8 @@ def _find_steps(
     """Return the steps by the marks of the host, or of the device where launches are missing."""
     marks = sorted(host.marks_by_thread.get(thread, []))
     active_marks = _omit_empty_steps(marks, host) if marks else []
+    # A kernel belongs to the step that launched it. Without launches, only the marks over the
+    # device's own time line tell its step.
     lacks_launches = bool(kernels) and all(kernel.launch_us is None for kernel in kernels)
     device_marks = find_device_marks(events) if lacks_launches else []
     if device_marks:
@@ -173,7 +177,7 @@ def _find_steps(
     if active_marks and not lacks_launches:
         steps = _find_device_steps(active_marks, work) if kernels else active_marks
         return _Steps(steps, marks)
-    # One step, or several that cannot be told apart.
+    # No marks, or marks of the host that say nothing of the kernels: one step from begin to end.
     pieces = [*work, *host.work_by_thread.get(thread, [])]
     spans = [TraceSpan(piece.start, piece.end) for piece in pieces]
     first_start = min(span.start for span in active_marks or spans)
@@ -222,13 +226,15 @@ def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[_Work]) -> 
     begins at their end. A step that launched nothing, while the device still ran kernels of earlier
     steps, is left out.
     """
+    # The host runs ahead of the device. A step of the device begins when the host begins it and the
+    # device has ended all earlier kernels; it ends with the last kernel that was launched in it.
     mark_starts = [mark.start for mark in marks]
     device_ends = [mark.end for mark in marks]
     unmarked_ends = [-math.inf for _ in marks]  # of kernels launched between a mark and the next
-    idle_from = -math.inf  # the device is free for the next step
+    idle_from = -math.inf  # when the device has ended all earlier kernels
     is_first_step_launched = False
     for kernel in kernels:
-        if kernel.launch_us is None:  # nobody knows of which step it is
+        if kernel.launch_us is None:  # of unknown step: before the first step it delays that one
             if not is_first_step_launched:
                 idle_from = max(idle_from, kernel.end)
             continue
@@ -260,6 +266,7 @@ def _divide_by_step(
 
     Time in which several pieces run counts once, for the piece that began first.
     """
+    # Kernels of several streams overlap. Each moment counts once, for the piece that began first.
     step_starts = [step.start for step in steps]
     covered_until = -math.inf
     for piece in work:

@@ -171,7 +171,7 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
             continue
         sizes = _read_sizes(shape)
         is_matrix = isinstance(strides, list) and len(strides) == len(sizes) >= MATRIX_AXES
-        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1  # columns lie in a row
+        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1  # column-major
         inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
     return tuple(inputs)
 

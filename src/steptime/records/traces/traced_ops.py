@@ -151,7 +151,8 @@ def read_traced_step(
     step_events, omitted_steps = _omit_first_step(events)
     if not any(event.inputs for event in step_events):
         raise InputError(NO_SHAPES)
-    steps_s = profile.step_s[omitted_steps:] or profile.step_s
+    # An unmarked trace is one step in `profile`, from which none is left out.
+    steps_s = profile.step_s[omitted_steps:] if profile.is_marked else profile.step_s
     if profile.is_marked:
         step_count = len(steps_s)
         step_s = median(steps_s)
@@ -215,7 +216,8 @@ def _list_ops(totals: _Totals, step_count: int) -> tuple[TracedOp, ...]:
     ops = []
     for key, times_us in totals.times_us_by_op.items():
         calls = len(times_us) / step_count
-        seconds = _usual_us(times_us) * len(times_us) / step_count * US
+        # Not the sum of the times, some of which other processes lengthened.
+        seconds = _usual_us(times_us) * calls * US
         ops.append(TracedOp(key, seconds=seconds, calls=calls))
     return tuple(ops)
 
@@ -234,8 +236,8 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     The time before the first piece of a step and after the last one is a gap, too.
     """
     marks = [event for event in events if event.is_step_mark]
-    # Gaps between the same two ops should be equal: `_usual_us` leaves out what other processes
-    # on the machine added.
+    # Gaps between the same two ops should be equal in all steps: their usual length leaves out what
+    # other processes on the machine added.
     end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
     for mark in marks:
         end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
@@ -295,7 +297,8 @@ def _make_node(event: Slice, outer: _Node | None) -> _Node:
         pass_ = "backward"
     elif event.name.startswith(OPTIMIZER):
         pass_ = "update"
-    # Pass and gradient store hold for all events inside, too.
+    # What an event is holds for all events within it: its pass, and whether it adds to a weight's
+    # gradient.
     is_of_weights = GRADIENT_STORE in event.name or (outer is not None and outer.is_of_weights)
     return _Node(event, pass_, is_of_weights)
 
@@ -307,9 +310,10 @@ def _set_busy_time(node: _Node, kernel_us_by_launch: Mapping[int, float] | None)
         node: the root of a tree of events.
         kernel_us_by_launch: time of kernels by correlation number [us]; None times the host.
     """
+    # The time of the event on the CPU, or of the kernels that were launched within it.
     for child in node.children:
         _set_busy_time(child, kernel_us_by_launch)
-    if kernel_us_by_launch is None:
+    if kernel_us_by_launch is None:  # nothing ran on a device
         node.busy_us = node.event.length
         return
     event = node.event
@@ -334,7 +338,8 @@ def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Tot
     has_tensors = any(item.shape for item in event.inputs)
     inner_ops = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
     inner_us = sum(child.busy_us for child in inner_ops)
-    # An op that only calls others stands for nothing itself: its inner ops are counted below.
+    # Of nested ops, the outermost one whose work is known is counted. An op that only calls others
+    # is skipped, and these are counted below.
     is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
     computes_by_itself = name not in HOST_OPS and not is_delegated
     stands_for_its_tree = is_recognised(name) or computes_by_itself
@@ -367,6 +372,7 @@ def _is_unshaped(event: Slice) -> bool:
 
 def _collect_lone_kernels(events: Sequence[Slice], totals: _Totals) -> None:
     """Add kernels whose launch the trace lacks to what has no shapes."""
+    # Kernels whose launch the trace lacks belong to no op of the host: each is listed by its name.
     launches = {
         event.correlation
         for event in events

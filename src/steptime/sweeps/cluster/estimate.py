@@ -48,12 +48,12 @@ def estimate_job(
     # The requests of cells have one type of GPU each; steps on the CPU beside it are not predicted.
     gpu_ids = {trial.id for trial in trials if runs_on_gpu(trial.cell)}
     device = device_of(need.request.gpu[0]) if gpu_ids else None
-    gpu_memories = []  # of the GPU, or of the node for a step on a CPU
+    step_memories = []  # where the step is: of the GPU, or of the node for a step on a CPU
     node_memories = []
     oversized = []
     for trial in trials:
-        trial_memories = memories(trial.cell)  # of a GPU, if it runs on one, then of a node
-        gpu_memories.append(trial_memories[0])
+        trial_memories = memories(trial.cell)  # of a GPU and a node, or of a node alone
+        step_memories.append(trial_memories[0])
         node_memories.append(trial_memories[-1])
         oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
@@ -65,7 +65,7 @@ def estimate_job(
         for trial in track_progress(trials, "cells estimated")
     }
     tasks_s = [START_S + sum(seconds_by_trial[trial.id] for trial in task.trials) for task in job]
-    memory = max(gpu_memories, key=_needed_bytes)
+    step_memory = max(step_memories, key=_needed_bytes)
     node_memory = max(node_memories, key=_needed_bytes)
     estimate = JobEstimate(
         gpu=need.request.gpu[0],
@@ -76,8 +76,8 @@ def estimate_job(
         tasks=len(tasks_s),
         longest_task_s=max(tasks_s),
         node_hours=need.nodes * sum(tasks_s) / HOUR_S,
-        needs_bytes=memory.needs_bytes,
-        has_bytes=memory.has_bytes,
+        needs_bytes=step_memory.needs_bytes,
+        has_bytes=step_memory.has_bytes,
         node_needs_bytes=node_memory.needs_bytes,
         node_has_bytes=node_memory.has_bytes,
         predicted_on=device.name if device else None,
@@ -107,8 +107,9 @@ def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
 def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
     """Return the jobs in groups; the jobs of a group differ in their nodes alone."""
 
+    # With `nodes = "each"` every node has a job of its own: these are estimated as one.
     def drop_node(job: Job) -> Need:
-        need = job[0].need
+        need = job[0].need  # equal for all tasks of the job
         if not need.request.node:
             return need
         return replace(need, request=need.request.model_copy(update={"nodelist": ""}))

@@ -94,7 +94,8 @@ def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -
     """
     output = outputs[-1] if outputs else ""
     state_cause = job_exit.cause if job_exit else ""
-    # Slurm itself ended the job; what the job printed last is no cause.
+    # The surest evidence first: a limit by which Slurm itself ended the job, then what the job
+    # printed last, then the other states of Slurm.
     if state_cause in DECISIVE_CAUSES:
         return state_cause
     if state_cause == NEVER_BEGAN:  # somebody cancelled it; Slurm's own lines say more
@@ -106,7 +107,8 @@ def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -
         return BAD_SCRIPT  # a line before the first cell ended the script
     if state_cause:
         return state_cause
-    return VANISHED if outputs or has_begun or job_exit else NEVER_BEGAN
+    left_traces = bool(outputs) or has_begun or job_exit is not None
+    return VANISHED if left_traces else NEVER_BEGAN
 
 
 def explain_failures(
@@ -117,13 +119,14 @@ def explain_failures(
     Only the trial in flight can have been too large for the memory.
     """
     outputs = read_outputs(submission, task)
-    in_flight = submission.list_begun(task)[-1:]
+    begun_ids = submission.list_begun(task)
+    in_flight_id = begun_ids[-1] if begun_ids else None
     cause = judge_cause(job_exit, outputs, has_begun=task in submission.restarts)
     job = f"job {job_exit.task.text}" if job_exit else "its job"
     state = f" ({job_exit.text})" if job_exit else ""
 
     def explain(trial: Trial) -> Failure:
-        is_in_flight = in_flight == [trial.id]
+        is_in_flight = trial.id == in_flight_id
         time = "while it was measured" if is_in_flight else "before it was begun"
         note = f"{job} ended {time}{state}"
         # Only the cell in flight can have filled the memory; those behind it never began.

@@ -100,6 +100,7 @@ def parse_controller_jobs(text: str, cluster: str = "") -> dict[TaskJob, JobExit
         if {"ArrayJobId", "ArrayTaskId", "JobState"} <= fields.keys():
             name = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}"
             code = fields.get("ExitCode", "0:0")
+            # Of several lines on one task, the first counts.
             exits = _make_exits(name, fields["JobState"], code, cluster) | exits
     return exits
 
@@ -141,10 +142,10 @@ def parse_nodes(text: str, request: ResourceRequest) -> NodeList:
     """
     feature_sets = _split_constraint(request.constraint)
     rows = list(_split_rows(text, NODE_FORMAT.count("|") + 1))
-    if not request.partition:
-        default_rows = [row for row in rows if row[1].endswith("*")]  # sinfo marks the default
+    if not request.partition:  # the default one, which sinfo marks with `*`
+        default_rows = [row for row in rows if row[1].endswith("*")]
         rows = default_rows or rows
-    gpu_type = request.gpu[0]  # its only one; "" for no GPU
+    gpu_type = request.gpu[0]  # a request has one type here; "" for no GPU
     nodes: dict[str, Node] = {}
     unfit_names: dict[str, set[str]] = {}  # by the GPUs that a node has instead
     for name, _partition, state, gpus, features, reason in rows:

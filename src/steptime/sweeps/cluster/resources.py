@@ -68,17 +68,18 @@ def apply_environment(
 
     A key of the file wins. Batch scripts say all, so that the environment changes nothing later.
     """
-    cells = list(cells)
-    requests = {cell.request or ResourceRequest() for cell in cells}
+    all_cells = list(cells)
+    requests = {cell.request or ResourceRequest() for cell in all_cells}
     filled_requests = {}
-    remarks: dict[str, None] = {}
+    remarks: set[str] = set()
     for request in requests:
-        filled_requests[request], variables = _fill_request(request, environment)
-        remarks |= dict.fromkeys(variables)
+        filled_requests[request], request_remarks = _fill_request(request, environment)
+        remarks |= set(request_remarks)
     if not remarks:
-        return cells, []
+        return all_cells, []
     filled_cells = [
-        replace(cell, request=filled_requests[cell.request or ResourceRequest()]) for cell in cells
+        replace(cell, request=filled_requests[cell.request or ResourceRequest()])
+        for cell in all_cells
     ]
     return filled_cells, sorted(remarks)
 
@@ -153,6 +154,7 @@ def place_on_nodes(cells: Collection[Cell]) -> tuple[Collection[Cell], list[str]
             request.model_copy(update={"nodelist": node.name}) for node in usable_nodes
         ]
         remarks += unfit
+    # A cell becomes one for each usable node; a cell whose request is not `each` stays as it is.
     placed_cells = [
         replace(cell, request=request)
         for cell in cells

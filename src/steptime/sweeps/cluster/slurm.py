@@ -8,7 +8,6 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -82,10 +81,14 @@ class Slurm:
 
         Slurm remembers a refused array as a job that failed; that one is over.
         """
-        with suppress(InputError, SchedulerError):
-            for tasks in self.list_tasks([name]).values():
-                return tasks[0].task.job
-        return None
+        try:
+            tasks = self.list_tasks([name])
+        except (InputError, SchedulerError):
+            return None
+        if not tasks:
+            return None
+        first_task = next(iter(tasks.values()))[0]  # all tasks of the name are of one job
+        return first_task.task.job
 
     def read_max_tasks(self) -> int:
         """Return the number of tasks that one array may have, on the strictest cluster."""

@@ -78,9 +78,10 @@ def take_snapshot(out: Path, warn: Warn) -> Snapshot:
                     state = "finished" if record.status in FINAL_STATUSES else "failed"
                 elif queued:
                     state = "running" if trial.id == running_id else "queued"
+                elif task.number in submission.task_jobs:
+                    state = "failed"  # its job is over, and left no record
                 else:
-                    # Slurm has no such task any more: if it had one, its job is over.
-                    state = "failed" if task.number in submission.task_jobs else "unsent"
+                    state = "unsent"
                 states[trial.id] = CellState(trial, submission, task, state, record, queued)
     return Snapshot(tuple(states.values()), tuple(records), tuple(submissions), queued_tasks)
 
@@ -156,7 +157,8 @@ def explain_lost(states: Iterable[CellState]) -> dict[str, Failure]:
         first_time = min(submission.submission_time for submission in submission_of_task.values())
         since = first_time.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
         exits = Slurm.list_exits(task_jobs, since)
-    explanations = {}  # by task: a function of a trial
+    # What a task wrote is read once; the function that comes of it explains each of its trials.
+    explanations = {}
     for (folder, task), submission in submission_of_task.items():
         job_exit = exits.get(submission.task_jobs[task])
         explanations[folder, task] = explain_failures(submission, task, job_exit)

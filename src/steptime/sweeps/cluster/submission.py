@@ -192,7 +192,7 @@ class Submission:
         jobs = {number: task.job for number, task in self.task_jobs.items()}
         clusters = {}
         for array in self.arrays:
-            job = jobs.get(array.first)
+            job = jobs.get(array.first)  # None: Slurm gave no answer, so any cluster may have it
             request = self.tasks[array.first].need.request
             clusters[array.name] = (job.cluster,) if job else find_clusters(request)
         return clusters
@@ -234,10 +234,12 @@ class Submission:
         """
         link = self.folder / "progress" / f"{task}.job"
         claimant = job or "0"  # a link needs a target where no job is known
+        # The array of a task is the last one that begins at or before it.
         array = next(array for array in reversed(self.arrays) if array.first <= task)
-        if array.first in self.read_withdrawn() and not link.is_symlink():  # sent again, unclaimed
+        is_withdrawn = array.first in self.read_withdrawn()
+        if is_withdrawn and not link.is_symlink():  # unclaimed, and its cells were sent again
             return False
-        try:
+        try:  # to make a link is atomic: of several jobs, one succeeds
             link.symlink_to(claimant)
         except FileExistsError:
             return str(link.readlink()) == claimant
@@ -272,13 +274,11 @@ def list_begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
-    """Return tasks of trials with the same need, as many trials in a task as it says.
-
-    Within a need cells of one worker stand together, so that it is started once a task.
-    """
+    """Return tasks of trials with the same need, as many trials in a task as it says."""
     tasks: list[Task] = []
     trials_by_need = group_by(trials, lambda trial: need_of(trial.cell))
     for job_number, (need, job_trials) in enumerate(trials_by_need.items()):
+        # Round by round; in a round worker by worker, since a change of worker costs a start.
         workers = dict.fromkeys(trial.cell.process for trial in job_trials)
         worker_order = {worker: position for position, worker in enumerate(workers)}
         job_trials.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
@@ -319,7 +319,7 @@ def _make_visit(trial: Trial) -> _Visit:
 def _plan_text(submission: Submission) -> str:
     """Return the text of all but the cells."""
     sizes = (len(task.trials) for task in submission.tasks)
-    cell_slices = pairwise(accumulate(sizes, initial=0))  # of the lines of `cells.jsonl`
+    cell_slices = pairwise(accumulate(sizes, initial=0))  # of `cells.jsonl`; an iterator
     jobs = []
     for tasks in submission.jobs:
         need = tasks[0].need

@@ -73,6 +73,8 @@ class Start:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the task that the command line names; of several ranks, one of them."""
+    # The batch script passes the folder of the submission, the number of the task and, if networks
+    # are native Python, their source.
     folder, number, *code = arguments
     submission = files.read(Path(folder), *code)
     task = submission.tasks[int(number)]
@@ -127,6 +129,7 @@ def _lead(start: Start) -> None:
 
 def _follow(start: Start) -> None:
     """Take part in the cells that rank 0 measures; it names them, and keeps the records."""
+    # Rank 0 writes the list of cells to measure; the other ranks measure the same ones.
     end = time.monotonic() + FOLLOW_S
     while not (lines := read_lines(start.progress)):
         if time.monotonic() > end:
@@ -167,7 +170,8 @@ def list_remaining(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
         read_lines(submission.progress_file(start.task.number, restart))
         for restart in range(start.placement.restarts)
     ]
-    deaths: Counter[str] = Counter()  # by cell: a start died in the last cell that it began
+    # Each earlier start died in the last cell that it began; the last start in `in_flight_id`.
+    deaths: Counter[str] = Counter()  # by cell
     in_flight_id = None
     for lines in progress_of_starts:
         begun_ids = files.list_begun(lines)
