@@ -63,6 +63,7 @@ def print_csv_table(answer: Printout, table: Table, has_headings: bool) -> Print
     """
     if not has_headings:  # the tables that people read are not computed
         return replace(answer, tables=[table])
+    # `--sort` takes headings as people read them: CSV gets the same ones
     heading_by_key = {
         column.key: column.label for printed in answer.tables for column in printed.columns
     }

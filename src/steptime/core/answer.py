@@ -246,6 +246,7 @@ def _struct_schema(struct_type: type[Answer]) -> Mapping[str, Any]:
     _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
     schema: JsonObject = dict(components.pop(struct_type.__name__))
     schema["$defs"] = components
+    # msgspec writes types alone: the docstrings of the struct and of those in it are added.
     structs = {struct_type.__name__: struct_type} | {
         struct.__name__: struct for struct in structs_of(struct_type)
     }

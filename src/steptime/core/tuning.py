@@ -105,8 +105,9 @@ def _read_weights(weights: str | None, phase: str) -> _WeightFields:
     if not weights:
         return {}
     if weights == NO_WEIGHTS:
+        # `state_weights` drops this mark, and with it the quantised weights of a network's file.
         return {"stored": NO_WEIGHTS}
-    # A server keeps all weights in few bits, a training those that its adapter freezes.
+    # Inference quantises all weights; a fine-tuning those that its adapter freezes ("").
     stored = STORED_ALL if phase == "infer" else ""
     return {"weights": read_format(str(weights), phase), "stored": stored}
 
@@ -116,6 +117,7 @@ def read_format(word: str, phase: str) -> str:
 
     Types of GGUF are formats of inference alone.
     """
+    # Inference alone runs types of GGUF (`q4_k`): `Tuning` refuses the word as it is.
     if phase == "train" and GGUF_WORD.match(word.strip().lower()):
         return word
     return find_quantised_type(word, FEW_BITS) or word
@@ -148,7 +150,7 @@ def state_weights(
     # The user asks for the weights as they were before the file quantised them.
     if tuning.stored == NO_WEIGHTS:
         return replace(tuning, stored="")
-    # The user's own format wins; one that is not priced changes nothing.
+    # The format of `--weights` wins; a stated one that has no row in the data changes nothing.
     has_other_format = tuning.weights and tuning.weights != stated
     if stated not in FEW_BITS or has_other_format:
         return tuning

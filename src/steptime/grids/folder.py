@@ -101,12 +101,13 @@ def predict_folder(
                 step_options = {**stack_option(stack_of(record)), **options}
             for device in devices or _find_device(record, predicted):
                 try:
-                    head, *ops = _predict_step(record, device, link, method, step_options)
+                    step, *ops = _predict_step(record, device, link, method, step_options)
                 except InputError as error:
                     predicted.refused[str(error)] += 1
                     continue
-                # A step that is stored already still gets its ops.
-                predictions = [*ops, head] if by_op else [head]
+                # Ops come first: where a kill cuts the writing short, no step lacks its ops. A step
+                # that is stored already, without ops, still gets them.
+                predictions = [*ops, step] if by_op else [step]
                 missing_records = select_missing(predictions, part_keys)
                 writer.append_all(missing_records)
                 if missing_records:

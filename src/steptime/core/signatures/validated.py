@@ -36,7 +36,7 @@ def read_by(read: "Callable[[Any], Any]", kind: "Callable[[Any], Any]") -> Any:
             # Without the name of an option before it, a message begins with its colon.
             raise ValueError(str(error).lstrip(": ")) from None
 
-    return kind(check)
+    return kind(check)  # such as a `BeforeValidator` of pydantic
 
 
 _QUOTES = re.compile(r"^unknown|, not |^formula '")  # texts that quote the value themselves
