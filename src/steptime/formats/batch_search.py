@@ -238,7 +238,7 @@ def find_batch_axes(
         find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk_file), memo_key
     )
     if isinstance(search_result, FixedBatchError):
-        # raises with the batch that the user asked for, not with the trial batch
+        # This walk fails at the same place: its error names the user's batch, not the trial batch.
         walk_file(batches)
         raise search_result
     return replace(batches, batch_axes=search_result)
@@ -263,6 +263,7 @@ def _search_batch_axes(
             # a choice was made for this place already and did not mend it
             if error.location in decided_locations:
                 return error
+            # try each choice, and with it all later places, until one leads to the end of the file
             for choice in error.choices:
                 if walks_left == 0:
                     break

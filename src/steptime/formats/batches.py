@@ -232,6 +232,8 @@ def infer_view_shape(
     """
     if tuple(file_view_shape) == tuple(file_input_shape):
         return tuple(input_shape)
+    # A view keeps the elements in order: where an axis of the input has grown, the axis of the view
+    # grows that covers the same elements.
     view_axes = _list_view_axes(file_view_shape)
     view_shape = list(file_view_shape)
     outer_count = 1  # elements of the axes of the input before this one
@@ -272,7 +274,8 @@ def _find_grown_axis(
         file_size: size of the input's axis in the file.
         file_batch: the batch that the file was written for.
     """
-    # with axes (2, 3, 5), the second one has 2 outer elements, and ends at 2 * 3 elements
+    # Positions count elements from the first axis on: of axes (2, 3, 5), the second one begins at 2
+    # and ends at 2 * 3. Candidates of the view lie around the axis of the input, or inside it.
     input_axis_end = outer_count * file_size
     input_batch_end = outer_count * file_batch
     candidates: list[_ViewAxis] = []

@@ -71,6 +71,7 @@ def _view_as_image(b: Builder, x: str, name: str) -> str:
     is_sequence = axis_count == 1
     if not is_sequence:
         return x
+    # there are no op kinds for sequences: one counts as an image of height 1
     n, channels, length = shape
     return elements.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 

@@ -1,5 +1,6 @@
 """Recognises the experts that a router chooses for each token, where a file writes them out."""
 
+from collections import deque
 from typing import NamedTuple
 
 from steptime.core.graph import Attr, Op
@@ -107,14 +108,19 @@ def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:
     """Return the pieces that lead to a tensor, nearest first, and the tensors they start from."""
     pieces: list[Op] = []
     sources: list[str] = []
-    queue = [last]  # grows while it is looped over
-    for tensor in queue:
+    pending = deque([last])  # breadth first, so that what is near to `last` comes first
+    queued = {last}
+    while pending:
+        tensor = pending.popleft()
         producer = b.made_by.get(tensor)
-        if producer is None or producer.kind not in _KINDS_OF_PIECES or len(pieces) > MAX_PIECES:
+        is_piece = producer is not None and producer.kind in _KINDS_OF_PIECES
+        if producer is None or not is_piece or len(pieces) > MAX_PIECES:
             sources.append(tensor)
             continue
         pieces.append(producer)
-        queue += [name for name in producer.inputs if name not in queue]
+        new_tensors = [name for name in producer.inputs if name not in queued]
+        pending.extend(new_tensors)
+        queued.update(new_tensors)
     return pieces, sources
 
 

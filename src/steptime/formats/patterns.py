@@ -44,8 +44,9 @@ def recognise_pattern(
         if fused is None:
             continue
         new_ops = b.ops[op_count_before:]
-        pieces = _find_pieces(b, y, new_ops)
-        # what else reads the pieces computes them anyway; nothing reads the new op then
+        pieces = _find_pieces(b, y, new_ops)  # results of the ops that the new op replaces
+        # Where other ops read a piece, too, it is computed anyway: the new op is not used, and
+        # being read by nothing, it is removed from the graph later.
         return y if is_read_outside(pieces) else fused
     return y
 
@@ -54,6 +55,7 @@ def _find_pieces(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
     """Return the tensors between what new ops read and `y`, which the new ops replace."""
     created = {name for op in new_ops for name in op.outputs}
     sources = {name for op in new_ops for name in op.inputs} - created
+    # Of the tensors that `y` depends on, the pieces are those that depend on a source.
     producers = _find_producers(b, y, sources)
     pieces: set[str] = set()
     while True:  # forward from the sources, until nothing is added
@@ -157,6 +159,7 @@ def _depends_only_on(b: Builder, x: Operand, source: str, depth: int = 0) -> boo
 
 def _make_gelu_patterns(function: str) -> list[Pattern]:
     """Return the patterns of x/2 (1 + f(inner)), in every order of the factors."""
+    # x * 0.5 * (1 + f(inner)), in the orders in which exporters write it
     term = ("add", (function, "inner"), 1.0)
     return [
         ("mul", ("mul", "x", 0.5), term),
@@ -276,6 +279,7 @@ def _recognise_rotary(b: Builder, y: str, name: str) -> str | None:
     for bindings in _match_pattern(b, _ROTARY, y, {}):
         x = bindings["x"]
         shape = b.shape(x)
+        # x [batch, heads, length, width] is multiplied by tables [length, width]
         has_table_of_positions = b.shape(bindings["cosines"])[-2:] == shape[-2:]
         if len(shape) == 4 and has_table_of_positions:
             return apply_rotary(b, x, shape[-1], name)

@@ -53,6 +53,7 @@ class Config:
         # newer files have fields of rotary positions in a table of their own; the top level wins
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
+        # both by the usual name of a field: the default of this model type, and its spelling here
         self._default_by_name: Table = {}
         self._spelling_by_name: dict[str, str] = {}
 
@@ -75,7 +76,8 @@ class Config:
         for spelling, name in spellings.items():
             has_spelling = spelling in self._values
             may_replace = file_spelling_wins or name not in self._values
-            if has_spelling and may_replace and name not in self._spelling_by_name:
+            is_first_spelling = name not in self._spelling_by_name
+            if has_spelling and may_replace and is_first_spelling:
                 self._spelling_by_name[name] = spelling
 
     def get(self, name: str, default: Field) -> Field:
@@ -150,9 +152,10 @@ def check_value(value: object, default: Any, place: str) -> Any:
         # null in a file: 0, false, "", or an empty list or table
         return type(default)()
     if type(default) is int and isinstance(value, list):
-        distinct_values = {*map(repr, value)}
-        if len(distinct_values) == 1:  # one number, repeated for each layer
-            value = value[0]
+        distinct_texts = {*map(repr, value)}  # `repr` tells 1 from True
+        is_repeated_number = len(distinct_texts) == 1  # one for each layer
+        if is_repeated_number:
+            return check_value(value[0], default, place)
     if isinstance(default, list):
         fits = (
             isinstance(value, list)

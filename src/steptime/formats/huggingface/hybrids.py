@@ -189,7 +189,7 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
         block_changes["kv_heads"] = settings["heads"] // heads_per_group
         block_changes["window"] = attention.get("window_length", 0)
     if has_ffn:
-        # two thirds, as a gated part has three matrices
+        # two thirds, so that the three matrices of a gated part have the weights of a usual two
         ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
         block_changes["ffn"] = round_up_width(ffn_width, NAS_MULTIPLE)
     return BlockDesign(freeze_changes(**block_changes), mixes=has_attention, feeds=has_ffn)

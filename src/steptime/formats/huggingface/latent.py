@@ -97,6 +97,7 @@ def longcat_flash(config: Config) -> Settings:
     all_experts = computing_experts + zero_experts
     return settings | {
         "layers": 2 * config.get("num_layers", 28),  # a layer of the file is two blocks
+        # of those that a token is routed to, the share that computes
         "experts_per_token": settings["experts_per_token"] * computing_experts // all_experts,
         "zero_experts": zero_experts,
         "expert_groups": 1,

@@ -155,6 +155,7 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
         config = Config(tower_table, tower_place, tower_head)
         settings = finish_settings(config, tower_type.describe(config))
         towers[tower] = resolve_settings(base, settings, tower_place)
+        # fields of the whole network that some files put into the table of a tower
         outer_table |= {
             key: tower_table[key] for key in tower_type.outer_fields if key in tower_table
         }

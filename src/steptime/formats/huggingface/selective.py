@@ -16,10 +16,10 @@ WIDTH_PER_STEP_RANK = 16  # where a file says `auto`
 def _read_mamba(config: Config) -> Mamba:
     """Return the blocks of Mamba-1 that a file says."""
     width = config.count("hidden_size", 768)
-    expanded = int(config.get("expand", 2.0) * width)
-    states_inner = bool(config.table.get("intermediate_size"))
+    expanded_width = int(config.get("expand", 2.0) * width)
+    has_stated_width = bool(config.table.get("intermediate_size"))
     return Mamba(
-        inner=config.get("intermediate_size", 0) if states_inner else expanded,
+        inner=config.get("intermediate_size", 0) if has_stated_width else expanded_width,
         state=config.count("state_size", 16),
         rank=_step_rank(config, "time_step_rank"),
         kernel=config.count("conv_kernel", 4),
@@ -93,7 +93,7 @@ def jamba(config: Config) -> Settings:
     for layer in range(settings["layers"]):
         has_experts = is_mixture and layer % expert_period == expert_offset
         has_attention = layer % attention_period == attention_offset
-        block_changes = () if has_experts else freeze_changes(experts=0)
+        block_changes = () if has_experts else freeze_changes(experts=0)  # 0: a dense block
         # without a mixer the block attends
         designs.append(BlockDesign(block_changes, mixer=None if has_attention else mixer))
     return settings | {

@@ -35,6 +35,7 @@ def add_indexers(config: Config, settings: Settings) -> Settings:
     config.remark(SELECTED_REMARK)
     designs = []
     for layer in range(layers):
+        # a "shared" block attends to the tokens that an earlier block has chosen
         is_reused = bool(indexer_kinds) and indexer_kinds[layer] == "shared"
         is_dense = layer < settings["dense_layers"]
         block_changes = freeze_changes(experts=0) if is_dense else ()

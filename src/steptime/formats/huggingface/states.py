@@ -142,7 +142,7 @@ def make_designs(
     flags_of_blocks = dense_flags or [False] * len(mixers)
     designs = []
     for mixer, is_dense in zip(mixers, flags_of_blocks, strict=True):
-        block_changes = freeze_changes(experts=0) if is_dense else ()
+        block_changes = freeze_changes(experts=0) if is_dense else ()  # (): as the settings say
         designs.append(BlockDesign(block_changes, mixer=mixer))
     return tuple(designs)
 
@@ -283,7 +283,7 @@ def lfm2(config: Config) -> Settings:
     width_multiple = config.count("block_multiple_of", 256)
     width_factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
     if config.get("block_auto_adjust_ff_dim", True):
-        # two thirds, as a gated part has three matrices
+        # two thirds, so that the three matrices of a gated part have the weights of a usual two
         two_thirds = int(2 * ffn_width / 3)
         ffn_width = round_up_width(int(width_factor * two_thirds), width_multiple)
     mixers = _list_convolution_mixers(config, settings["layers"])

@@ -55,7 +55,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     stated_widths: object = config.table.get("intermediate_size")
     if not isinstance(stated_widths, list):
         config.fill_defaults(intermediate_size=16384)
-        return []
+        return []  # one width for all blocks
     layers = config.get("num_hidden_layers", 0)
     widths = [width for width in stated_widths if isinstance(width, int) and width > 0]
     has_wrong_width = len(widths) != len(stated_widths)
@@ -107,7 +107,7 @@ def _describe_blocks(
             token_width=token_width,
             token_rows=token_rows,
             alternating=streams,
-            keeps_largest=bool(sparsities[layer]),
+            keeps_largest=bool(sparsities[layer]),  # of the activations, the others become 0
         )
         designs.append(design)
     return tuple(designs)

@@ -159,7 +159,7 @@ class KerasNetwork:
 
     def _add_input(self, table: LayerTable, name: str, shape: Sequence[JsonValue]) -> KerasTensor:
         """Append an input of the graph; an image gets its channels behind the batch."""
-        open_names = iter(open_axes(shape))
+        open_names = iter(open_axes(shape))  # axes whose sizes the user says, not the file
         sizes: list[int] = []
         for stated_size in shape[1:]:
             is_open = stated_size is None
@@ -187,18 +187,18 @@ class KerasNetwork:
         }
         tensors = self._bind_inputs(config, tables, inputs, path)
         # a layer has one call for each of its inbound nodes
-        calls = {
-            (name, number): parse_arguments(node)
-            for name, table in tables.items()
-            for number, node in enumerate(table.get("inbound_nodes") or ())
-        }
+        calls: dict[CallKey, CallArguments] = {}
+        for name, table in tables.items():
+            for number, node in enumerate(table.get("inbound_nodes") or ()):
+                calls[name, number] = parse_arguments(node)
+        # the tensors that each call reads, by the layer and the call that make them
         references_by_call = {
             key: find_references([arguments.args, arguments.kwargs])
             for key, arguments in calls.items()
         }
         for call_references in references_by_call.values():
             for reference in call_references:
-                self._find_layer_table(tables, reference.layer)
+                self._find_layer_table(tables, reference.layer)  # refuses an unknown layer
         for key in self._order_calls(references_by_call):
             name, number = key
             # the inputs are bound already

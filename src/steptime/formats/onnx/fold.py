@@ -66,6 +66,7 @@ def as_weight(value: Value) -> Value:
     """
     if not isinstance(value, FileConstant) or value.derived or not value.is_float:
         return value
+    # without values a constant is no longer worked out: ops that read it are ops of the step
     is_table = len(value.shape) > 1 and math.prod(value.shape) > 1
     return replace(value, values=None) if is_table else value
 
@@ -191,7 +192,7 @@ def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[An
         with np.errstate(all="ignore"):
             op = load_op(domain="", op_type=node.op, version=node.opset)(node.proto, settings)
             return [np.asarray(array) for array in op.run(*arrays)]
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # the reference lacks the op, or this use of it
         return []
     except (*READ_ERRORS, RuntimeError) as error:
         raise ShapeError(_first_line(error)) from None

@@ -60,7 +60,8 @@ def identity(source: Source) -> bytes:
         module = document["graph_module"]
         for node in module["graph"]["nodes"]:
             module_stack = node["metadata"].get("nn_module_stack")
-            node["metadata"] = {"nn_module_stack": module_stack}  # without lines of code
+            # the rest of the metadata, such as lines of code, changes without the network
+            node["metadata"] = {"nn_module_stack": module_stack}
         deciding_values = [module["graph"], module["signature"], document["range_constraints"]]
         ties = read_ties(source)
         if ties:

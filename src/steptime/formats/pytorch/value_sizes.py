@@ -93,7 +93,7 @@ def estimate_value_sizes(
     value_by_symbol = dict(stated_values)
     size_by_symbol: dict[str, ValueSize] = {}
     maker_by_tensor = {name: node for node in program.nodes for name in node.outputs}
-    for node in program.nodes:
+    for node in program.nodes:  # in order: a size may depend on sizes of earlier nodes
         for symbol in _list_output_symbols(program, node):
             if symbol in value_by_symbol:
                 continue
@@ -127,7 +127,7 @@ def _estimate_size(
                 element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
                 choice_count = _count_choices(program, maker_by_tensor, mask, value_by_symbol)
             except SymbolError:
-                continue  # its own size is unknown
+                continue  # the size of the mask depends on values that are not known
             upper_bounds.append(element_count)
     if not upper_bounds:
         return None
