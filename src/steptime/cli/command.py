@@ -92,7 +92,7 @@ def make_command(
         command: the name of the command, by which the help groups options.
         has_help: whether its options have their texts, which take a twentieth of a short command.
     """
-    question_parameters = parameters_of(question)
+    question_parameters = parameters_of(question)  # of a function of the API such as `predict`
     question_names = {parameter.name for parameter in question_parameters}
     output_parameters = [
         parameter
@@ -341,7 +341,7 @@ def print_answer(printout: Printout, output_format: str) -> None:
     elif output_format != "text":
         _print("\n".join(PRINTERS[output_format](table) for table in printout.tables))
     else:
-        lines_before = dict.fromkeys(printout.before)
+        lines_before = dict.fromkeys(printout.before)  # notes that come before the tables
         for line in lines_before:
             print_note(line)
         width = terminal_width()

@@ -62,7 +62,8 @@ class BatchSteps:
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
-        # Lines are priced as arrays over the batches, which not all methods take.
+        # Lines: the sizes of kernels as linear functions of the batch, from three built batches.
+        # They are priced as arrays over the batches, which not all methods take.
         is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
         self.lines = lines
         if lines is None and is_worth_lines:
@@ -212,14 +213,13 @@ class BatchSteps:
         steps = self.for_model(model)
         remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
         remarks = [remarks_by_key[key] for key in steps.keys_of_batches()]
-        lacking = [
-            batch_index
-            for batch_index, is_fitting in enumerate(fit_device(model, needed_bytes))
-            if not is_fitting
-        ]
-        lacks = describe_lacks(model.device, [needed_bytes[index] for index in lacking])
-        for batch_index, lack in zip(lacking, lacks, strict=True):
-            remarks[batch_index] = (lack, *remarks[batch_index])
+        fit_flags = fit_device(model, needed_bytes)
+        unfit_indices = [index for index, is_fitting in enumerate(fit_flags) if not is_fitting]
+        memory_remarks = describe_lacks(
+            model.device, [needed_bytes[index] for index in unfit_indices]
+        )
+        for index, memory_remark in zip(unfit_indices, memory_remarks, strict=True):
+            remarks[index] = (memory_remark, *remarks[index])
         return remarks
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:

@@ -21,7 +21,7 @@ from steptime.records import store
 from steptime.records.record import Record
 from steptime.records.stacks import stack_of
 
-PART_RECORDS = 1000  # records put on the disk together
+CHUNK_RECORDS = 1000  # records put on the disk together
 
 
 @dataclass
@@ -44,18 +44,18 @@ class Predicted:
         return type(self)(self.added + other.added, self.present + other.present, refused)
 
 
-PartKey = tuple[store.FinalKey, str]
+RecordKey = tuple[store.FinalKey, str]
 
 
-def part_key(record: Record) -> PartKey:
+def record_key(record: Record) -> RecordKey:
     """Return the key of a prediction of a step, or of one of its ops."""
     return store.final_key(record), record.scope
 
 
-def select_missing(predictions: Iterable[Record], part_keys: set[PartKey]) -> list[Record]:
+def select_missing(predictions: Iterable[Record], stored_keys: set[RecordKey]) -> list[Record]:
     """Return the predictions that a folder lacks, and add their keys: a kill may leave some ops."""
-    missing_records = [record for record in predictions if part_key(record) not in part_keys]
-    part_keys.update(map(part_key, missing_records))
+    missing_records = [record for record in predictions if record_key(record) not in stored_keys]
+    stored_keys.update(map(record_key, missing_records))
     return missing_records
 
 
@@ -84,8 +84,8 @@ def predict_folder(
     """
     predicted = Predicted()
     records = store.load(folder, warn)
-    part_keys = set(map(part_key, records))  # of all that is stored: no record is written twice
-    steps_by_key: dict[tuple[object, ...], Record] = {}
+    stored_keys = set(map(record_key, records))  # so that no record is written twice
+    steps_by_key: dict[tuple[object, ...], Record] = {}  # repeated measurements are one step
     for record in records:
         is_step = not record.scope  # records of ops have a scope
         if is_step and record.origin != "predicted":
@@ -108,7 +108,7 @@ def predict_folder(
                 # Ops come first: where a kill cuts the writing short, no step lacks its ops. A step
                 # that is stored already, without ops, still gets them.
                 predictions = [*ops, step] if by_op else [step]
-                missing_records = select_missing(predictions, part_keys)
+                missing_records = select_missing(predictions, stored_keys)
                 writer.append_all(missing_records)
                 if missing_records:
                     predicted.added += 1
@@ -193,6 +193,6 @@ def predict_space(
     with store.exclusive(folder), store.open_writer(folder) as writer:
         stored_records = store.load(folder, warn, required=False)
         records = predict_missing(store.final_keys(stored_records))
-        while part := list(islice(records, PART_RECORDS)):
-            writer.append_all(part)
+        while chunk := list(islice(records, CHUNK_RECORDS)):
+            writer.append_all(chunk)
     return predicted

@@ -221,7 +221,9 @@ def _rates(counts: Any, seconds: Any) -> list[float | None]:
     ).tolist()
     if has_time.all():
         return rates
-    return [rate if timed else None for rate, timed in zip(rates, has_time.tolist(), strict=True)]
+    # a step of no time has no rate
+    flags = has_time.tolist()
+    return [rate if is_timed else None for rate, is_timed in zip(rates, flags, strict=True)]
 
 
 def _priced_cells(
