@@ -89,12 +89,12 @@ def _map_names_to_sort_keys(table: Table) -> dict[str, str]:
 
 
 def _check_column(column_name: str, key_maps: Sequence[Mapping[str, str]]) -> None:
-    known_names = {name: None for key_map in key_maps for name in key_map}  # in their order
-    if not known_names:
+    column_names = {name: None for key_map in key_maps for name in key_map}  # in their order
+    if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
     has_column = any(_find_key(key_map, column_name) for key_map in key_maps)
     if column_name and not has_column:
-        raise unknown("column", column_name, known_names, "--sort")
+        raise unknown("column", column_name, column_names, "--sort")
 
 
 def _find_key(key_map: Mapping[str, str], name: str) -> str:
@@ -131,7 +131,7 @@ def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
 
 
 def _map_keys_to_paths(rows: Sequence[Row]) -> dict[str, str]:
-    """Return where a row of a document has each key: `nodes` is at `hyperparameters.nodes`."""
+    """Return the path of each key in a row of a document: `hyperparameters.nodes` for `nodes`."""
     first_row: Row = rows[0] if rows else {}
     path_by_key: dict[str, str] = {}
     for key, value in first_row.items():

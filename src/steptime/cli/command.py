@@ -1,4 +1,4 @@
-"""A question on the command line: `--json` and `--format`, and what is printed of its answer."""
+"""A command for each question of the API: its options, and how its answer is printed."""
 
 import inspect
 import json
@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -115,18 +115,10 @@ def make_command(
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
-        question_values = {}  # an option that is not typed stays out, so that the question can tell
-        for parameter in question_parameters:
-            text = texts.get(parameter.name)
-            if text is not None:
-                question_values[parameter.name] = read_value(parameter, text)
-        output_values = {}
-        for parameter in output_parameters:
-            text = texts.get(parameter.name)
-            is_typed = text is not None
-            output_values[parameter.name] = (
-                read_value(parameter, text) if is_typed else parameter.default
-            )
+        # an option that is not typed stays out, so that the question can tell
+        question_values = _read_typed_values(question_parameters, texts)
+        output_defaults = {parameter.name: parameter.default for parameter in output_parameters}
+        output_values = output_defaults | _read_typed_values(output_parameters, texts)
         return _answer_question(
             question, question_values, output_values, partial(_describe_work, question, command)
         )
@@ -135,6 +127,13 @@ def make_command(
     run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
+
+
+def _read_typed_values(
+    parameters: Iterable[QuestionParameter], texts: Mapping[str, Any]
+) -> dict[str, object]:
+    typed_parameters = [item for item in parameters if texts.get(item.name) is not None]
+    return {item.name: read_value(item, texts[item.name]) for item in typed_parameters}
 
 
 def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]:

@@ -1,4 +1,4 @@
-"""From the options of a fine-tuning to its `Tuning`."""
+"""Make a `Tuning` (adapter, quantised weights, states) from the options of a fine-tuning."""
 
 import re
 from dataclasses import replace

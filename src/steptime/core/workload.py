@@ -172,7 +172,7 @@ class StateMode(StrEnum):
     EARLY = "early"  # each weight is updated as soon as its gradient is made
 
 
-def _optimizers_by_state_mode() -> dict[str, tuple[StateMode, ...]]:
+def _state_modes_by_optimizer() -> dict[str, tuple[StateMode, ...]]:
     """Return the names of optimizers that keep states in a mode: `paged_adamw8bit`, `adam8bit`."""
     modes: dict[str, tuple[StateMode, ...]] = {}
     for name, row in _OPTIMIZER_ROWS.items():
@@ -183,7 +183,7 @@ def _optimizers_by_state_mode() -> dict[str, tuple[StateMode, ...]]:
     return modes
 
 
-STATES = _optimizers_by_state_mode()
+STATES = _state_modes_by_optimizer()
 BASE_OPTIMIZERS = {word: word.removeprefix("paged_").removesuffix("8bit") for word in STATES}
 LORA = "lora"  # the adapter of a rank where no other one is said
 

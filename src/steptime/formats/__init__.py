@@ -325,7 +325,7 @@ def find_network_file(file: str, sha256: str) -> str:
     Returns:
         The path of a file with this hash, `file` itself if there is none.
     """
-    if not sha256:
+    if not sha256:  # of a named network, which is no file
         return file
     code = registry.load("steptime.formats.code:parse_code")(file)
     is_bare_name = Path(file).name == file

@@ -1,4 +1,4 @@
-"""Search for the constants of a file for one batch that hold a value for each example.
+"""Find which constants of a file exported for one batch hold a value for each example.
 
 Nothing at a constant's place tells whether an axis as long as the batch is the batch. The search
 walks through the file with a batch that no size of it has, and tries one axis after another.
@@ -154,6 +154,7 @@ class BatchWalk(ABC):
 
         The search does not go beyond inputs that grow with the batch already.
         """
+        # Walk back from the values that the place reads to all that they are made of.
         rank_by_name = dict.fromkeys(values_read, COMPUTED_READER_RANK)
         open_names = [*values_read]
         while open_names:
@@ -234,7 +235,7 @@ def find_batch_axes(
     """
     if not (batches.differs_from_file and batches.is_fixed):
         return batches
-    search_result = source.memoise(
+    search_result = source.memoise(  # under the name of this function
         find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk_file), memo_key
     )
     if isinstance(search_result, FixedBatchError):

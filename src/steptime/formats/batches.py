@@ -1,4 +1,4 @@
-"""How a file that was written for one batch is built for another: what grows, what is refused."""
+"""Build a file that was exported for one batch at another: which axes grow, what is refused."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -110,6 +110,7 @@ class Batches:
         """
         if not file_expanded:
             return None
+        # the batch is the first axis, or else the only axis of 1 that the file expands to its batch
         starts_with_file_batch = file_expanded[0] == self.file_batch
         can_hold_new_batch = shape[0] in {1, self.new_batch}
         if starts_with_file_batch and can_hold_new_batch:
@@ -137,7 +138,8 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
-        # an open batch may be multiplied by itself
+        # The number of elements stays (power 0) or grows with the batch (1), where it is open also
+        # with its square or more, as of all pairs of examples.
         powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(

@@ -1,4 +1,4 @@
-"""How formats of networks lower functions of elements, reductions and moves (see `lowering`)."""
+"""Functions that append elementwise ops, reductions and moves to a graph, for all file formats."""
 
 import math
 from collections.abc import Sequence
@@ -206,7 +206,7 @@ def pointwise(
         low: the lower limit of `clamp`.
         high: the upper limit of `clamp`.
     """
-    if function in COMPOSED:
+    if function in COMPOSED:  # `tan` and the like: written out in functions that have a kind
         append_function = partial(pointwise, b, name=name)
         return COMPOSED[function](append_function, *operands)
     tensors = [x for x in operands if isinstance(x, str)]

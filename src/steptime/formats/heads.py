@@ -1,4 +1,4 @@
-"""How heads of attention, `[n, heads, length, width]`, are joined, and repeated where shared."""
+"""Heads of attention, `[n, heads, length, width]`: split, joined, repeated where shared (GQA)."""
 
 from steptime.core.graph import Op
 from steptime.formats.elements import append_op, reshape, transpose

@@ -1,4 +1,4 @@
-"""Ops without a kind of their own: priced by the bytes of the shapes that a file states."""
+"""Ops without an op kind, priced by the bytes and FLOP of their shapes."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The operands of ops of a graph that is being built, numbers among them."""
+"""The operands of an op in a graph that is being built: tensors and numbers."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,8 @@
-"""Recognises what exporters write out in pieces, so that a network counts the same by every way.
+"""Recognises layers that exporters write as several ops: GELU, norms, rotary positions.
 
-Attention between two products, layer, group and root-mean-square norms, GELU, SiLU and rotary
-positions. The pieces stay where an output reads them too; else nobody reads them any more.
+So a network counts the same whichever tool exported it. Recognised are attention, layer, group and
+root-mean-square norms, GELU, SiLU and rotary positions. The replaced ops stay in the graph where
+something else reads them; otherwise nothing does, and they are removed.
 """
 
 import math
@@ -53,6 +54,7 @@ def recognise_pattern(
 
 def _find_pieces(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
     """Return the tensors between what new ops read and `y`, which the new ops replace."""
+    # What the new ops read, such as the `x` of a GELU, is where the pieces begin; `y` is their end.
     created = {name for op in new_ops for name in op.outputs}
     sources = {name for op in new_ops for name in op.inputs} - created
     # Of the tensors that `y` depends on, the pieces are those that depend on a source.

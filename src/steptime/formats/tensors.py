@@ -1,4 +1,4 @@
-"""Questions about the tensors of a graph that a format of networks is building."""
+"""Looks up tensors of a graph that is being built: producers, readers, types, free names."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How formats of networks lower windows of tensors: cut out of them, and added up again."""
+"""Windows of tensors, for all file formats: cut out (im2col), and added up again."""
 
 import math
 from collections.abc import Sequence

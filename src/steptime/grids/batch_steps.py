@@ -1,8 +1,8 @@
-"""The step of one network at many batches, by lines in the batch: its memory, remarks and times.
+"""The step of one network at many batches, interpolated linearly in the batch where possible.
 
-Three batches tell what a network runs at any other where that lies on lines (`prediction.lines`).
-Where software pads the sides of products to multiples of 8, batches with equal remainders do. A
-network for which none of this holds is built for each batch.
+Most kernels grow linearly with the batch: then three batches are built, and all others lie on the
+lines between them (`prediction.lines`). Where software pads the sides of products to multiples of
+8, batches with equal remainders lie on lines. Any other network is built for each batch.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class BatchSteps:
         """
         model = self.model
         lines = self.lines
+        # Graphs with one remark key have the same remarks: one graph of each key is kept.
         if lines is not None:
             # One graph serves all batches: where kernels lie on lines, the remarks are equal. The
             # graph of the highest batch was built last, so that it is still cached.

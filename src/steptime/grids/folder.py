@@ -1,4 +1,4 @@
-"""Predictions of every network that a folder of records holds, beside what was measured."""
+"""Predict every network that a folder of records holds, beside what was measured."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -85,16 +85,12 @@ def predict_folder(
     predicted = Predicted()
     records = store.load(folder, warn)
     stored_keys = set(map(record_key, records))  # so that no record is written twice
-    steps_by_key: dict[tuple[object, ...], Record] = {}  # repeated measurements are one step
-    for record in records:
-        is_step = not record.scope  # records of ops have a scope
-        if is_step and record.origin != "predicted":
-            steps_by_key.setdefault(_step_key(record), record)
-    if not steps_by_key:
+    steps = _select_steps(records)
+    if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
     takes_stack = "stack" in cost_model(method).options
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        for record in track_progress(list(steps_by_key.values()), "networks"):
+        for record in track_progress(steps, "networks"):
             step_options = dict(options)
             if takes_stack:
                 # The stack that ran the step, unless the user names another.
@@ -141,6 +137,16 @@ def _predict_step(
     levels = ((replica_count, link),) if link else ()
     cluster = Cluster(device, levels)
     return predict_replicas(workload, cluster, strategy, does_overlap, method, options)
+
+
+def _select_steps(records: Iterable[Record]) -> list[Record]:
+    """Return the steps that were measured or published, repeated ones once."""
+    steps_by_key: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        is_step = not record.scope  # records of ops have a scope
+        if is_step and record.origin != "predicted":
+            steps_by_key.setdefault(_step_key(record), record)
+    return list(steps_by_key.values())
 
 
 def _find_device(record: Record, predicted: Predicted) -> Sequence[Device]:

@@ -1,4 +1,4 @@
-"""Predictions of many workloads at many places, as records."""
+"""Predictions of many workloads on many devices, as records."""
 
 from __future__ import annotations
 

@@ -112,13 +112,13 @@ def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: st
     expected = _EXPECTED.fullmatch(text)
     if expected:
         type_name, limits = expected.groups()  # such as `int` and ` >= 1`
-        words = place.type_text or f"{_WORDS[type_name]}{limits}"
+        expected_text = place.type_text or f"{_WORDS[type_name]}{limits}"
     elif text == _TOO_LARGE:
-        words = place.type_text or "a smaller number"
+        expected_text = place.type_text or "a smaller number"
     else:
         return InputError(f"{source}: {text}")
     subject = f"'{place.path}' " if place.path else ""
-    return InputError(f"{source}: {subject}must be {words}, not {shorten(place.value)}")
+    return InputError(f"{source}: {subject}must be {expected_text}, not {shorten(place.value)}")
 
 
 def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPlace:

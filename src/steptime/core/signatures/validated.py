@@ -65,7 +65,7 @@ def _describe_fault(fault: Any, model: Any) -> str:
         valid_texts = _literal_texts(fault["ctx"]["expected"])
         return str(unknown(last, value, valid_texts, table_name))
     is_scalar = isinstance(value, str | int | float | bool)
-    quotes_value = _QUOTES.search(text) is not None
+    quotes_value = _QUOTES.search(text) is not None  # the text shows the value already
     if is_scalar and not quotes_value:
         text += f", not {shorten(value)}"
     names_key = text.startswith(f"unknown {last}")

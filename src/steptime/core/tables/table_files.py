@@ -49,6 +49,7 @@ def decode(content: bytes, is_complete: bool = True) -> str:
     for mark, encoding in _BYTE_ORDER_MARKS:
         if content.startswith(mark):
             return content.decode(encoding, "replace")
+    # In UTF-16 a Latin letter is a pair of bytes of which one is zero: always the same of both.
     head = content[:_HEAD_BYTES]
     zeros_first = head[::2].count(0)  # among the first bytes of pairs
     zeros_second = head[1::2].count(0)

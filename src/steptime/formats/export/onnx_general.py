@@ -1,4 +1,4 @@
-"""How ONNX says the general op kinds: functions of elements by name, reductions, moves."""
+"""Writes the general op kinds as ONNX nodes: elementwise functions, reductions, moves."""
 
 from collections.abc import Sequence
 

@@ -151,32 +151,30 @@ def check_value(value: object, default: Any, place: str) -> Any:
     if value is None:
         # null in a file: 0, false, "", or an empty list or table
         return type(default)()
+    single_value = value
     if type(default) is int and isinstance(value, list):
         distinct_texts = {*map(repr, value)}  # `repr` tells 1 from True
         is_repeated_number = len(distinct_texts) == 1  # one for each layer
-        if is_repeated_number:
-            return check_value(value[0], default, place)
-    if isinstance(default, list):
-        fits = (
-            isinstance(value, list)
-            and len(value) <= MAX_LIST_LENGTH
-            and not any(isinstance(item, list | dict) for item in value)
-        )
-    elif isinstance(default, float):
-        fits = (
-            isinstance(value, int | float)
-            and type(value) is not bool
-            and isfinite(value)
-            and abs(value) <= MAX_COUNT
-        )
-    elif type(default) is int:
-        fits = type(value) is int and 0 <= value <= MAX_COUNT
-    else:
-        fits = type(value) is type(default)
-    if not fits:
+        single_value = value[0] if is_repeated_number else value
+    if not _fits_type(single_value, default):
         expected = TYPE_NAMES.get(type(default), "a table" if default == {} else "a list")
-        raise InputError(f"{place}: must be {expected}, not {shorten(value)}")
-    return value
+        raise InputError(f"{place}: must be {expected}, not {shorten(single_value)}")
+    return single_value
+
+
+def _fits_type(value: object, default: object) -> bool:
+    """Whether a value has the type of a default: a flat list, a number within limits, or equal."""
+    if isinstance(default, list):
+        if not isinstance(value, list) or len(value) > MAX_LIST_LENGTH:
+            return False
+        return not any(isinstance(item, list | dict) for item in value)
+    if isinstance(default, float):
+        if not isinstance(value, int | float) or type(value) is bool:
+            return False
+        return isfinite(value) and abs(value) <= MAX_COUNT
+    if type(default) is int:
+        return type(value) is int and 0 <= value <= MAX_COUNT
+    return type(value) is type(default)
 
 
 def join_numbers(values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""Decoders of words whose blocks have one dense feed-forward part."""
+"""Text decoders whose blocks have one dense feed-forward part."""
 
 from math import ceil, floor
 

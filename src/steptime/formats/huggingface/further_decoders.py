@@ -1,4 +1,4 @@
-"""Decoders of words with one dense feed-forward part, of other laboratories."""
+"""Text decoders with one dense feed-forward part, of other laboratories."""
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import (

@@ -1,4 +1,4 @@
-"""Encoders of words for retrieval and translation: ModernBERT, DeBERTa, MPNet, Nomic, Marian."""
+"""Text encoders for retrieval and translation: ModernBERT, DeBERTa, MPNet, Nomic, Marian."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Decoders of words whose blocks differ in their heads, windows and feed-forward parts."""
+"""Text decoders whose blocks differ in their heads, windows and feed-forward parts."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Networks of images, towers of networks of words and images, and the compositions themselves."""
+"""Vision networks, the towers of vision-language models, and these models themselves."""
 
 from math import isqrt
 

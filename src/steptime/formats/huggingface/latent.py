@@ -1,4 +1,4 @@
-"""Decoders of words with latent attention: keys and values come from one narrow vector."""
+"""Text decoders with multi-head latent attention (MLA): keys and values from one narrow vector."""
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import attention_biases, decoder

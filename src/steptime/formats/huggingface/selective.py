@@ -1,4 +1,4 @@
-"""Decoders of words with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
+"""Text decoders with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
 
 from dataclasses import replace
 from math import ceil

@@ -1,4 +1,4 @@
-"""From what a family describes to hyperparameters that a network has: activations, patterns."""
+"""From the settings of a model type to hyperparameters: activations, patterns of windows."""
 
 import re
 from collections.abc import Mapping, Sequence

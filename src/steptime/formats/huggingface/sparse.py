@@ -1,4 +1,4 @@
-"""Decoders of words whose attention chooses its tokens by an indexer."""
+"""Text decoders whose attention selects its tokens by an indexer."""
 
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Decoders of words with states or short convolutions in place of attention, or beside it."""
+"""Text decoders with states or short convolutions in place of attention, or beside it."""
 
 from collections.abc import Sequence
 from dataclasses import replace

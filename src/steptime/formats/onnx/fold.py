@@ -1,4 +1,4 @@
-"""Works out constants of an ONNX file, by the shape inference and the reference of `onnx`."""
+"""Folds constants of an ONNX file, by the shape inference and the reference of `onnx`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -137,21 +137,23 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
         output_specs = infer_outputs(node, values, spec_of)
     unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
     output_arrays = arrays or unknown_arrays
-    # derived constants are tables, which are not trained; any other float may be a weight
-    is_derived = node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants)
-    # floats that are worked out of integers are positions: a table, which is not trained
-    reads_integers = any(constant.shape and not constant.is_float for constant in constants)
-    computes_with_positions = reads_integers and node.op in _POINTWISE_OPS
     folded: list[FileConstant] = []
     # a node need not name all outputs that its operator has
     for name, (dtype, shape), array in zip(node.outputs, output_specs, output_arrays, strict=False):
         if shape is None:
             raise ShapeError("a size follows from numbers that are not known")
-        is_table_of_positions = "float" in dtype and computes_with_positions
-        derived = is_derived or is_table_of_positions
-        constant = FileConstant(name, shape, dtype, array, derived=derived)
-        folded.append(constant)
+        is_table = _makes_table(node, constants, dtype)
+        folded.append(FileConstant(name, shape, dtype, array, derived=is_table))
     return folded
+
+
+def _makes_table(node: OnnxNode, constants: Sequence[FileConstant], output_dtype: str) -> bool:
+    """Whether a node makes a table, which is not trained; another float may be a weight."""
+    if node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants):
+        return True
+    # floats that are worked out of integers are positions
+    reads_integers = any(constant.shape and not constant.is_float for constant in constants)
+    return "float" in output_dtype and reads_integers and node.op in _POINTWISE_OPS
 
 
 def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> bool:

@@ -1,4 +1,4 @@
-"""Operators that do the work of several: attention, recurrent layers, ONNX Runtime's fusions.
+"""Fused ONNX operators: attention, recurrent layers, those of ONNX Runtime.
 
 8-bit products are multiplied in the run's own type; `stored` counts their weights.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -222,7 +222,8 @@ def _lower_recurrent(
         _find_differentiated_state(walk, first_cell),
     ]
     direction_count, rows, width = walk.shape(input_weights)
-    has_transposed_weights = walk.node.op.startswith("com.")  # those of 8 bits
+    # ONNX Runtime's LSTM of 8 bits, `com.microsoft.DynamicQuantizeLSTM`, has them the other way
+    has_transposed_weights = walk.node.op.startswith("com.")
     if has_transposed_weights:
         rows, width = width, rows
     hidden = rows // GATES[cell]
@@ -284,7 +285,7 @@ def _take_direction(
         name = f"{stacked.name}/{direction}{suffix}"
         return walk.tensor(FileConstant(name, shape, stacked.dtype))
     weight = walk.lower(elements.select, stacked, axis=0, index=direction, suffix="/way")
-    row_count = shape[0]
+    row_count = shape[0]  # ONNX stacks the biases of the input upon those of the state
     first_row = row_count if half == STATE_HALF else 0
     end_row = first_row + row_count
     return walk.lower(

@@ -1,4 +1,4 @@
-"""ONNX's operators as a table of small functions onto the shared lowering, by name.
+"""The table of ONNX's operators, each with the small function that lowers it to op kinds.
 
 Where an attribute became an input in a later opset, both are read: https://onnx.ai/onnx/operators.
 """

@@ -1,4 +1,4 @@
-"""Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
+"""Walks an ONNX graph for one batch: constants are folded, everything else becomes ops."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,7 +155,8 @@ class OnnxWalk(NodeValues):
         self.input_values = values
         lower_operator = self.handler_by_operator.get(node.op)
         if lower_operator is None:
-            if self._reads_constants_only() and node.op in TABLE:
+            is_priced = node.op in TABLE  # by its bytes
+            if self._reads_constants_only() and is_priced:
                 return self.fold_constants()
             return lower_unknown(self, values)
         if self._is_constant_folded(node):

@@ -1,4 +1,4 @@
-"""Quantised weights of an ONNX file: kept in the bits that the file has them in.
+"""Quantised weights of an ONNX file, kept in the bits that the file has them in.
 
 Runtimes scale them in the kernel of the product that reads them. In training they are of the run's
 own type, since no step can move a weight of few bits.

@@ -1,4 +1,4 @@
-"""The bytes of an ONNX file without those of its weights: `onnx` parses no more.
+"""An ONNX file without the bytes of its weights, which is all that `onnx` parses.
 
 Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, "Encoding"
 (https://protobuf.dev/programming-guides/encoding).

@@ -1,4 +1,4 @@
-"""A node of an exported program with its arguments looked up, as a row of the op table gets it."""
+"""A node of an exported program with its arguments looked up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -294,6 +294,7 @@ def _name_open_sizes(program: Program, batch_symbol: str) -> dict[str, str]:
         has_name = open_size.symbol in {batch_symbol, *name_by_symbol}
         if has_name:
             continue
+        # the axes of an image or a sequence have usual names: `height`, `length`
         axis_names = _AXIS_NAMES.get(open_size.rank, ("",) * open_size.rank)
         name = axis_names[open_size.axis]
         is_repeated = name in name_by_symbol.values()

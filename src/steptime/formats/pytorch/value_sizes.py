@@ -1,4 +1,4 @@
-"""Sizes of a program that values decide: of `x[mask]` the largest, of choices an even share."""
+"""Sizes that depend on values: for `x[mask]` the largest, for choices of experts an even share."""
 
 import math
 from collections.abc import Iterator, Mapping
