@@ -110,8 +110,8 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
-    def check_ignored_type(self, name: str, default: Any) -> None:
-        """Check the type of a field that changes neither the shapes nor the work of a network.
+    def ignore_field(self, name: str, default: Any) -> None:
+        """Pass over a field that changes neither the shapes nor the work; its type is checked.
 
         Raises:
             InputError: for a value of another type than the default's.

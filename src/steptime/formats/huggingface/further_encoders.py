@@ -52,7 +52,7 @@ def deberta_v2(config: Config) -> Settings:
     for field in ("embedding_size", "pooler_hidden_size"):
         config.require(field, only=width)
     config.require("attention_head_size", only=width // settings["heads"])
-    config.check_ignored_type("legacy", True)
+    config.ignore_field("legacy", True)
     adds_positions = config.get("position_biased_input", True)
     has_relative_positions = config.get("relative_attention", False)
     position_scores = _read_position_scores(config) if has_relative_positions else None

@@ -9,7 +9,7 @@ def latent_attention(config: Config) -> Settings:
     """Describe attention whose keys and values come from a narrow vector (DeepSeek-V2)."""
     rotary_width = config.get("qk_rope_head_dim", 64)
     head_width = config.get("qk_nope_head_dim", 128) + rotary_width
-    config.check_ignored_type("head_dim", 0)
+    config.ignore_field("head_dim", 0)
     settings = decoder(config, head_width)
     return {
         **settings,

@@ -40,7 +40,7 @@ def mamba(config: Config) -> Settings:
     )
     config.rename(d_model="hidden_size", n_layer="num_hidden_layers")
     settings = decoder(config)
-    mixer = _read_mamba(config)
+    mixer = _read_mamba(config)  # a block is this mixer alone, without a feed-forward part
     # known fields that are not counted: no remark calls them unread
     for field in ("d_inner", "ssm_cfg", "rms_norm", "fused_add_norm", "use_mambapy"):
         config.read_fields.add(field)
@@ -53,7 +53,7 @@ def mamba(config: Config) -> Settings:
 @model_type("falcon_mamba", "FalconMamba", ("ForCausalLM", "Model"))
 def falcon_mamba(config: Config) -> Settings:
     """Describe Falcon Mamba: Mamba whose keys, queries and step sizes are normed."""
-    config.check_ignored_type("mixer_rms_eps", 1e-6)
+    config.ignore_field("mixer_rms_eps", 1e-6)
     settings = mamba(config)
     mixer = replace(settings["designs"][0].mixer, norm="plain_rms")
     return settings | {

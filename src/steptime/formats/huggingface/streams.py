@@ -98,7 +98,7 @@ def _describe_blocks(
         laurel_rank=config.count("laurel_rank", 64),
         scales_output=config.get("altup_correct_scale", True),
     )
-    config.check_ignored_type("altup_coef_clip", 120.0)
+    config.ignore_field("altup_coef_clip", 120.0)
     token_width = config.count("hidden_size_per_layer_input", 256)
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
