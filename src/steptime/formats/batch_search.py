@@ -124,6 +124,7 @@ class BatchWalk(ABC):
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
             leads_to_fault = name in rank_by_name
+            # only constants may hold the file's batch: what depends on inputs grows with theirs
             is_constant = name not in input_dependent
             is_undecided = name not in self.batches.batch_axes
             if leads_to_fault and is_constant and is_undecided:

@@ -290,7 +290,8 @@ def _find_grown_axis(
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
         return batch_sized[0].axis
-    # an inner axis grows in the first axis that begins with it: heads of attention, not features
+    # an inner axis grows in the first axis that begins where it does: of [length, n, features]
+    # viewed as [length, n * heads, width] in n * heads
     is_inner = outer_count > 1
     inner_starts = [
         axis

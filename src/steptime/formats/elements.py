@@ -274,10 +274,10 @@ def _append_dedicated_kind(
         sum_of_product = _add_to_product(b, x, y, name)
         if sum_of_product:
             return sum_of_product
-    shape = b.shape(x)
-    short_shape = b.shape(y)
-    is_end_of_shape = short_shape == shape[len(shape) - len(short_shape) :]
-    return append_op(b, function, x, y, name=name) if is_end_of_shape else None
+    x_shape, y_shape = b.shape(x), b.shape(y)
+    # the kinds repeat `y` along the leading axes of `x` alone
+    is_end_of_x = y_shape == x_shape[len(x_shape) - len(y_shape) :]
+    return append_op(b, function, x, y, name=name) if is_end_of_x else None
 
 
 def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:

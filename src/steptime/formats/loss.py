@@ -207,7 +207,8 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
-    # a file may store weights transposed, where a step reads them as they are
+    # a file may store weights transposed, which a step does not: the weight takes the shape of its
+    # views, and the ops behind a view read the weight itself
     readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):

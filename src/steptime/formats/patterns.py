@@ -239,6 +239,7 @@ def _recognise_norm(b: Builder, y: str, name: str) -> str | None:
         for bindings in _match_pattern(b, pattern, y, {}):
             x = bindings["x"]
             width = b.shape(x)[-1]
+            # a norm without a bias has no such letter in its pattern
             weights = [bindings[letter] for letter in ("w", "bias") if letter in bindings]
             if _are_stored_vectors(b, weights, width):
                 vectors = [elements.reshape(b, w, (width,), f"{name}/w") for w in weights]

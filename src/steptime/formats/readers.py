@@ -72,9 +72,9 @@ class TensorReaders:
             if name in self._output_names:
                 return True
             for node in self._nodes_by_input.get(name, ()):
-                makes_last_piece = tuple(node.outputs) == tuple(current_outputs)
+                is_current_node = tuple(node.outputs) == tuple(current_outputs)
                 # the node being lowered: its output is what the fused op makes
-                if makes_last_piece:
+                if is_current_node:
                     continue
                 # a node that comes later reads the piece itself
                 if not self._is_lowered(value_by_name, node):

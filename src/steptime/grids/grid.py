@@ -118,7 +118,9 @@ def _network_cells(
     """
     first_model = models[0]
     is_single = len(models) == 1
-    early_cell_count = 0  # cells of the first device that are yielded before all are priced
+    # Cells of the first device that are yielded before all are priced, so that a caller who prints
+    # them has something to show at once.
+    early_cell_count = 0
     for chunk_steps in steps.split_batches():
         is_unsplit = chunk_steps is steps  # too few batches to be worth an early chunk
         # Of several devices, the first chunk alone is early: the rest is cheaper side by side.

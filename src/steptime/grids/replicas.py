@@ -249,7 +249,7 @@ def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync, end: int 
     exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
     if not sync.overlap:
         return exchange_time_s
-    # Buckets pay a latency each: the step waits at most for one exchange after the pass.
+    # Many small buckets add latencies: a step waits at most for one exchange after the pass.
     return min(exchange_time_s, exposed_exchange_s(model, batch, exchange_of, sync.compression))
 
 

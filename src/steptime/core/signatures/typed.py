@@ -101,6 +101,7 @@ class _FaultPlace(NamedTuple):
 
 def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
     """Return a message of msgspec in our words: the place, the expected type and the value."""
+    # such as "Expected `int`, got `str` - at `$.links[0].lanes`"
     text, path = _FAULT.fullmatch(message).groups()  # type: ignore[union-attr]  # it fits any text
     place = _find_fault_place(path or "", table, kind, prefix)
     field_fault = _OF_FIELD.fullmatch(text)

@@ -263,6 +263,7 @@ class _RowCheck:
         if repeats_headings:
             return InputError("the headings once more")
         self.has_rows = True
+        # by the numbers of this column a last line that was cut within one is found
         self.last_column.add(row_cells[-1])
         return dict(zip(columns, row_cells, strict=True))
 

@@ -63,7 +63,7 @@ def export_onnx(
         if weights or external_values:
             content = weights(name, spec) if weights else None
             initializers.append(encode_raw_tensor(name, spec, content))
-        else:
+        else:  # a node that fills the tensor keeps the file small
             _append_constant(nodes, name, spec)
     _append_ops(graph, nodes)
     initializers += nodes.constants.values()

@@ -131,11 +131,12 @@ def append_opaque(
     if flop_count is not None:
         work: OpWork | None = OpWork(flop_count)
     else:
+        # the work of a determinant or an inverse; None for all other operators
         solver = ATEN_SOLVER_BY_OPERATOR.get(op, "")
         work = count_work(solver, [walk.b.tensors[name] for name in inputs], outputs)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
     is_priced = op in TABLE or work is not None
-    if not is_priced:
+    if not is_priced:  # a remark names these ops at the end of the walk
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
     output_values: list[Value] = [None] * len(walk.node.outputs)
     for index, tensor in zip(output_indices, tensors, strict=True):

@@ -119,6 +119,7 @@ def _estimate_size(
         upper_bounds.append(highest)
     argument_name = BOUNDING_ARGUMENT_BY_OP.get(node.op, "")
     bounding_argument = node.args.get(argument_name)
+    # `index` reads a list of masks or indices, the other ops read one tensor
     masks = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
     for mask in masks:
         if mask in program.specs:
@@ -131,6 +132,7 @@ def _estimate_size(
             upper_bounds.append(element_count)
     if not upper_bounds:
         return None
+    # a mask of one of several choices, as of experts, is true for an even share of its elements
     return ValueSize(math.ceil(min(upper_bounds) / choice_count), choice_count)
 
 
