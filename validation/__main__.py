@@ -8,7 +8,7 @@ from pathlib import Path
 from steptime.calibration.evaluate import DRAWS
 from steptime.calibration.evaluation import WORST
 from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
-from steptime.cli.command import show
+from steptime.cli.command import print_answer
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.progress import print_note
 from steptime.core.tables.table import Printout
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return intervals.main([str(given.data), "--without", given.without])
     try:
-        show(answer(given), "json" if given.json else "text")
+        print_answer(answer(given), "json" if given.json else "text")
     except (InputError, OutsideError) as error:
         print_note(f"validation: {error}")
         return 2 if isinstance(error, InputError) else 1

@@ -30,16 +30,16 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):  # what takes no time to say
         print(f"steptime {__version__}")
         return
-    before = signal.getsignal(signal.SIGINT)
-    is_ours = before is signal.default_int_handler  # not where a shell has it ignored
-    if is_ours:
-        signal.signal(signal.SIGINT, _exit_interrupted)
+    usual_handler = signal.getsignal(signal.SIGINT)
+    may_replace = usual_handler is signal.default_int_handler  # not where a shell ignores Ctrl-C
+    if may_replace:
+        signal.signal(signal.SIGINT, _exit_interrupted)  # while modules are imported
     gc.set_threshold(GC_THRESHOLD)
     sys.unraisablehook = report_unraisable
     from steptime.cli.main import main as run
 
-    if is_ours:
-        signal.signal(signal.SIGINT, before)
+    if may_replace:
+        signal.signal(signal.SIGINT, usual_handler)
     try:
         run()
     finally:

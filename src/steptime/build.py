@@ -114,25 +114,25 @@ def read_model(
         return replace(_read_code(code, allow_unknown, text), code=code_text)
     paradnn = _PARADNN.fullmatch(text)  # a label of ParaDnn's fully connected networks
     if paradnn:
-        values: dict[str, object] = {k: v for k, v in paradnn.groupdict().items() if v is not None}
-        # `pop` takes the batch out of the settings, here and below
-        return Choice("fc", values, values.pop("batch", None), source=text)
+        sizes = {key: value for key, value in paradnn.groupdict().items() if value is not None}
+        return Choice("fc", sizes, batch=sizes.pop("batch", None), source=text)
     file_match = SETTINGS_OF_FILE.fullmatch(text)
-    if file_match:
-        choice = _read_file(file_match[1], allow_unknown)
-        values = {**choice.settings, **_read_settings(file_match[2], text)}
-        return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
+    if file_match:  # `network.toml:batch=32`
+        path, settings_text = file_match.groups()
+        choice = _read_file(path, allow_unknown)
+        settings = {**choice.settings, **_read_settings(settings_text, text)}
+        return replace(choice, settings=settings, batch=settings.pop("batch", choice.batch))
     _check_words(text)
     # names on Hugging Face hold "/" too; a file of that name wins
     if is_path(text) and (find_network_name(text) not in list_names() or Path(text).exists()):
         return _read_file(find_network_name(text), allow_unknown)
-    name, colon, settings = text.partition(":")
-    if colon and not settings.strip():
+    name, colon, settings_text = text.partition(":")
+    if colon and not settings_text.strip():
         raise InputError(f"model {shorten(text)}: nothing after ':'")
-    values = _read_settings(settings, text)
+    settings = _read_settings(settings_text, text)
     if not name.strip():
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(find_network_name(name.strip()), values, values.pop("batch", None))
+    return Choice(find_network_name(name.strip()), settings, batch=settings.pop("batch", None))
 
 
 def _check_words(text: str) -> None:
@@ -141,7 +141,7 @@ def _check_words(text: str) -> None:
     Blanks within a name, `ResNet 50`, and within the path of a file stay allowed.
     """
     name = text.partition(":")[0].strip()
-    words = name.split()
+    words = name.split()  # of `my resnet50`, the second may be what is meant
     is_file = path_exists(text) or text.endswith(".toml") or is_network_file(text)
     if len(words) < 2 or is_file or find_network_name(name) in list_names():
         return
@@ -239,7 +239,8 @@ def choice_of(table: object, source: str, trusted: bool = False) -> Choice:
     choice = read_model(text, trusted=trusted, source=source)
     if is_path(text) and not choice.file:
         raise InputError(f"{source}: {shorten(text)} holds a family; write it here")
-    for key in (*choice.settings, *(["batch"] if choice.batch is not None else [])):
+    batch_of_text = {} if choice.batch is None else {"batch": choice.batch}  # of "fc:batch=4"
+    for key in {**choice.settings, **batch_of_text}:
         if key in settings:
             raise InputError(f"{source}: '{key}' is given twice")
     batch = settings.pop("batch", choice.batch)
@@ -267,18 +268,18 @@ def make_workload(
     batches = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(batches)) > 1:
         raise InputError(f"batch {batches[0]} contradicts {batches[1]} of the model")
-    dtypes: tuple[str, ...] = ()
-    dtype = dtype or model_family.dtype or None
+    default_dtypes: tuple[str, ...] = ()  # none where the user or the file states a data type
+    stated_dtype = dtype or model_family.dtype or None
     check_choice("phase", phase, PHASES)
     place = choice.source or choice.model
     stored_tuning = state_weights(tuning, model_family.weights, model_family.stored, phase, place)
-    if dtype is None or optimizer is None:
+    if stated_dtype is None or optimizer is None:
         defaults = default_step(choice, batch, phase, stored_tuning)
-        dtypes = defaults.dtypes if dtype is None else ()
+        default_dtypes = defaults.dtypes if stated_dtype is None else ()
         optimizer_name = defaults.optimizer if optimizer is None else optimizer.lower()
     else:
         optimizer_name = optimizer.lower()
-    dtype_name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
+    dtype_name = find_dtype(stated_dtype) if stated_dtype else default_dtype(default_dtypes, device)
     if tuning.states:  # says "paged" and "8-bit": the workload has the optimizer's plain name
         optimizer_name = BASE_OPTIMIZERS.get(optimizer_name, optimizer_name)
     if optimizer_name not in OPTIMIZERS:
@@ -296,7 +297,7 @@ def make_workload(
         allow_unknown=choice.allow_unknown,
         tuning=stored_tuning,
         code=choice.code,
-        default_dtypes=dtypes,
+        default_dtypes=default_dtypes,
         has_default_optimizer=optimizer is None,
         has_stated_weights=stored_tuning.weights != tuning.weights,
     )

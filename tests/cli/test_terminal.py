@@ -137,7 +137,7 @@ TABLE = Table(
 
 def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
     def printed() -> str:
-        command_module.show(Printout([], [TABLE]), "text")
+        command_module.print_answer(Printout([], [TABLE]), "text")
         return capsys.readouterr().out
 
     on_terminal(monkeypatch)
@@ -155,7 +155,7 @@ def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
 
 
 def test_a_note_that_repeats_is_said_once(capsys):
-    command_module.show(
+    command_module.print_answer(
         Printout([], (), notes=["one", "two", "one"], before=["two", "two"]), "text"
     )
     assert capsys.readouterr().err.splitlines() == ["two", "one"]
@@ -286,7 +286,9 @@ def test_a_script_and_a_command_are_never_wrapped(monkeypatch, capsys):
     table = replace(TABLE, footnotes=["word " * 40, command.rstrip()])
     on_terminal(monkeypatch)
     monkeypatch.setattr(command_module, "terminal_width", lambda: 80)
-    command_module.show(Printout([], [table], text="words " * 40 + "\n", script=script), "text")
+    command_module.print_answer(
+        Printout([], [table], text="words " * 40 + "\n", script=script), "text"
+    )
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == script.splitlines()
     assert command.rstrip() in lines

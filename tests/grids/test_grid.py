@@ -151,7 +151,7 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
     batches = [*range(1, 100), 128, 64, 200, 201, 203, 207, 2048, 2041, 4001]
     built = _count_builds(monkeypatch)
     steps = BatchSteps(model, batches)
-    assert steps.pieces
+    assert steps.groups
     assert len(built) < 40  # three for each remainder, and the seven below 8
     (span,) = steps.spans([model])
     needed_bytes = steps.needed_bytes(model)

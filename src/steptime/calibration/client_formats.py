@@ -34,7 +34,7 @@ from steptime.calibration.client_settings import (
 )
 from steptime.core.errors import InputError
 from steptime.core.json_types import JsonObject
-from steptime.core.tables.table_files import OF_CSV, decode
+from steptime.core.tables.table_files import CSV_ENDINGS, decode
 from steptime.core.toml_files import format_path
 
 MS = 1e-3
@@ -51,7 +51,7 @@ def read_client_runs(path: Path) -> list[ClientRun]:
         InputError: for a file that cannot be read, of no such format, or without requests.
     """
     place = format_path(path)
-    if path.name.lower().removesuffix(".gz").endswith(OF_CSV):
+    if path.name.lower().removesuffix(".gz").endswith(CSV_ENDINGS):
         return read_request_table(path)
     documents = _read_documents(path)
     if not documents:

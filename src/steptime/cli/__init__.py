@@ -3,7 +3,7 @@
 import os
 from time import monotonic
 
-BEGAN = monotonic()  # what takes longer than a second from here on says so
+START_CLOCK_S = monotonic()  # what takes longer than a second from here on says so
 
 # pydantic would look through every installed package for plugins of its own
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -40,13 +40,13 @@ def arrange_printout(
     if as_json:
         return replace(answer, document=_arrange_document(answer, column_name, arrange))
     tables = list(answer.tables)
-    key_by_name_of_tables = [_map_names_to_sort_keys(table) for table in tables]
-    _check_column(column_name, key_by_name_of_tables)
+    key_maps = [_map_names_to_sort_keys(table) for table in tables]
+    _check_column(column_name, key_maps)
     arranged_tables = []
-    for table, key_by_name in zip(tables, key_by_name_of_tables, strict=True):
-        is_sortable = bool(key_by_name)
+    for table, key_map in zip(tables, key_maps, strict=True):
+        is_sortable = bool(key_map)
         if is_sortable:
-            rows = arrange(table.rows, _find_key(key_by_name, column_name))
+            rows = arrange(table.rows, _find_key(key_map, column_name))
             arranged_tables.append(replace(table, rows=rows, max_rows=top or table.max_rows))
         else:
             arranged_tables.append(table)
@@ -63,6 +63,7 @@ def print_csv_table(answer: Printout, table: Table, has_headings: bool) -> Print
     """
     if not has_headings:  # the tables that people read are not computed
         return replace(answer, tables=[table])
+    # `--sort` takes headings as people read them: CSV gets the same ones
     heading_by_key = {
         column.key: column.label for printed in answer.tables for column in printed.columns
     }
@@ -87,22 +88,19 @@ def _map_names_to_sort_keys(table: Table) -> dict[str, str]:
     return key_by_heading | {key: key for key in keys}
 
 
-def _check_column(column_name: str, key_by_name_of_tables: Sequence[Mapping[str, str]]) -> None:
-    column_names = [
-        column_name for key_by_name in key_by_name_of_tables for column_name in key_by_name
-    ]
+def _check_column(column_name: str, key_maps: Sequence[Mapping[str, str]]) -> None:
+    column_names = {name: None for key_map in key_maps for name in key_map}  # in their order
     if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
-    if column_name and not any(
-        _find_key(key_by_name, column_name) for key_by_name in key_by_name_of_tables
-    ):
-        raise unknown("column", column_name, dict.fromkeys(column_names), "--sort")
+    has_column = any(_find_key(key_map, column_name) for key_map in key_maps)
+    if column_name and not has_column:
+        raise unknown("column", column_name, column_names, "--sort")
 
 
-def _find_key(key_by_name: Mapping[str, str], name: str) -> str:
+def _find_key(key_map: Mapping[str, str], name: str) -> str:
     for spelling in (name, name.lower(), name.replace("-", "_")):
-        if key_by_name.get(spelling):
-            return key_by_name[spelling]
+        if key_map.get(spelling):
+            return key_map[spelling]
     return ""
 
 
@@ -115,36 +113,32 @@ def _arrange_document(answer: Printout, name: str, arrange: Arrange) -> Any:
     rows_by_field = {
         field: [*fields[field]] for field in ROW_FIELDS if _holds_rows(fields.get(field))
     }
-    key_by_name_of_lists = {}  # of the rows of each list: the key by its name and by its heading
+    key_map_by_field = {}  # a column may be typed by its heading in a table, or by its JSON key
     for field, rows in rows_by_field.items():
-        key_by_row_name = _map_names_to_document_keys(rows)
-        key_by_row_heading = {
-            heading: key_by_row_name[key]
+        path_by_key = _map_keys_to_paths(rows)
+        path_by_heading = {
+            heading: path_by_key[key]
             for heading, key in key_by_heading.items()
-            if key in key_by_row_name
+            if key in path_by_key
         }
-        key_by_name_of_lists[field] = key_by_row_heading | key_by_row_name
-    _check_column(name, [*key_by_name_of_lists.values()])
+        key_map_by_field[field] = path_by_heading | path_by_key
+    _check_column(name, [*key_map_by_field.values()])
     arranged_rows_by_field = {
-        field: arrange(rows, _find_key(key_by_name_of_lists[field], name))
+        field: arrange(rows, _find_key(key_map_by_field[field], name))
         for field, rows in rows_by_field.items()
     }
     return {**fields, **arranged_rows_by_field} if is_mapping else arranged_rows_by_field["rows"]
 
 
-def _map_names_to_document_keys(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the keys by which rows of a document are sorted, by name.
-
-    A key within a table is its path: `nodes` is `hyperparameters.nodes`.
-    """
+def _map_keys_to_paths(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the path of each key in a row of a document: `hyperparameters.nodes` for `nodes`."""
     first_row: Row = rows[0] if rows else {}
-    path_by_inner_key = {
-        name: f"{key}.{name}"
-        for key, value in first_row.items()
-        if isinstance(value, Mapping)
-        for name in value
-    }
-    return path_by_inner_key | {key: key for key in first_row}
+    path_by_key: dict[str, str] = {}
+    for key, value in first_row.items():
+        if isinstance(value, Mapping):
+            path_by_key |= {inner_key: f"{key}.{inner_key}" for inner_key in value}
+    # an outer key wins over an inner one of the same name
+    return path_by_key | {key: key for key in first_row}
 
 
 def _look_up(row: Row, key: str) -> Any:
@@ -192,6 +186,8 @@ def _make_sort_key(value: Any) -> tuple[bool, float, str]:
     if isinstance(value, int | float):
         # NaN comes last, as it compares with nothing.
         return isnan(value), value, ""
+    # Texts are sorted by the number that they begin with, `2 GPUs` before `10 GPUs`, then by
+    # their letters; those without a number come last.
     text = str(value)
     leading_number = _LEADING_NUMBER.match(text)
     number = float(leading_number[0].replace(",", "")) if leading_number else 0.0

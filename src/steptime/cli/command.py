@@ -1,4 +1,4 @@
-"""A question on the command line: `--json` and `--format`, and what is printed of its answer."""
+"""A command for each question of the API: its options, and how its answer is printed."""
 
 import inspect
 import json
@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -92,7 +92,7 @@ def make_command(
         command: the name of the command, by which the help groups options.
         has_help: whether its options have their texts, which take a twentieth of a short command.
     """
-    question_parameters = parameters_of(question)
+    question_parameters = parameters_of(question)  # of a function of the API such as `predict`
     question_names = {parameter.name for parameter in question_parameters}
     output_parameters = [
         parameter
@@ -107,7 +107,7 @@ def make_command(
     for parameter in output_parameters:
         panel = find_panel(command, parameter)
         command_parameters.append(_make_cyclopts_parameter(parameter, panel, has_help))
-    # As a signature needs them: arguments before options, and those that may be left out last.
+    # As a signature needs them: arguments before options, and arguments with a default last.
     command_parameters.sort(
         key=lambda parameter: (parameter.kind, _is_optional_argument(parameter))
     )
@@ -115,18 +115,10 @@ def make_command(
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
-        question_values = {}  # an option that is not typed stays out, so that the question can tell
-        for parameter in question_parameters:
-            text = texts.get(parameter.name)
-            if text is not None:
-                question_values[parameter.name] = read_value(parameter, text)
-        output_values = {}
-        for parameter in output_parameters:
-            text = texts.get(parameter.name)
-            is_typed = text is not None
-            output_values[parameter.name] = (
-                read_value(parameter, text) if is_typed else parameter.default
-            )
+        # an option that is not typed stays out, so that the question can tell
+        question_values = _read_typed_values(question_parameters, texts)
+        output_defaults = {parameter.name: parameter.default for parameter in output_parameters}
+        output_values = output_defaults | _read_typed_values(output_parameters, texts)
         return _answer_question(
             question, question_values, output_values, partial(_describe_work, question, command)
         )
@@ -135,6 +127,13 @@ def make_command(
     run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
+
+
+def _read_typed_values(
+    parameters: Iterable[QuestionParameter], texts: Mapping[str, Any]
+) -> dict[str, object]:
+    typed_parameters = [item for item in parameters if texts.get(item.name) is not None]
+    return {item.name: read_value(item, texts[item.name]) for item in typed_parameters}
 
 
 def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]:
@@ -159,26 +158,26 @@ def _answer_question(
     describe_work: Callable[[], str],
 ) -> int:
     """Print the answer to a question and return its exit code."""
-    form = "json" if output_values.get("json") else output_values.get("form", "text")
-    check_choice("--format", form, PRINTERS)
+    output_format = "json" if output_values.get("json") else output_values.get("form", "text")
+    check_choice("--format", output_format, PRINTERS)
     sort = output_values.get("sort")
     top = output_values.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with report_progress_to(make_progress_printer()), _show_sign_of_life(describe_work):
-            answer = _ask(question, question_values, is_json=form == "json")
+        with report_progress_to(make_progress_printer()), _show_slow_work(describe_work):
+            answer = _ask(question, question_values, is_json=output_format == "json")
         printout: Printout = answer.printout()
-        csv_table = answer.csv_table() if form == "csv" else None
+        csv_table = answer.csv_table() if output_format == "csv" else None
         if csv_table is not None:
             printout = print_csv_table(printout, csv_table, has_headings=sort is not None)
         is_arranged = sort is not None or row_count is not None
-        needs_tables = is_arranged or form != "json"  # plain JSON is made of the document alone
+        needs_tables = is_arranged or output_format != "json"  # plain JSON needs no tables
         if needs_tables:
             tables = select_tables(printout.tables, output_values.get("details", False))
             printout = replace(printout, tables=tables)
         if is_arranged:
-            printout = arrange_printout(printout, sort, row_count, as_json=form == "json")
-        show(printout, form)
+            printout = arrange_printout(printout, sort, row_count, as_json=output_format == "json")
+        print_answer(printout, output_format)
     return printout.code
 
 
@@ -302,12 +301,12 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _show_sign_of_life(describe_work: Callable[[], str]) -> Iterator[None]:
+def _show_slow_work(describe_work: Callable[[], str]) -> Iterator[None]:
     """Show on a terminal what takes longer than a second since the imports began, until it ends."""
     if not sys.stderr.isatty():
         yield
         return
-    silent_until_s = cli.BEGAN + SILENT_S
+    silent_until_s = cli.START_CLOCK_S + SILENT_S
     remaining_s = max(0.0, silent_until_s - monotonic())
     timer = threading.Timer(remaining_s, lambda: status.show(describe_work()))
     timer.daemon = True
@@ -326,22 +325,22 @@ def _describe_work(question: Callable[..., Any], command: str) -> str:
     return f"{command or question.__name__}: {text[:1].lower()}{text[1:]} ..."
 
 
-def show(printout: Printout, form: str) -> None:
+def print_answer(printout: Printout, output_format: str) -> None:
     """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
-    if form == "json":
+    if output_format == "json":
         if printout.document is not None:
             sys.stdout.writelines(json_parts(printout.document))
             _print("\n")
-    elif form == "csv":
+    elif output_format == "csv":
         for index, table in enumerate(printout.tables):
             if index > 0:
                 _print("\n")
             write_csv(table, sys.stdout)
         _print("")  # flushes the rows
-    elif form != "text":
-        _print("\n".join(PRINTERS[form](table) for table in printout.tables))
+    elif output_format != "text":
+        _print("\n".join(PRINTERS[output_format](table) for table in printout.tables))
     else:
-        lines_before = dict.fromkeys(printout.before)
+        lines_before = dict.fromkeys(printout.before)  # notes that come before the tables
         for line in lines_before:
             print_note(line)
         width = terminal_width()

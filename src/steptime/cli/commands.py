@@ -81,7 +81,8 @@ def find_question(name: str) -> Callable[..., Any]:
         InputError: for an unknown command.
     """
     kind = name.removeprefix("analyse ")
-    if kind != name:
+    is_analysis = kind != name
+    if is_analysis:
         from steptime.questions.analyse import analysis_question, picture_question
 
         is_picture = kind in registry.list_names(PLOTS, "plots")

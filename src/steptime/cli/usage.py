@@ -45,10 +45,11 @@ def describe_usage_error(error: CycloptsError) -> str:
 def _describe_value_error(error: CycloptsError) -> str:
     """Describe an option or an argument that is missing, repeated or without its value."""
     argument = error.argument
+    message_line = " ".join(str(error).split())
     if isinstance(error, RepeatArgumentError):
         return f"option {shorten(error.token.keyword)} is given twice"
     if argument is None:
-        return " ".join(str(error).split())
+        return message_line
     if isinstance(error, MissingArgumentError) and error.keyword:
         return f"option {shorten(error.keyword)} needs a value"
     if isinstance(error, MissingArgumentError):
@@ -56,7 +57,7 @@ def _describe_value_error(error: CycloptsError) -> str:
         return f"Missing {kind} {' / '.join(map(shorten, argument.names))}."
     if isinstance(error, CoercionError):
         return f"option {shorten(argument.name)} takes no value"
-    return " ".join(str(error).split())
+    return message_line
 
 
 def _find_unknown_option(error: CycloptsError, app: App) -> str:

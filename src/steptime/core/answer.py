@@ -246,6 +246,7 @@ def _struct_schema(struct_type: type[Answer]) -> Mapping[str, Any]:
     _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
     schema: JsonObject = dict(components.pop(struct_type.__name__))
     schema["$defs"] = components
+    # msgspec writes types alone: the docstrings of the struct and of those in it are added.
     structs = {struct_type.__name__: struct_type} | {
         struct.__name__: struct for struct in structs_of(struct_type)
     }
@@ -260,8 +261,8 @@ def _describe_schema(schema: JsonObject, struct_type: type[msgspec.Struct]) -> N
     schema["description"] = summary(struct_type.__doc__ or "")
     keys, texts = public_keys(struct_type), field_texts(struct_type)
     properties = schema.get("properties", {})
-    # A copy of the keys, since the loop deletes some.
-    for key in [key for key in properties if key not in keys.values()]:
+    private_keys = [key for key in properties if key not in keys.values()]
+    for key in private_keys:
         del properties[key]
     for name, key in keys.items():
         if name in texts and key in properties:

@@ -70,8 +70,10 @@ def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "
     suggestions = [f"'{name}'" for name in find_similar_names(str(value), names)]
     if 0 < len(suggestions) <= MAX_SUGGESTIONS:
         *first_suggestions, last_suggestion = suggestions
-        alternatives = filter(None, (", ".join(first_suggestions), last_suggestion))
-        hint = f"did you mean {' or '.join(alternatives)}?"
+        alternatives = last_suggestion
+        if first_suggestions:
+            alternatives = f"{', '.join(first_suggestions)} or {last_suggestion}"
+        hint = f"did you mean {alternatives}?"
     elif not names:
         hint = "there is none"
     elif len(names) <= MAX_LISTED_NAMES:

@@ -1,4 +1,4 @@
-"""What those who predict an exchange of gradients and those who measure it must both know."""
+"""Facts of a gradient exchange that its prediction and its measurement share."""
 
 BUCKET_BYTES = 25 * 2**20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb, in MiB
 

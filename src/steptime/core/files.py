@@ -73,7 +73,8 @@ def write_atomically(
     # ValueError: a NUL in the path.
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        kind = OutsideError if getattr(error, "errno", None) in FULL else InputError
+        is_disk_full = getattr(error, "errno", None) in FULL
+        kind = OutsideError if is_disk_full else InputError  # the first is no mistake of the user
         raise kind(f"{place or path}: cannot be written: {reason}") from error
 
 

@@ -1,7 +1,7 @@
 """Tables of names and targets, `"name": "module:attribute"`, imported on first use.
 
 Other packages add rows by entry points: the group `steptime.commands` adds commands, and likewise
-for every room that resolves its table here. Entry points are read only if a name is not in the
+for every module that resolves its table here. Entry points are read only if a name is not in the
 table, or if all names are listed.
 """
 
@@ -30,6 +30,7 @@ def describe_target(target: str) -> str:
     Only this definition is parsed; two blank lines end it.
     """
     module, _, attribute = target.partition(":")
+    # The text of the module is read, as an import of it takes far longer.
     source = Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
     function_start = source.find(f"\ndef {attribute}(")
     row_start = source.find(f"\n{attribute} = ")
@@ -47,27 +48,27 @@ def describe_target(target: str) -> str:
 
 
 @cache
-def extension_rows(room: str) -> dict[str, str]:
-    """Return the rows that installed packages add to a room, as `module:attribute`."""
+def extension_rows(group: str) -> dict[str, str]:
+    """Return the rows that installed packages add to a group, as `module:attribute`."""
     from importlib.metadata import entry_points
 
     return {
         entry_point.name: entry_point.value
-        for entry_point in entry_points(group=f"steptime.{room}")
+        for entry_point in entry_points(group=f"steptime.{group}")
     }
 
 
-def list_names(table: Mapping[str, str], room: str) -> list[str]:
+def list_names(table: Mapping[str, str], group: str) -> list[str]:
     """Return all names of a table, those of other packages last."""
-    return list({**table, **extension_rows(room)})
+    return list({**table, **extension_rows(group)})
 
 
-def resolve(table: Mapping[str, str], room: str, noun: str, name: str, place: str = "") -> Any:
+def resolve(table: Mapping[str, str], group: str, noun: str, name: str, place: str = "") -> Any:
     """Import the target of a name; a row of another package never replaces one of ours.
 
     Args:
         table: our names and targets.
-        room: the group of entry points with the names of other packages.
+        group: the group of entry points with the names of other packages.
         noun: the kind of name in a message, such as `command`.
         name: the name to import.
         place: the option or key with which a message begins.
@@ -75,7 +76,7 @@ def resolve(table: Mapping[str, str], room: str, noun: str, name: str, place: st
     Raises:
         InputError: for an unknown name, with the nearest valid one.
     """
-    target = table.get(name) or extension_rows(room).get(name)
+    target = table.get(name) or extension_rows(group).get(name)
     if target is None:
-        raise unknown(noun, name, list_names(table, room), place)
+        raise unknown(noun, name, list_names(table, group), place)
     return load(target)

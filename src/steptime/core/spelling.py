@@ -1,4 +1,4 @@
-"""Comparison of names as people, drivers, schedulers and logs spell them."""
+"""Compares names as people, drivers, schedulers and logs spell them."""
 
 import re
 from collections.abc import Iterable
@@ -69,6 +69,7 @@ def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
     lost, added, swapped, or wrong behind the first: l41 is l40 and resnet10 is resnet18, but
     resnet101 is not resnet50, and convnext_base is not convnext_tiny.
     """
+    # All names that contain what was typed, or else the nearest of those that are spelled alike.
     name_by_lower = {name.lower(): name for name in valid_names}
     typed_lower = typed.lower()[:_LONGEST]
     typed_parts = _PARTS.findall(typed_lower)

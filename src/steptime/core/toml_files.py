@@ -40,7 +40,8 @@ def read_toml_head(path: Path) -> JsonObject:
     Parsing the head of a long file takes a fraction of the time.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
+        head, _, _tables = path.read_text(encoding="utf-8").partition("\n[")
+        return tomllib.loads(head)
     except (OSError, ValueError, RecursionError):  # the whole file may be right, or says the fault
         return read_toml(path)
 

@@ -1,4 +1,4 @@
-"""From the options of a fine-tuning to its `Tuning`."""
+"""Make a `Tuning` (adapter, quantised weights, states) from the options of a fine-tuning."""
 
 import re
 from dataclasses import replace
@@ -105,8 +105,9 @@ def _read_weights(weights: str | None, phase: str) -> _WeightFields:
     if not weights:
         return {}
     if weights == NO_WEIGHTS:
+        # `state_weights` drops this mark, and with it the quantised weights of a network's file.
         return {"stored": NO_WEIGHTS}
-    # A server keeps all weights in few bits, a training those that its adapter freezes.
+    # Inference quantises all weights; a fine-tuning those that its adapter freezes ("").
     stored = STORED_ALL if phase == "infer" else ""
     return {"weights": read_format(str(weights), phase), "stored": stored}
 
@@ -116,6 +117,7 @@ def read_format(word: str, phase: str) -> str:
 
     Types of GGUF are formats of inference alone.
     """
+    # Inference alone runs types of GGUF (`q4_k`): `Tuning` refuses the word as it is.
     if phase == "train" and GGUF_WORD.match(word.strip().lower()):
         return word
     return find_quantised_type(word, FEW_BITS) or word
@@ -123,8 +125,8 @@ def read_format(word: str, phase: str) -> str:
 
 def state_weights(
     tuning: Tuning,
-    stated: str,
-    stored: str,
+    file_format: str,
+    quantised_part: str,
     phase: str,
     place: str,
     alternatives: str = "--phase infer, --lora 16",
@@ -136,8 +138,8 @@ def state_weights(
 
     Args:
         tuning: what the options say.
-        stated: the format of the file; "" or another word where it states none that a step uses.
-        stored: which weights the file keeps so (`Tuning`).
+        file_format: of the weights; "" or another word where the file states none that a step uses.
+        quantised_part: which weights the file keeps so (`stored` of `Tuning`).
         phase: train or infer.
         place: the network, as messages begin.
         alternatives: options with which a training of all weights is no longer one.
@@ -148,18 +150,18 @@ def state_weights(
     # The user asks for the weights as they were before the file quantised them.
     if tuning.stored == NO_WEIGHTS:
         return replace(tuning, stored="")
-    # The user's own format wins; one that is not priced changes nothing.
-    has_other_format = tuning.weights and tuning.weights != stated
-    if stated not in FEW_BITS or has_other_format:
+    # The format of `--weights` wins; a format without a row in the data changes nothing.
+    user_states_other = tuning.weights and tuning.weights != file_format
+    if file_format not in FEW_BITS or user_states_other:
         return tuning
     # Weights that are only read stay as the file has them.
     if phase == "infer" or tuning.has_frozen_weights:
-        return replace(tuning, weights=stated, stored=stored)
+        return replace(tuning, weights=file_format, stored=quantised_part)
     # Libraries widen weights of such a file to train them.
-    if stated in DEQUANTISED_FORMATS:
+    if file_format in DEQUANTISED_FORMATS:
         return tuning
     nearest = f"nearest: {alternatives}, or --weights none, as before they were quantised"
-    raise InputError(f"{place}: its weights are {stated}, which have no gradient; {nearest}")
+    raise InputError(f"{place}: its weights are {file_format}, which have no gradient; {nearest}")
 
 
 def _read_adapter(lora: str | None, adapter: str | None) -> _AdapterFields:

@@ -133,6 +133,7 @@ def format_interval(key: str, value: Any, low: float | None, high: float | None)
     if value is None or low is None:
         return text
     if high is None:
+        # An open interval that begins at the value is a lower bound; another one is not shown.
         is_lower_bound = low == value
         return f"at least {text}" if is_lower_bound else text
     # The ends are shown in the unit of the text: a value of 0.012 s is written 12 ms, and its ends

@@ -202,8 +202,8 @@ def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
     Raises:
         InputError: for another text, and for a number that is not above 0.
     """
-    bare_number = number_of(value)  # NaN for a text with a unit
-    if bare_number > bare_max_s:
+    bare_number = number_of(value)  # of seconds; NaN for a text with a unit
+    if bare_number > bare_max_s:  # 200 was probably meant as milliseconds
         number = str(value).strip()
         hint = f"{number} seconds is no latency target; for milliseconds write {place} {number}ms"
         raise InputError(f"{place} {number}: {hint}")

@@ -82,9 +82,9 @@ class Plan:
                 f"plan: shard, recompute_layers and stages are at least 0, not {lowest}"
             )
         value_by_field = vars(self)
-        if min(map(value_by_field.__getitem__, _POSITIVE_FIELDS)) < 1:
-            name = next(name for name in _POSITIVE_FIELDS if value_by_field[name] < 1)
-            raise InputError(f"plan: {name} must be at least 1, not {value_by_field[name]}")
+        for name in _POSITIVE_FIELDS:
+            if value_by_field[name] < 1:
+                raise InputError(f"plan: {name} must be at least 1, not {value_by_field[name]}")
         for name, valid_values in _VALID_VALUES.items():
             if value_by_field[name] not in valid_values:
                 raise unknown(name, value_by_field[name], map(str, valid_values), "plan")
@@ -172,7 +172,7 @@ class StateMode(StrEnum):
     EARLY = "early"  # each weight is updated as soon as its gradient is made
 
 
-def _optimizers_by_state_mode() -> dict[str, tuple[StateMode, ...]]:
+def _state_modes_by_optimizer() -> dict[str, tuple[StateMode, ...]]:
     """Return the names of optimizers that keep states in a mode: `paged_adamw8bit`, `adam8bit`."""
     modes: dict[str, tuple[StateMode, ...]] = {}
     for name, row in _OPTIMIZER_ROWS.items():
@@ -183,7 +183,7 @@ def _optimizers_by_state_mode() -> dict[str, tuple[StateMode, ...]]:
     return modes
 
 
-STATES = _optimizers_by_state_mode()
+STATES = _state_modes_by_optimizer()
 BASE_OPTIMIZERS = {word: word.removeprefix("paged_").removesuffix("8bit") for word in STATES}
 LORA = "lora"  # the adapter of a rank where no other one is said
 
@@ -200,12 +200,11 @@ class Tuning:
     inference all of them, are kept as `weights`, a row of `data/few_bits.toml`. `stored` says which
     weights a file of quantised weights keeps so: those of all layers (`all`), outside attention
     (`mlp`) or of experts; "" for weights that are quantised when they are loaded for a fine-tuning.
-    `methods` are those of the software
-    (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
-    are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
-    tokens are text. An optimizer's `states` are the modes in which they are kept; paged and
-    offloaded ones move over a `host_link` (the device's own by default). Raises `InputError` for
-    other values.
+    `methods` are those of the software (`Stack.tunes`). Layers that `recompute` keep their input
+    alone for the backward pass. Sequences are `packed` from documents of so many tokens, which see
+    no other, or `padded`: so many of their tokens are text. An optimizer's `states` are the modes
+    in which they are kept; paged and offloaded ones move over a `host_link` (the device's own by
+    default). Raises `InputError` for other values.
     """
 
     rank: int = 0
@@ -228,7 +227,8 @@ class Tuning:
         states = tuple(StateMode(mode) for mode in self.states)  # JSON has their values
         object.__setattr__(self, "states", states)
         check_choice("recompute", self.recompute, RECOMPUTES)
-        if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
+        are_both_set = self.packed and self.padded  # 0: not set
+        if min(self.packed, self.padded) < 0 or are_both_set:
             raise InputError("--packed and --padded: tokens, of one of them")
         self._check_adapter()
         if self.weights and self.weights not in FEW_BITS:
@@ -269,17 +269,17 @@ class Tuning:
     @property
     def text(self) -> str:
         """The text for people: `LoRA r=16 on attention, nf4 weights`; "" for full training."""
-        condition_by_text = {
-            self._adapter_text: self.has_adapter,
-            f"{self.saved} saved whole": self.saved,
-            f"{self.weights} weights": self.weights,
-            f"training {self.train}": self.train,
-            f"{' '.join(self.states)} states": self.states,
-            f"{self.recompute} recompute": self.recompute != "none",
-            f"packed from {self.packed:,} tokens": self.packed,
-            f"padded from {self.padded:,} tokens": self.padded,
-        }
-        return ", ".join(text for text, holds in condition_by_text.items() if holds)
+        settings = [
+            (self.has_adapter, self._adapter_text),
+            (self.saved, f"{self.saved} saved whole"),
+            (self.weights, f"{self.weights} weights"),
+            (self.train, f"training {self.train}"),
+            (self.states, f"{' '.join(self.states)} states"),
+            (self.recompute != "none", f"{self.recompute} recompute"),
+            (self.packed, f"packed from {self.packed:,} tokens"),
+            (self.padded, f"padded from {self.padded:,} tokens"),
+        ]
+        return ", ".join(text for is_set, text in settings if is_set)
 
     @property
     def _adapter_text(self) -> str:

@@ -310,7 +310,7 @@ def remember_source(source: Source, file_format: Format) -> str:
         identity = source.content
     digest = sha256(identity).hexdigest()[:HASH_DIGITS]
     while len(_SOURCES) >= MAX_SOURCES:
-        _SOURCES.pop(next(iter(_SOURCES)), None)
+        _SOURCES.pop(next(iter(_SOURCES)), None)  # the oldest one
     _SOURCES[source.path, digest] = source
     return digest
 
@@ -325,14 +325,14 @@ def find_network_file(file: str, sha256: str) -> str:
     Returns:
         The path of a file with this hash, `file` itself if there is none.
     """
-    if not sha256:
+    if not sha256:  # of a named network, which is no file
         return file
     code = registry.load("steptime.formats.code:parse_code")(file)
     is_bare_name = Path(file).name == file
     if code is None and not is_bare_name:
         return file
     path = code.default_path if code else Path(file)
-    cache = user_folder("networks")
+    cache = user_folder("networks")  # with a folder for each file of code
     candidates = (path, cache / path.name, *sorted(cache.glob(f"*/{escape(path.name)}")))
     for candidate in map(str, candidates):
         if Path(candidate).is_file():

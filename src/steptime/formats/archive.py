@@ -29,6 +29,7 @@ def _read_directory_bytes(source: Source) -> int:
         raise ValueError("no list of members at its end")
     end_record = _END_RECORD.unpack(content[end_offset : end_offset + _END_RECORD.size])
     directory_bytes = int(end_record[_DIRECTORY_SIZE_FIELD])
+    # a large archive states the size in a ZIP64 record, right before the end record
     zip64_offset = content.rfind(_ZIP64_MAGIC, max(0, end_offset - _ZIP64_SEARCH_BYTES), end_offset)
     if zip64_offset >= 0:
         zip64_record = _ZIP64_RECORD.unpack(

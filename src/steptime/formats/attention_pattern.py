@@ -63,6 +63,7 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
 
     Tensors of three axes, without heads, get an axis of one head.
     """
+    # y = weights @ v, weights = softmax(scores), scores = q @ (k with its last two axes swapped)
     output_product = b.made_by[y]
     weights, v = output_product.inputs
     softmax = _find_softmax(b, weights)

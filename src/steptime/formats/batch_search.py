@@ -1,4 +1,4 @@
-"""Search for the constants of a file for one batch that hold a value for each example.
+"""Find which constants of a file exported for one batch hold a value for each example.
 
 Nothing at a constant's place tells whether an axis as long as the batch is the batch. The search
 walks through the file with a batch that no size of it has, and tries one axis after another.
@@ -124,6 +124,7 @@ class BatchWalk(ABC):
         ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
             leads_to_fault = name in rank_by_name
+            # only constants may hold the file's batch: what depends on inputs grows with theirs
             is_constant = name not in input_dependent
             is_undecided = name not in self.batches.batch_axes
             if leads_to_fault and is_constant and is_undecided:
@@ -154,6 +155,7 @@ class BatchWalk(ABC):
 
         The search does not go beyond inputs that grow with the batch already.
         """
+        # Walk back from the values that the place reads to all that they are made of.
         rank_by_name = dict.fromkeys(values_read, COMPUTED_READER_RANK)
         open_names = [*values_read]
         while open_names:
@@ -234,11 +236,11 @@ def find_batch_axes(
     """
     if not (batches.differs_from_file and batches.is_fixed):
         return batches
-    search_result = source.memoise(
+    search_result = source.memoise(  # under the name of this function
         find_batch_axes, lambda: _search_batch_axes(batches.file_batch, walk_file), memo_key
     )
     if isinstance(search_result, FixedBatchError):
-        # raises with the batch that the user asked for, not with the trial batch
+        # This walk fails at the same place: its error names the user's batch, not the trial batch.
         walk_file(batches)
         raise search_result
     return replace(batches, batch_axes=search_result)
@@ -263,6 +265,7 @@ def _search_batch_axes(
             # a choice was made for this place already and did not mend it
             if error.location in decided_locations:
                 return error
+            # try each choice, and with it all later places, until one leads to the end of the file
             for choice in error.choices:
                 if walks_left == 0:
                     break

@@ -1,4 +1,4 @@
-"""How a file that was written for one batch is built for another: what grows, what is refused."""
+"""Build a file that was exported for one batch at another: which axes grow, what is refused."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -110,6 +110,7 @@ class Batches:
         """
         if not file_expanded:
             return None
+        # the batch is the first axis, or else the only axis of 1 that the file expands to its batch
         starts_with_file_batch = file_expanded[0] == self.file_batch
         can_hold_new_batch = shape[0] in {1, self.new_batch}
         if starts_with_file_batch and can_hold_new_batch:
@@ -137,7 +138,8 @@ class Batches:
         Where the file leaves its batch open, a product of the batch with itself grows with its
         square or its cube.
         """
-        # an open batch may be multiplied by itself
+        # The number of elements stays (power 0) or grows with the batch (1), where it is open also
+        # with its square or more, as of all pairs of examples.
         powers = (0, 1) if self.is_fixed else range(MAX_BATCH_POWER + 1)
         if not any(self._grows_by(power, file_shape, shape) for power in powers):
             raise ShapeError(
@@ -232,6 +234,8 @@ def infer_view_shape(
     """
     if tuple(file_view_shape) == tuple(file_input_shape):
         return tuple(input_shape)
+    # A view keeps the elements in order: where an axis of the input has grown, the axis of the view
+    # grows that covers the same elements.
     view_axes = _list_view_axes(file_view_shape)
     view_shape = list(file_view_shape)
     outer_count = 1  # elements of the axes of the input before this one
@@ -272,7 +276,8 @@ def _find_grown_axis(
         file_size: size of the input's axis in the file.
         file_batch: the batch that the file was written for.
     """
-    # with axes (2, 3, 5), the second one has 2 outer elements, and ends at 2 * 3 elements
+    # Positions count elements from the first axis on: of axes (2, 3, 5), the second one begins at 2
+    # and ends at 2 * 3. Candidates of the view lie around the axis of the input, or inside it.
     input_axis_end = outer_count * file_size
     input_batch_end = outer_count * file_batch
     candidates: list[_ViewAxis] = []
@@ -285,7 +290,8 @@ def _find_grown_axis(
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
         return batch_sized[0].axis
-    # an inner axis grows in the first axis that begins with it: heads of attention, not features
+    # an inner axis grows in the first axis that begins where it does: of [length, n, features]
+    # viewed as [length, n * heads, width] in n * heads
     is_inner = outer_count > 1
     inner_starts = [
         axis

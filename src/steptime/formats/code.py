@@ -272,7 +272,8 @@ def export_code(code: Code, path: Path | None = None) -> ExportedCode:
         # without a stated path any file of the same code serves, else the one at that path alone
         may_serve = path in (None, earlier_path)
         if may_serve and _is_export_of(facts, code, fingerprint):
-            return ExportedCode(earlier_path, str(facts.get("static", "")))
+            fixed_batch_reason = str(facts.get("static", ""))
+            return ExportedCode(earlier_path, fixed_batch_reason)
         earlier_facts = earlier_facts or facts  # of the first file that exists
     if path is None:
         export_path.parent.mkdir(parents=True, exist_ok=True)

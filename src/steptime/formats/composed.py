@@ -69,6 +69,7 @@ def simplify_clamp(
 
     Any other function is returned as it is. The first tensor among the operands decides the type.
     """
+    # a clamp with one bound is a maximum or minimum with it, and a maximum with 0 is a ReLU
     simple_function = function
     simple_operands = operands
     is_clamp = function == "clamp"

@@ -1,4 +1,4 @@
-"""How formats of networks lower functions of elements, reductions and moves (see `lowering`)."""
+"""Functions that append elementwise ops, reductions and moves to a graph, for all file formats."""
 
 import math
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ def append_op(b: Builder, kind: str, *inputs: str, name: str, **attrs: Attr) -> 
 def reshape(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` seen with another shape, of which one size may be -1; views are joined."""
     size = b.tensors[x].size
-    # a size of -1 follows from the others
     stated_size = math.prod(n for n in shape if n != -1)
-    open_size = size // stated_size if stated_size else 0
+    open_size = size // stated_size if stated_size else 0  # of the axis that is -1
     new_shape = tuple(open_size if n == -1 else n for n in shape)
     if b.shape(x) == new_shape:
         return x
+    # a reshape of a reshape is one of the first tensor, or none where it undoes the other
     view = find_producer(b, x, "reshape", "flatten")
     source = view.inputs[0] if view else x
     if b.shape(source) == new_shape:
@@ -80,6 +80,7 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
     """Return `x` with its axes in `order`; two transposes that undo each other are none."""
     source = x
     source_order = tuple(axis_of(b, x, axis) for axis in order)
+    # two transposes in a row become one, or none where the second undoes the first
     earlier_transpose = find_producer(b, x, "transpose")
     if earlier_transpose:
         earlier_order = earlier_transpose.attrs["order"]
@@ -95,7 +96,7 @@ def transpose(b: Builder, x: str, order: Sequence[int], name: str) -> str:
 def expand(b: Builder, x: str, shape: Sequence[int], name: str) -> str:
     """Return `x` broadcast to a shape; -1 keeps a size."""
     old_shape = b.shape(x)
-    new_axis_count = len(shape) - len(old_shape)
+    new_axis_count = len(shape) - len(old_shape)  # in front of the old axes
     new_shape = tuple(
         old_shape[axis - new_axis_count] if size == -1 else size for axis, size in enumerate(shape)
     )
@@ -174,10 +175,10 @@ def pad(
     if value:
         attrs["value"] = clip_to_finite(b, value)
     rank = len(b.shape(x))
-    has_padded_axes = rank > 2  # modes but `constant` pad axes behind the first two
+    has_padded_axes = rank > 2  # modes but `constant` pad axes behind batch and channels alone
     if mode == "constant" or has_padded_axes:
         return append_op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
-    new_axis_count = 3 - rank
+    new_axis_count = 3 - rank  # of size 1, in front: they are dropped again
     new_axis_sizes = (1,) * new_axis_count
     new_axis_pads = (0, 0) * new_axis_count
     image = reshape(b, x, (*new_axis_sizes, *b.shape(x)), f"{name}/axes")
@@ -205,16 +206,16 @@ def pointwise(
         low: the lower limit of `clamp`.
         high: the upper limit of `clamp`.
     """
-    if function in COMPOSED:
+    if function in COMPOSED:  # `tan` and the like: written out in functions that have a kind
         append_function = partial(pointwise, b, name=name)
         return COMPOSED[function](append_function, *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
     function, operands = simplify_clamp(b, function, operands, low, high)  # to a max or min
-    if function in FUNCTIONS_WITH_KIND:
+    if function in FUNCTIONS_WITH_KIND:  # relu and the like: op kinds of the graph
         kind, kind_attrs = ACTIVATIONS.get(function, (function, {}))
         return append_op(b, kind, tensors[0], name=name, **kind_attrs)
-    operand_count = len(function_of(function).gradients)
+    operand_count = len(function_of(function).gradients)  # a gradient for each operand
     require(len(operands) == operand_count, f"{name}: {function} of {len(operands)} operands")
     operands = _cast_integers(b, function, operands, name)
     output = _append_dedicated_kind(b, function, operands, name)
@@ -237,7 +238,7 @@ def _cast_integers(
     numbers = [x for x in operands if not isinstance(x, str)]
     fractions = [x for x in numbers if x != int(clip_to_finite(b, x))]
     has_floats = any(is_float(b, x) for x in tensors)
-    gives_integers = function in INTEGER_FUNCTIONS and not fractions
+    gives_integers = function in INTEGER_FUNCTIONS and not fractions  # unlike `exp`, `x + 0.5`
     if has_floats or gives_integers:
         return operands
     float_of_tensor = {x: cast(b, x, b.precision.weights, f"{name}/cast") for x in tensors}
@@ -268,15 +269,15 @@ def _append_dedicated_kind(
         return None
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
     if y_is_for_all_examples:
-        y = _squeeze_leading_axes(b, y, f"{name}/each")
+        y = _squeeze_leading_axes(b, y, f"{name}/each")  # [1, n] to [n]
     if function == "add":
         sum_of_product = _add_to_product(b, x, y, name)
         if sum_of_product:
             return sum_of_product
-    shape = b.shape(x)
-    short_shape = b.shape(y)
-    is_end_of_shape = short_shape == shape[len(shape) - len(short_shape) :]
-    return append_op(b, function, x, y, name=name) if is_end_of_shape else None
+    x_shape, y_shape = b.shape(x), b.shape(y)
+    # the kinds repeat `y` along the leading axes of `x` alone
+    is_end_of_x = y_shape == x_shape[len(x_shape) - len(y_shape) :]
+    return append_op(b, function, x, y, name=name) if is_end_of_x else None
 
 
 def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
@@ -305,7 +306,7 @@ def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
     bias_axis = 1 if is_convolution else last_axis  # of channels or columns
     width = shape[bias_axis]
     axes_after = last_axis - bias_axis
-    bias_shape = (width, *(1,) * axes_after)
+    bias_shape = (width, *(1,) * axes_after)  # [channels, 1, 1] or [columns]
     ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
     has_size_of_bias = math.prod(short_shape) == width
     if not (ends_as_bias and has_size_of_bias):

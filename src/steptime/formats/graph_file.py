@@ -68,7 +68,8 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     table: JsonValue = source.table
     file = _check_file(table, place)
     graph = graph_from_json(table)
-    graph = replace(graph, ops=tuple(_update_kind(graph, op) for op in graph.ops))
+    updated_ops = tuple(_update_kind(graph, op) for op in graph.ops)  # kinds of older files
+    graph = replace(graph, ops=updated_ops)
     _verify_ops(graph, place)
     if file.phase == "train":
         _verify_training(graph, place)
@@ -192,6 +193,7 @@ def _has_valid_sizes(spec: TensorSpec) -> bool:
 
 def _has_cost(op: Op, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> bool:
     """Whether all numbers that the op table computes of an op are whole and not negative."""
+    # the functions of the op table must work for these attributes, and give whole numbers
     kind, settings = op.kind, op.settings
     ops.saved_of(kind, inputs, settings)  # raises where it cannot be computed
     product_sizes = [

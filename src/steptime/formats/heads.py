@@ -1,4 +1,4 @@
-"""How heads of attention, `[n, heads, length, width]`, are joined, and repeated where shared."""
+"""Heads of attention, `[n, heads, length, width]`: split, joined, repeated where shared (GQA)."""
 
 from steptime.core.graph import Op
 from steptime.formats.elements import append_op, reshape, transpose
@@ -28,6 +28,7 @@ def find_shared_heads(b: Builder, x: str, name: str) -> str:
     Exporters repeat a head by a broadcast or a tile along a new axis, which a reshape then merges
     with the axis of heads. A transpose may follow, where heads come after the length.
     """
+    # backwards from `x`: a transpose, if any; a reshape that merges axes; a broadcast or tile
     transpose_op = find_producer(b, x, "transpose")
     is_swapped = transpose_op is not None and transpose_op.attrs["order"] == SWAP_LENGTH_AND_HEADS
     merged_heads = transpose_op.inputs[0] if transpose_op and is_swapped else x

@@ -1,4 +1,4 @@
-"""Types of a `config.json` that transformers or diffusers build, where they are installed.
+"""Model types of a `config.json` that transformers or diffusers build, where they are installed.
 
 Types that are read natively need no library. Others are exported as code, by their class, with no
 weights and no download; code that a file names itself (`auto_map`) is never run.

@@ -110,6 +110,7 @@ def _count_symmetric_work(specs: Specs, outputs: Specs) -> OpWork:
     if len(outputs) < len(_EIGEN_OUTPUTS) or not outputs[1].size:
         # eigenvalues alone: 4 / 3 n^3, and one product for the gradient
         return OpWork(round(4 / 3 * cubes), 2 * cubes)
+    # Golub and Van Loan, 8.3: 9 n^3 with vectors; the gradient is three products
     return OpWork(9 * cubes, 6 * cubes)
 
 
@@ -183,7 +184,9 @@ def _count_lstsq_work(specs: Specs, outputs: Specs) -> OpWork:
     pseudoinverse = _count_pseudoinverse_work(specs, outputs)
     inverse_flop = pseudoinverse.flop + (pseudoinverse.gradient_flop or 0)
     flop = round(count * (factorisation_flop + solve_flop))
-    return OpWork(flop, inverse_flop + 4 * count * m * n * columns)
+    # X = A^+ B: the gradient makes A^+ again, and has a product of 2 m n for each of the two
+    products_flop = 4 * count * m * n * columns
+    return OpWork(flop, inverse_flop + products_flop)
 
 
 _SVD_OUTPUTS = ("u", "s", "vh")

@@ -42,6 +42,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
     require(bool(float_outputs), "a network without an output of numbers that could be trained")
     has_single_output = len(float_outputs) == 1
+    # where the file has tensors of these names, those of the loss get a prefix
     needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
         # the output of a classifier gets a cross entropy, any other one is averaged
@@ -206,7 +207,8 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
-    # a file may store weights transposed, where a step reads them as they are
+    # a file may store weights transposed, which a step does not: the weight takes the shape of its
+    # views, and the ops behind a view read the weight itself
     readers_by_tensor = index_readers(b)
     weight_by_view: dict[str, str] = {}
     for name in (*b.weights, *b.buffers):

@@ -1,4 +1,4 @@
-"""Functions with which every format of networks lowers its layers: tensor names in, a name out.
+"""Functions that append a layer to a graph, for all file formats: tensor names in, a name out.
 
 Each appends the dedicated op kind where one fits, so that a network counts the same whatever file
 it comes from, and general kinds elsewhere. The op that does the work gets the given name (with a
@@ -71,6 +71,7 @@ def _view_as_image(b: Builder, x: str, name: str) -> str:
     is_sequence = axis_count == 1
     if not is_sequence:
         return x
+    # there are no op kinds for sequences: one counts as an image of height 1
     n, channels, length = shape
     return elements.reshape(b, x, (n, channels, 1, length), f"{name}/image")
 
@@ -247,6 +248,7 @@ def adaptive_pool(
         reduced = elements.reduce(b, function, image, image_axes, name, keep=True)
         return _restore_sequence(b, reduced, x, name)
     pairs = list(zip(input_sizes, output_sizes, strict=True))
+    # where the output is a multiple of the input, each window holds one element
     repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
     if repeats_elements:
         return resize(b, x, size, "nearest", name)

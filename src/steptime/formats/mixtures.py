@@ -1,5 +1,6 @@
-"""Recognises the experts that a router chooses for each token, where a file writes them out."""
+"""Recognises a mixture of experts that a file writes out as single ops."""
 
+from collections import deque
 from typing import NamedTuple
 
 from steptime.core.graph import Attr, Op
@@ -50,20 +51,12 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     expert_count = b.shape(mixture.down)[0]
     down = _orient_weight(b, mixture.down, axis=1, size=width, name=name)
     up = _orient_weight(b, mixture.up, axis=2, size=width, name=name)
-    up_width = b.shape(up)[1]
-    inner_width = b.shape(down)[2]
-    expected_biases = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
-    tokens_fit = b.tensors[mixture.tokens].size == token_count * width
-    logits_fit = b.tensors[mixture.logits].size == token_count * expert_count
-    biases_fit = [b.shape(bias) for bias in mixture.biases] == expected_biases
-    is_gated = up_width == 2 * inner_width
-    weights_fit = b.shape(down)[1] == width and (is_gated or up_width == inner_width)
-    if not (tokens_fit and logits_fit and biases_fit and weights_fit):
+    if not _have_fitting_shapes(b, mixture, up, down, token_count):
         return None
     activation = mixture.activation
     # the op names a gated activation as a whole: "silu" of one half of `up` times the other is
     # "swiglu"
-    if is_gated:
+    if _is_gated(b, up, down):
         activation = _GATED_ACTIVATION_BY_INNER.get(activation, activation)
     logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)
     logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
@@ -71,6 +64,27 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     attrs: dict[str, Attr] = {"per_token": experts_per_token, "activation": activation}
     mixed = elements.append_op(b, "experts", *inputs, name=name, **attrs)
     return elements.reshape(b, mixed, (token_count, width), f"{name}/rows")
+
+
+def _is_gated(b: Builder, up: str, down: str) -> bool:
+    """Whether `up` makes two halves, of which one gates the other."""
+    inner_width = b.shape(down)[2]
+    return b.shape(up)[1] == 2 * inner_width
+
+
+def _have_fitting_shapes(
+    b: Builder, mixture: _Mixture, up: str, down: str, token_count: int
+) -> bool:
+    """Whether the tensors of a mixture fit the op `experts`."""
+    expert_count, up_width, width = b.shape(up)
+    inner_width = b.shape(down)[2]
+    expected_biases = [(expert_count, up_width), (expert_count, width)] if mixture.biases else []
+    tokens_fit = b.tensors[mixture.tokens].size == token_count * width
+    logits_fit = b.tensors[mixture.logits].size == token_count * expert_count
+    biases_fit = [b.shape(bias) for bias in mixture.biases] == expected_biases
+    up_fits = up_width == inner_width or _is_gated(b, up, down)
+    down_fits = b.shape(down)[1] == width
+    return tokens_fit and logits_fit and biases_fit and up_fits and down_fits
 
 
 def _find_mixture(b: Builder, y: str) -> _Mixture | None:
@@ -107,14 +121,19 @@ def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:
     """Return the pieces that lead to a tensor, nearest first, and the tensors they start from."""
     pieces: list[Op] = []
     sources: list[str] = []
-    queue = [last]  # grows while it is looped over
-    for tensor in queue:
+    pending = deque([last])  # breadth first, so that what is near to `last` comes first
+    queued = {last}
+    while pending:
+        tensor = pending.popleft()
         producer = b.made_by.get(tensor)
-        if producer is None or producer.kind not in _KINDS_OF_PIECES or len(pieces) > MAX_PIECES:
+        is_piece = producer is not None and producer.kind in _KINDS_OF_PIECES
+        if producer is None or not is_piece or len(pieces) > MAX_PIECES:
             sources.append(tensor)
             continue
         pieces.append(producer)
-        queue += [name for name in producer.inputs if name not in queue]
+        new_tensors = [name for name in producer.inputs if name not in queued]
+        pending.extend(new_tensors)
+        queued.update(new_tensors)
     return pieces, sources
 
 

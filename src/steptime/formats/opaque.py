@@ -1,4 +1,4 @@
-"""Ops without a kind of their own: priced by the bytes of the shapes that a file states."""
+"""Ops without an op kind, priced by the bytes and FLOP of their shapes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class OpaqueTable:
     ) -> int:
         """Return the FLOP of an op: of its elements, or of the Fourier transform of so many."""
         output_size = max((spec.size for spec in outputs), default=0)
-        if op in self.log_flop_by_transform:
+        if op in self.log_flop_by_transform:  # n log2(n) FLOP along an axis of n, as an FFT
             element_count = max([output_size, *[spec.size for spec in inputs]])
             # shapes do not tell along which axis a transform runs: the longest is taken
             # of at least 2 elements, so that a transform is not free

@@ -1,4 +1,4 @@
-"""The operands of ops of a graph that is being built, numbers among them."""
+"""The operands of an op in a graph that is being built: tensors and numbers."""
 
 from collections.abc import Sequence
 
@@ -50,7 +50,7 @@ def place_operands(
         name: the name of the op.
     """
     inputs: list[str] = []
-    for place, operand in enumerate(operands):
+    for index, operand in enumerate(operands):
         if isinstance(operand, str):
             inputs.append(operand)
         # an op has one scalar: a second number is a buffer
@@ -58,7 +58,7 @@ def place_operands(
             inputs.append(b.buffer(free_name(b, f"{name}/number"), ()))
         else:
             attrs["scalar"] = clip_to_finite(b, operand)
-            is_last_operand = place == len(operands) - 1
+            is_last_operand = index == len(operands) - 1
             if not is_last_operand:
-                attrs["scalar_place"] = place
+                attrs["scalar_place"] = index
     return inputs

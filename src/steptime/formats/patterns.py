@@ -1,7 +1,8 @@
-"""Recognises what exporters write out in pieces, so that a network counts the same by every way.
+"""Recognises layers that exporters write as several ops: GELU, norms, rotary positions.
 
-Attention between two products, layer, group and root-mean-square norms, GELU, SiLU and rotary
-positions. The pieces stay where an output reads them too; else nobody reads them any more.
+So a network counts the same whichever tool exported it. Recognised are attention, layer, group and
+root-mean-square norms, GELU, SiLU and rotary positions. The replaced ops stay in the graph where
+something else reads them; otherwise nothing does, and they are removed.
 """
 
 import math
@@ -44,16 +45,19 @@ def recognise_pattern(
         if fused is None:
             continue
         new_ops = b.ops[op_count_before:]
-        pieces = _find_pieces(b, y, new_ops)
-        # what else reads the pieces computes them anyway; nothing reads the new op then
+        pieces = _find_pieces(b, y, new_ops)  # results of the ops that the new op replaces
+        # Where other ops read a piece, too, it is computed anyway: the new op is not used, and
+        # being read by nothing, it is removed from the graph later.
         return y if is_read_outside(pieces) else fused
     return y
 
 
 def _find_pieces(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
     """Return the tensors between what new ops read and `y`, which the new ops replace."""
+    # What the new ops read, such as the `x` of a GELU, is where the pieces begin; `y` is their end.
     created = {name for op in new_ops for name in op.outputs}
     sources = {name for op in new_ops for name in op.inputs} - created
+    # Of the tensors that `y` depends on, the pieces are those that depend on a source.
     producers = _find_producers(b, y, sources)
     pieces: set[str] = set()
     while True:  # forward from the sources, until nothing is added
@@ -157,6 +161,7 @@ def _depends_only_on(b: Builder, x: Operand, source: str, depth: int = 0) -> boo
 
 def _make_gelu_patterns(function: str) -> list[Pattern]:
     """Return the patterns of x/2 (1 + f(inner)), in every order of the factors."""
+    # x * 0.5 * (1 + f(inner)), in the orders in which exporters write it
     term = ("add", (function, "inner"), 1.0)
     return [
         ("mul", ("mul", "x", 0.5), term),
@@ -234,6 +239,7 @@ def _recognise_norm(b: Builder, y: str, name: str) -> str | None:
         for bindings in _match_pattern(b, pattern, y, {}):
             x = bindings["x"]
             width = b.shape(x)[-1]
+            # a norm without a bias has no such letter in its pattern
             weights = [bindings[letter] for letter in ("w", "bias") if letter in bindings]
             if _are_stored_vectors(b, weights, width):
                 vectors = [elements.reshape(b, w, (width,), f"{name}/w") for w in weights]
@@ -276,6 +282,7 @@ def _recognise_rotary(b: Builder, y: str, name: str) -> str | None:
     for bindings in _match_pattern(b, _ROTARY, y, {}):
         x = bindings["x"]
         shape = b.shape(x)
+        # x [batch, heads, length, width] is multiplied by tables [length, width]
         has_table_of_positions = b.shape(bindings["cosines"])[-2:] == shape[-2:]
         if len(shape) == 4 and has_table_of_positions:
             return apply_rotary(b, x, shape[-1], name)

@@ -1,4 +1,4 @@
-"""Sums of products over letters, and products of tokens with their experts, for all formats."""
+"""Einsums, and products of tokens with their experts, for all file formats."""
 
 import math
 from collections.abc import Sequence
@@ -58,6 +58,7 @@ def _name_axes(
     ellipsis_letters = "".join(chr(FIRST_ELLIPSIS_LETTER + i) for i in range(max_axes))
     terms: list[Term] = []
     for x, operand, rank, axes in zip(tensors, operands, ranks, ellipsis_axes, strict=True):
+        # an ellipsis of fewer axes stands for the last ones, as shapes broadcast from the end
         last_letters = ellipsis_letters[max_axes - axes :]
         letters = operand.replace(ELLIPSIS, last_letters)
         has_letter_per_axis = len(letters) == len({*letters}) == rank

@@ -1,4 +1,4 @@
-"""Which nodes of a file read a tensor, so that pieces that something else reads stay."""
+"""Which nodes of a file read a tensor: a fused op replaces only ops that nothing else reads."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +15,7 @@ def _find_live_readers(
     nodes: Sequence[FileNode], outputs: Collection[str]
 ) -> dict[str, list[FileNode]]:
     """Return the nodes that read each tensor, of those that lead to an output."""
+    # Walk back from the outputs: a node that leads to none of them is dead, and reads nothing.
     live_names = set(outputs)
     nodes_by_input: dict[str, list[FileNode]] = {}
     for node in reversed(nodes):
@@ -61,6 +62,7 @@ class TensorReaders:
             last_piece: the tensor that the pieces make.
             current_outputs: what the node makes that makes `last_piece`.
         """
+        # A fused op replaces its pieces only if nothing else reads them, now or later in the file.
         replaced_tensors = {*pieces, last_piece}
         piece_names = [
             name for piece in pieces for name in self._names_in_file_by_tensor.get(piece, ())
@@ -70,9 +72,9 @@ class TensorReaders:
             if name in self._output_names:
                 return True
             for node in self._nodes_by_input.get(name, ()):
-                makes_last_piece = tuple(node.outputs) == tuple(current_outputs)
+                is_current_node = tuple(node.outputs) == tuple(current_outputs)
                 # the node being lowered: its output is what the fused op makes
-                if makes_last_piece:
+                if is_current_node:
                     continue
                 # a node that comes later reads the piece itself
                 if not self._is_lowered(value_by_name, node):
@@ -88,6 +90,7 @@ class TensorReaders:
         replaced_tensors: set[str],
     ) -> bool:
         """Whether an output, or what the pieces themselves read, needs one of these names."""
+        # follow the names forward, to an output or to a node that no piece replaces
         checked_names: set[str] = set()
         while open_names:
             name = open_names.pop()

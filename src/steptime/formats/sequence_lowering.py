@@ -1,4 +1,4 @@
-"""Functions with which every format of networks lowers attention and recurrent layers."""
+"""Functions that append attention and recurrent layers to a graph, for all file formats."""
 
 import math
 from collections.abc import Sequence
@@ -69,6 +69,7 @@ def attention(
             attrs["window"] = window
         output = el.append_op(b, "attention", *inputs, name=name, **attrs)
         return split_heads(b, output, heads, name)
+
     # else the products are written out, for which each query's head needs its own keys and values
     if kv_heads != heads:
         repeats = heads // kv_heads

@@ -1,4 +1,4 @@
-"""Questions about the tensors of a graph that a format of networks is building."""
+"""Looks up tensors of a graph that is being built: producers, readers, types, free names."""
 
 import math
 
@@ -43,7 +43,7 @@ def find_producer(b: Builder, x: str, *kinds: str) -> Op | None:
 
 def find_narrow_source(b: Builder, x: str, dtype: str) -> str:
     """Return the tensor of a type whose floats `x` holds in a wider type, else `x`."""
-    cast = find_producer(b, x, "cast")
+    cast = find_producer(b, x, "cast")  # which only widened floats, so that its input will do
     if cast is None or not is_float(b, x):
         return x
     source = cast.inputs[0]
@@ -84,6 +84,7 @@ def order_by_size(b: Builder, x: str, y: str) -> tuple[str, str]:
     """Return the larger of two tensors first; of two of one size, the computed one."""
 
     def sort_key(tensor: str) -> tuple[int, bool]:
+        # the larger one first; of two as large, the one that is computed
         return -b.tensors[tensor].size, is_weight_or_buffer(b, tensor)
 
     first, second = sorted((x, y), key=sort_key)

@@ -1,4 +1,4 @@
-"""How formats of networks lower windows of tensors: cut out of them, and added up again."""
+"""Windows of tensors, for all file formats: cut out (im2col), and added up again."""
 
 import math
 from collections.abc import Sequence
@@ -49,11 +49,11 @@ def cut_windows(
     count = count_positions(shape[axis], size, step, dilation=dilation)
     require(min(size, step, dilation, count) >= 1, f"{name}: windows of {size} in {list(shape)}")
     are_tiles = dilation == 1 and size == step
-    if are_tiles:
+    if are_tiles:  # without a gap or an overlap: only the rest behind the last window is cut off
         elements = el.slice_(b, x, axis, start=0, stop=count * size, name=f"{name}/whole")
-    elif size == 1:
+    elif size == 1:  # every `step`-th element
         elements = el.slice_(b, x, axis, start=0, stop=shape[axis], name=f"{name}/some", step=step)
-    else:  # elements of several windows, or of none
+    else:  # an element lies in several windows, or in none: no view can say which
         indices = b.buffer(free_name(b, f"{name}/places"), (count, size), "int64")
         return el.append_op(b, "gather", x, indices, name=name, axis=axis)
     windows_shape = (*shape[:axis], count, size, *shape[axis + 1 :])

@@ -1,8 +1,8 @@
-"""The step of one network at many batches, by lines in the batch: its memory, remarks and times.
+"""The step of one network at many batches, interpolated linearly in the batch where possible.
 
-Three batches tell what a network runs at any other where that lies on lines (`prediction.lines`).
-Where software pads the sides of products to multiples of 8, batches with equal remainders do. A
-network for which none of this holds is built for each batch.
+Most kernels grow linearly with the batch: then three batches are built, and all others lie on the
+lines between them (`prediction.lines`). Where software pads the sides of products to multiples of
+8, batches with equal remainders lie on lines. Any other network is built for each batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class BatchSteps:
         model: the network on some device.
         batches: the batches, in the order of the question.
         lines: the kernels as lines in the batch; None where they lie on none.
-        pieces: without lines, the steps at the batches of each remainder of 8, with the places of
+        groups: without lines, the steps at the batches of each remainder of 8, with the indices of
             these batches; none where that would not help.
         graphs: the first graph of each remark key.
         remark_keys: what the remarks of each batch depend on, a single key on lines.
@@ -62,22 +62,25 @@ class BatchSteps:
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
-        # Lines are priced as arrays over the batches, which not all methods take.
+        # Lines: the sizes of kernels as linear functions of the batch, from three built batches.
+        # They are priced as arrays over the batches, which not all methods take.
         is_worth_lines = model.method.arrays and len(distinct_batches) > FEW
         self.lines = lines
         if lines is None and is_worth_lines:
             self.lines = find_step_lines(model, distinct_batches)
-        self.pieces: list[Piece] = []
-        # A stack that pads rows makes steps of the batch size: lines hold for equal remainders.
+        self.groups: list[BatchGroup] = []
+        # Padding to multiples of 8 makes time a staircase in the batch; batches with one remainder
+        # of 8 still lie on a line.
         lacks_lines = is_worth_lines and self.lines is None
         if lacks_lines and may_split and stack_of(model.settings).pads:
-            self.pieces = _split_by_remainder(model, batches)
-        # Devices with another usual stack or data type have steps of their own (`for_model`).
+            self.groups = _split_by_remainder(model, batches)
+        # Devices with another usual stack or data type get their own `BatchSteps` (`for_model`).
         self._steps_by_key = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
-        self._built_peaks: list[int] = []
-        self._built_blocks: list[int] = []
+        # At each batch, where neither lines nor groups hold and each batch is built:
+        self._built_peak_bytes: list[int] = []
+        self._built_blocks_bytes: list[int] = []
         self._collect_graphs()
 
     def _collect_graphs(self) -> None:
@@ -87,25 +90,24 @@ class BatchSteps:
         """
         model = self.model
         lines = self.lines
+        # Graphs with one remark key have the same remarks: one graph of each key is kept.
         if lines is not None:
-            # One graph stands for all: where kernels lie on lines, the remarks are equal. That of
-            # the highest batch was built last, and is still at hand.
+            # One graph serves all batches: where kernels lie on lines, the remarks are equal. The
+            # graph of the highest batch was built last, so that it is still cached.
             self._add_remark_key(model.graph(lines.high_batch))
             return
-        if self.pieces:
-            steps_of_pieces = [steps for _batch_indices, steps in self.pieces]
-            for steps in steps_of_pieces:
-                self.graphs |= steps.graphs
-            self.remark_keys = self.merge([steps.keys_of_batches() for steps in steps_of_pieces])
+        if self.groups:
+            for group in self.groups:
+                self.graphs |= group.steps.graphs
+            self.remark_keys = self.merge([group.steps.keys_of_batches() for group in self.groups])
             return
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
-            living_bytes = model.living_bytes(batch)  # of the tensors, at each moment of the step
-            peak_bytes = max(living_bytes)
-            self._built_peaks.append(peak_bytes)
+            peak_bytes = max(model.living_bytes(batch))  # of the tensors, at the worst moment
+            self._built_peak_bytes.append(peak_bytes)
             # What the allocator reserves beyond the tensors.
-            self._built_blocks.append(model.blocks(peak_bytes, batch))
-            # Its kernels are cached while its graph is at hand.
+            self._built_blocks_bytes.append(model.blocks(peak_bytes, batch))
+            # Lower the graph to kernels while it is cached: all devices will use them.
             if len(self.batches) <= MAX_LOWERED_BATCHES:
                 model.lower_step(batch)
 
@@ -114,50 +116,50 @@ class BatchSteps:
         """The size of all tensors at the worst moment, at each batch."""
         if self.lines is not None:
             return self.lines.highest_values(self.lines.memory_lines, self.batches)
-        if self.pieces:
-            return self.merge([steps.peak_bytes for _, steps in self.pieces])
-        return self._built_peaks
+        if self.groups:
+            return self.merge([group.steps.peak_bytes for group in self.groups])
+        return self._built_peak_bytes
 
     @cached_property
     def blocks_bytes(self) -> list[int]:
         """The memory that the allocator holds beyond tensors, at each batch."""
         if self.lines is not None:
-            reserved = self.lines.block_lines.reserved_bytes(
-                self.lines.share_between_ends(self.batches)
-            )
-            blocks: list[int] = (reserved - np.array(self.peak_bytes)).tolist()
+            # A line is drawn between two built batches: 0 is the lower of them, 1 the higher.
+            positions = self.lines.share_between_ends(self.batches)
+            reserved_bytes = self.lines.block_lines.reserved_bytes(positions)  # tensors included
+            blocks: list[int] = (reserved_bytes - np.array(self.peak_bytes)).tolist()
             return blocks
-        if self.pieces:
-            return self.merge([steps.blocks_bytes for _, steps in self.pieces])
-        return self._built_blocks
+        if self.groups:
+            return self.merge([group.steps.blocks_bytes for group in self.groups])
+        return self._built_blocks_bytes
 
     def keys_of_batches(self) -> list[RemarkKey]:
         """Return the key of the remarks of each batch."""
         return self.remark_keys * len(self.batches) if self.lines else self.remark_keys
 
     def merge(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the values of all batches in their order, from those of each piece."""
+        """Return the values of all batches in their order, from those of each group."""
         merged: list[Any] = [None] * len(self.batches)
-        for (batch_indices, _steps), column in zip(self.pieces, columns, strict=True):
-            for batch_index, value in zip(batch_indices, column, strict=True):
+        for group, column in zip(self.groups, columns, strict=True):
+            for batch_index, value in zip(group.batch_indices, column, strict=True):
                 merged[batch_index] = value
         return merged
 
-    def _merge_spans(self, spans_of_pieces: Sequence[Span]) -> Span:
-        """Return the times of all batches, from those of each piece."""
+    def _merge_spans(self, spans_of_groups: Sequence[Span]) -> Span:
+        """Return the times of all batches, from those of each group."""
 
         def merge_bounds(columns: Sequence[Any]) -> Any:
-            is_any_unknown = any(column is None for column in columns)  # in some piece
+            is_any_unknown = any(column is None for column in columns)  # in some group
             return None if is_any_unknown else self.merge(columns)
 
-        times_of_pieces = [span.times for span in spans_of_pieces]
-        times_of_passes = zip(*times_of_pieces, strict=True)
+        times_of_groups = [span.times for span in spans_of_groups]
+        times_of_passes = zip(*times_of_groups, strict=True)
         times = [self.merge(columns) for columns in times_of_passes]
         return Span(
-            times,
-            self.merge([span.is_extrapolated for span in spans_of_pieces]),
-            merge_bounds([span.low_s for span in spans_of_pieces]),
-            merge_bounds([span.high_s for span in spans_of_pieces]),
+            times=times,
+            is_extrapolated=self.merge([span.is_extrapolated for span in spans_of_groups]),
+            low_s=merge_bounds([span.low_s for span in spans_of_groups]),
+            high_s=merge_bounds([span.high_s for span in spans_of_groups]),
         )
 
     def _add_remark_key(self, graph: Graph) -> None:
@@ -173,8 +175,9 @@ class BatchSteps:
         if self.lines is None or len(self.batches) <= 2 * HEAD_BATCHES:
             yield self
             return
-        length = self.lines.chunk_length
-        starts = [0, *range(HEAD_BATCHES, len(self.batches), length)]
+        # The head comes first, so that its rows appear at once; then chunks that are priced as one
+        # array each.
+        starts = [0, *range(HEAD_BATCHES, len(self.batches), self.lines.chunk_length)]
         for start, stop in pairwise([*starts, len(self.batches)]):
             yield BatchSteps(self.model, self.batches[start:stop], lines=self.lines)
 
@@ -188,11 +191,11 @@ class BatchSteps:
     def needed_bytes(self, model: StepModel) -> list[int]:
         """Return the memory that a process needs of a model's device at each batch."""
         steps = self.for_model(model)
-        # What a process needs beside its tensors and blocks. Where the stack does not say that, its
-        # blocks are None, and tensors alone count.
-        empty = model.process_memory.needs(peak_bytes=0, blocks_bytes=0)
-        process_bytes = np.array(steps.peak_bytes) + empty.total_bytes
-        if empty.blocks_bytes is not None:
+        # The needs without any tensor are those of the process itself (its GPU context). Where the
+        # stack's allocator is unknown, `blocks_bytes` is None, and no blocks count.
+        process_needs = model.process_memory.needs(peak_bytes=0, blocks_bytes=0)
+        process_bytes = np.array(steps.peak_bytes) + process_needs.total_bytes
+        if process_needs.blocks_bytes is not None:
             process_bytes += np.rint(steps.blocks_bytes).astype(np.int64)
         needed_bytes: list[int] = process_bytes.tolist()
         return needed_bytes
@@ -211,14 +214,13 @@ class BatchSteps:
         steps = self.for_model(model)
         remarks_by_key = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
         remarks = [remarks_by_key[key] for key in steps.keys_of_batches()]
-        lacking = [
-            batch_index
-            for batch_index, is_fitting in enumerate(fit_device(model, needed_bytes))
-            if not is_fitting
-        ]
-        lacks = describe_lacks(model.device, [needed_bytes[index] for index in lacking])
-        for batch_index, lack in zip(lacking, lacks, strict=True):
-            remarks[batch_index] = (lack, *remarks[batch_index])
+        fit_flags = fit_device(model, needed_bytes)
+        unfit_indices = [index for index, is_fitting in enumerate(fit_flags) if not is_fitting]
+        memory_remarks = describe_lacks(
+            model.device, [needed_bytes[index] for index in unfit_indices]
+        )
+        for index, memory_remark in zip(unfit_indices, memory_remarks, strict=True):
+            remarks[index] = (memory_remark, *remarks[index])
         return remarks
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
@@ -229,12 +231,13 @@ class BatchSteps:
         """
         steps_of_models = [self.for_model(model) for model in models]
         if any(steps is not self for steps in steps_of_models):
-            return _spans_by_steps(steps_of_models, models)
+            return _price_by_steps(steps_of_models, models)
         # New pages of a CPU and states on the host make times that do not grow linearly.
         can_interpolate = not any(map(_lies_on_no_line, models))
-        if self.pieces and can_interpolate:
-            spans_of_pieces = [steps.spans(models) for _, steps in self.pieces]
-            return [self._merge_spans(pieces) for pieces in zip(*spans_of_pieces, strict=True)]
+        if self.groups and can_interpolate:
+            spans_of_groups = [group.steps.spans(models) for group in self.groups]
+            spans_of_models = zip(*spans_of_groups, strict=True)  # for each model, of all groups
+            return [self._merge_spans(model_spans) for model_spans in spans_of_models]
         if self.lines is None or not can_interpolate:
             return [_price_batches(model, self.batches) for model in models]
         return spans(self.lines, models, self.batches)
@@ -249,30 +252,33 @@ def fit_device(model: StepModel, needed_bytes: Sequence[int]) -> list[bool]:
     return fits
 
 
-def _spans_by_steps(
+def _price_by_steps(
     steps_of_models: Sequence[BatchSteps], models: Sequence[StepModel]
 ) -> list[Span]:
     """Return the times of models, each by its own steps; models of the same steps go together."""
-    models_by_steps: dict[BatchSteps, list[StepModel]] = {}
-    for steps, model in zip(steps_of_models, models, strict=True):
-        models_by_steps.setdefault(steps, []).append(model)
-    # Models that share their steps are priced together; their spans come in the models' order.
-    spans_by_steps = {
-        steps: iter(steps.spans(models_of_steps))
-        for steps, models_of_steps in models_by_steps.items()
-    }
-    return [next(spans_by_steps[steps]) for steps in steps_of_models]
+    indices_by_steps: dict[BatchSteps, list[int]] = {}
+    for model_index, steps in enumerate(steps_of_models):
+        indices_by_steps.setdefault(steps, []).append(model_index)
+    span_by_index: dict[int, Span] = {}
+    for steps, model_indices in indices_by_steps.items():
+        # Models with the same steps are priced together, which interpolates the kernels once.
+        shared_spans = steps.spans([models[index] for index in model_indices])
+        span_by_index.update(zip(model_indices, shared_spans, strict=True))
+    return [span_by_index[index] for index in range(len(models))]
 
 
-Piece = tuple[list[int], BatchSteps]
-"""Places of batches, and the steps at these batches."""
+class BatchGroup(NamedTuple):
+    """The steps at some batches, with the indices of these among all batches."""
+
+    batch_indices: list[int]
+    steps: BatchSteps
 
 
 _NOT_PADDED = -1  # in place of a remainder
 
 
-def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]:
-    """Return the steps at batches with equal remainders, each with the places of its batches.
+def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[BatchGroup]:
+    """Return the steps at batches with equal remainders, each with the indices of its batches.
 
     A product with `c * batch` rows is padded to `ceil(c * batch / 8) * 8` of them, which is linear
     in the batches with one remainder of 8. Fewer than 8 rows are not padded, so that batches below
@@ -282,15 +288,16 @@ def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]
         return []
     indices_by_remainder: dict[int, list[int]] = {}
     for batch_index, batch in enumerate(batches):
+        # Rows are padded to multiples of 8 (`NUMBERS_IN_PIECE`), so that batches with one remainder
+        # lie on a line. Fewer rows than 8 are not padded: these batches share a line of their own.
         is_padded = batch >= NUMBERS_IN_PIECE
-        # Rows are padded to whole pieces, so that only batches with one remainder lie on a line.
         remainder = batch % NUMBERS_IN_PIECE if is_padded else _NOT_PADDED
         indices_by_remainder.setdefault(remainder, []).append(batch_index)
-    pieces = []
+    groups = []
     for batch_indices in indices_by_remainder.values():
-        piece_batches = [batches[batch_index] for batch_index in batch_indices]
-        pieces.append((batch_indices, BatchSteps(model, piece_batches, may_split=False)))
-    return pieces
+        group_batches = [batches[batch_index] for batch_index in batch_indices]
+        groups.append(BatchGroup(batch_indices, BatchSteps(model, group_batches, may_split=False)))
+    return groups
 
 
 def _step_key(model: StepModel) -> tuple[str, str]:
@@ -317,5 +324,8 @@ def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:
 
     times = [collect(f"{name}_s") for name in PASSES]
     return Span(
-        times, collect("is_extrapolated"), collect_bounds("low_s"), collect_bounds("high_s")
+        times=times,
+        is_extrapolated=collect("is_extrapolated"),
+        low_s=collect_bounds("low_s"),
+        high_s=collect_bounds("high_s"),
     )

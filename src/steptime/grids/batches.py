@@ -29,7 +29,7 @@ def largest_batch(
 
     # Enlarge the batch by the factor `growth` until it no longer fits, then narrow the gap.
     fitting = 0
-    too_large = 1
+    too_large = 1  # a candidate at first; a batch that does not fit after the loop
     while too_large <= max_batch and fits(too_large):
         fitting = too_large
         is_last = too_large == max_batch
@@ -69,10 +69,12 @@ def growth_for(op_count: int) -> int:
     As many batches are predicted as keep their ops below `MAX_TABLE_OPS`: 21 of 1,900 ops each,
     6 (by 16) of 6,400, at least 3.
     """
+    # Large networks get fewer batches, as building a graph takes time with each of its ops.
     batch_count = max(MIN_TABLE_BATCHES, MAX_TABLE_OPS // max(1, op_count))
-    # The batches of a table lead from 1 to `MAX_BATCH`, a power of two, in equal factors.
-    doublings = ceil((MAX_BATCH.bit_length() - 1) / (batch_count - 1))
-    return int(2 ** max(1, doublings))
+    # The batches of a table lead from 1 to `MAX_BATCH` in equal factors, powers of two.
+    all_doublings = MAX_BATCH.bit_length() - 1
+    doublings_per_row = ceil(all_doublings / (batch_count - 1))
+    return int(2 ** max(1, doublings_per_row))
 
 
 def find_knee(batches: Sequence[int], step_s: Sequence[float]) -> int:

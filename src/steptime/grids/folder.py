@@ -1,4 +1,4 @@
-"""Predictions of every network that a folder of records holds, beside what was measured."""
+"""Predict every network that a folder of records holds, beside what was measured."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from steptime.records import store
 from steptime.records.record import Record
 from steptime.records.stacks import stack_of
 
-PART_RECORDS = 1000  # records put on the disk together
+CHUNK_RECORDS = 1000  # records put on the disk together
 
 
 @dataclass
@@ -44,18 +44,18 @@ class Predicted:
         return type(self)(self.added + other.added, self.present + other.present, refused)
 
 
-PartKey = tuple[store.FinalKey, str]
+RecordKey = tuple[store.FinalKey, str]
 
 
-def part_key(record: Record) -> PartKey:
+def record_key(record: Record) -> RecordKey:
     """Return the key of a prediction of a step, or of one of its ops."""
     return store.final_key(record), record.scope
 
 
-def select_missing(predictions: Iterable[Record], part_keys: set[PartKey]) -> list[Record]:
+def select_missing(predictions: Iterable[Record], stored_keys: set[RecordKey]) -> list[Record]:
     """Return the predictions that a folder lacks, and add their keys: a kill may leave some ops."""
-    missing_records = [record for record in predictions if part_key(record) not in part_keys]
-    part_keys.update(map(part_key, missing_records))
+    missing_records = [record for record in predictions if record_key(record) not in stored_keys]
+    stored_keys.update(map(record_key, missing_records))
     return missing_records
 
 
@@ -84,30 +84,27 @@ def predict_folder(
     """
     predicted = Predicted()
     records = store.load(folder, warn)
-    part_keys = set(map(part_key, records))  # of all that is stored: no record is written twice
-    steps_by_key: dict[tuple[object, ...], Record] = {}
-    for record in records:
-        is_step = not record.scope  # records of ops have a scope
-        if is_step and record.origin != "predicted":
-            steps_by_key.setdefault(_step_key(record), record)
-    if not steps_by_key:
+    stored_keys = set(map(record_key, records))  # so that no record is written twice
+    steps = _select_steps(records)
+    if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
     takes_stack = "stack" in cost_model(method).options
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        for record in track_progress(list(steps_by_key.values()), "networks"):
+        for record in track_progress(steps, "networks"):
             step_options = dict(options)
             if takes_stack:
                 # The stack that ran the step, unless the user names another.
                 step_options = {**stack_option(stack_of(record)), **options}
             for device in devices or _find_device(record, predicted):
                 try:
-                    head, *ops = _predict_step(record, device, link, method, step_options)
+                    step, *ops = _predict_step(record, device, link, method, step_options)
                 except InputError as error:
                     predicted.refused[str(error)] += 1
                     continue
-                # A step that is stored already still gets its ops.
-                predictions = [*ops, head] if by_op else [head]
-                missing_records = select_missing(predictions, part_keys)
+                # Ops come first: where a kill cuts the writing short, no step lacks its ops. A step
+                # that is stored already, without ops, still gets them.
+                predictions = [*ops, step] if by_op else [step]
+                missing_records = select_missing(predictions, stored_keys)
                 writer.append_all(missing_records)
                 if missing_records:
                     predicted.added += 1
@@ -140,6 +137,16 @@ def _predict_step(
     levels = ((replica_count, link),) if link else ()
     cluster = Cluster(device, levels)
     return predict_replicas(workload, cluster, strategy, does_overlap, method, options)
+
+
+def _select_steps(records: Iterable[Record]) -> list[Record]:
+    """Return the steps that were measured or published, repeated ones once."""
+    steps_by_key: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        is_step = not record.scope  # records of ops have a scope
+        if is_step and record.origin != "predicted":
+            steps_by_key.setdefault(_step_key(record), record)
+    return list(steps_by_key.values())
 
 
 def _find_device(record: Record, predicted: Predicted) -> Sequence[Device]:
@@ -192,6 +199,6 @@ def predict_space(
     with store.exclusive(folder), store.open_writer(folder) as writer:
         stored_records = store.load(folder, warn, required=False)
         records = predict_missing(store.final_keys(stored_records))
-        while part := list(islice(records, PART_RECORDS)):
-            writer.append_all(part)
+        while chunk := list(islice(records, CHUNK_RECORDS)):
+            writer.append_all(chunk)
     return predicted

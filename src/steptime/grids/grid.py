@@ -118,11 +118,14 @@ def _network_cells(
     """
     first_model = models[0]
     is_single = len(models) == 1
-    early_cell_count = 0  # cells of the first device that were priced by themselves
+    # Cells of the first device that are yielded before all are priced, so that a caller who prints
+    # them has something to show at once.
+    early_cell_count = 0
     for chunk_steps in steps.split_batches():
-        has_all_batches = chunk_steps is steps
-        has_head = early_cell_count > 0 and not is_single
-        if has_all_batches or has_head:
+        is_unsplit = chunk_steps is steps  # too few batches to be worth an early chunk
+        # Of several devices, the first chunk alone is early: the rest is cheaper side by side.
+        has_early_chunk = early_cell_count > 0 and not is_single
+        if is_unsplit or has_early_chunk:
             break
         with no_collection():
             (span,) = _price_devices(chunk_steps, [first_model])
@@ -131,7 +134,7 @@ def _network_cells(
         early_cell_count += len(chunk_steps.batches) * len(replicas)
         yield from _priced_cells(first_model, chunk_steps, span, replicas)
     if is_single and early_cell_count:
-        return
+        return  # the loop above yielded all chunks
     with no_collection():
         spans = _price_devices(steps, models)
     # Single devices that cannot run the step have cells with the reason.
@@ -144,7 +147,8 @@ def _network_cells(
             yield from _refused_cells(model, device_steps, span, replicas)
         else:
             cells = _priced_cells(model, device_steps, span, replicas)
-            yield from islice(cells, early_cell_count if model is first_model else 0, None)
+            early_cells = early_cell_count if model is first_model else 0
+            yield from islice(cells, early_cells, None)  # without those that were yielded above
 
 
 def _price_devices(steps: BatchSteps, models: Sequence[StepModel]) -> list[Span | InputError]:
@@ -192,7 +196,7 @@ def _link_bounds(
     """
     collective = model.collective()
     gradient_bytes = model.gradient_bytes
-    # Cells are ordered by batch and, within a batch, by the number of replicas.
+    # The low end of a step has fast kernels and fast links, the high end slow ones.
     fast_links, slow_links = 1, -1  # `collective_s` takes the ends of a link's rate by these signs
     for link_end, kernel_bounds_s in ((fast_links, span.low_s), (slow_links, span.high_s)):
         if kernel_bounds_s is None:
@@ -202,6 +206,7 @@ def _link_bounds(
             model.collective_s(collective, gradient_bytes, count, link_end) if count > 1 else 0.0
             for count in replicas
         ]
+        # In the order of cells: by batch and, within a batch, by the number of replicas.
         exchange_s = np.resize(exchange_s_of_replicas, len(communication_s))
         kernels_error_s = np.repeat(kernel_bounds_s, len(replicas)) - kernels_s
         links_error_s = exchange_s - communication_s
@@ -218,7 +223,9 @@ def _rates(counts: Any, seconds: Any) -> list[float | None]:
     ).tolist()
     if has_time.all():
         return rates
-    return [rate if timed else None for rate, timed in zip(rates, has_time.tolist(), strict=True)]
+    # a step of no time has no rate
+    flags = has_time.tolist()
+    return [rate if is_timed else None for rate, is_timed in zip(rates, flags, strict=True)]
 
 
 def _priced_cells(
@@ -255,7 +262,7 @@ def _priced_cells(
         communication_s.tolist(),
         examples_per_s,
         repeat_cells(steps.peak_bytes),
-        repeat_cells(map(STATUS_BY_FIT.__getitem__, fit_device(model, needed_bytes))),
+        repeat_cells(STATUS_BY_FIT[fits] for fits in fit_device(model, needed_bytes)),
         repeat_cells(steps.remarks(model, needed_bytes)),
         *_link_bounds(model, span, replicas, kernels_s, communication_s),
         repeat(model.workload.dtype),
@@ -267,4 +274,4 @@ def _priced_cells(
     )
     # `GridCell._make` runs as Python, cell by cell; this does not.
     make_cell = partial(tuple.__new__, GridCell)
-    return map(make_cell, zip(*columns, strict=False))
+    return map(make_cell, zip(*columns, strict=False))  # columns of `repeat` and `cycle` never end

@@ -120,20 +120,20 @@ def data_parallel(
         fast_link_s = exposed_by_end(end=1)  # at the high end
         compute_s = times.forward_s + times.backward_s + times.update_s
         ends = widen_by_links(
-            compute_s + exposed_communication_s,
-            StepEnds(times.low_s, times.high_s).delay(exposed_communication_s),
-            compute_s + fast_link_s,
-            compute_s + slow_link_s,
+            step_s=compute_s + exposed_communication_s,
+            ends=StepEnds(times.low_s, times.high_s).delay(exposed_communication_s),
+            quick_s=compute_s + fast_link_s,
+            slow_s=compute_s + slow_link_s,
         )
         row = scaling_row(
             model,
             sizes,
-            (times.forward_s, times.backward_s, times.update_s),
-            communication_s,
-            communication_s[scheme],
-            exposed_communication_s,
-            single_per_s,
-            note,
+            pass_times=(times.forward_s, times.backward_s, times.update_s),
+            communication_s=communication_s,
+            exchange_time_s=communication_s[scheme],
+            exposed_communication_s=exposed_communication_s,
+            single_per_s=single_per_s,
+            note=note,
         )
         return replace(
             row,
@@ -159,11 +159,13 @@ def list_unprofitable_counts(throughputs: Iterable[tuple[int, float]]) -> list[i
     `throughputs` are pairs of replicas and examples/s. From one number to the next, throughput
     grows less than `PAYS` times as much as the number does: from 8 to 16 it must grow by half.
     """
-    return [
-        larger_count
-        for (count, per_s), (larger_count, larger_per_s) in pairwise(sorted(throughputs))
-        if larger_per_s / per_s - 1 < PAYS * (larger_count / count - 1)  # growths
-    ]
+    unprofitable_counts = []
+    for (count, per_s), (larger_count, larger_per_s) in pairwise(sorted(throughputs)):
+        throughput_growth = larger_per_s / per_s - 1
+        device_growth = larger_count / count - 1
+        if throughput_growth < PAYS * device_growth:
+            unprofitable_counts.append(larger_count)
+    return unprofitable_counts
 
 
 def batch_share(model: StepModel, replicas: int, examples: int, scaling: str) -> tuple[int, str]:
@@ -247,7 +249,7 @@ def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync, end: int 
     exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
     if not sync.overlap:
         return exchange_time_s
-    # Buckets pay a latency each: the step waits at most for one exchange after the pass.
+    # Many small buckets add latencies: a step waits at most for one exchange after the pass.
     return min(exchange_time_s, exposed_exchange_s(model, batch, exchange_of, sync.compression))
 
 
@@ -324,23 +326,21 @@ def predict_replicas(
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     exchange = _find_strategy(workload, strategy)
     model = _model_of_rank(workload, cluster, strategy, overlap, method, options or {})
-    head, *rows = records(model)
+    step, *ops = records(model)
     communication_s = model.timeline().exposed_s
-    if exchange.collective and not exchange.shards:  # this all-reduce is no op of the timeline
+    if exchange.collective and not exchange.shards:  # an all-reduce, no op of the timeline
         sync = Sync(exchange.collective, overlap=model.overlap)
         communication_s = exposed_s(model, workload.batch_per_replica, workload.plan.data, sync)
-    settings: dict[str, object] = {**head.method.options, "strategy": strategy}
-    notes = [head.note] if head.note else []
+    settings: dict[str, object] = {**step.method.options, "strategy": strategy}
+    notes = [step.note] if step.note else []
     if exchange.collective:
         settings |= _exchange_settings(model, exchange, overlap)
-        links_without_latency = model.fabric.without_latency if model.fabric else ()
-        notes += [
-            f"{name}: no latency is known, so none is counted" for name in links_without_latency
-        ]
-    quantities = _add_communication(head.quantities, communication_s)
-    record_of_replicas = replace(head, quantities=quantities, note="; ".join(notes))
-    method_with_exchange = replace(head.method, options=settings)
-    return [replace(record, method=method_with_exchange) for record in (record_of_replicas, *rows)]
+        link_names = model.fabric.without_latency if model.fabric else ()
+        notes += [f"{name}: no latency is known, so none is counted" for name in link_names]
+    quantities = _add_communication(step.quantities, communication_s)
+    step_of_replicas = replace(step, quantities=quantities, note="; ".join(notes))
+    method_with_exchange = replace(step.method, options=settings)
+    return [replace(record, method=method_with_exchange) for record in (step_of_replicas, *ops)]
 
 
 def _model_of_rank(

@@ -1,4 +1,4 @@
-"""Predictions of many workloads at many places, as records."""
+"""Predictions of many workloads on many devices, as records."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _predict_devices(
 
 def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
     """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
-    if steps.pieces:
-        return steps.merge([_count_work(piece_steps) for _, piece_steps in steps.pieces])
+    if steps.groups:
+        return steps.merge([_count_work(group.steps) for group in steps.groups])
     if steps.lines is None:
         return [costs(steps.model, batch) for batch in steps.batches]
     # Work is linear in the batch: interpolate between the two batches of the lines.

@@ -15,7 +15,7 @@ from steptime.core.errors import InputError
 from steptime.core.progress import report_progress
 from steptime.core.units import format_bytes, format_count
 from steptime.core.workload import workload_to_json
-from steptime.grids.folder import part_key, select_missing
+from steptime.grids.folder import record_key, select_missing
 from steptime.grids.replicas import predict_replicas
 from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
@@ -351,7 +351,7 @@ def predict(
     warn: Callable[[str], None],
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `records`."""
-    stored_keys = set(map(part_key, records)) if request.predict_on else set()
+    stored_keys = set(map(record_key, records)) if request.predict_on else set()
     predicted_marks = set()
     unpredicted = 0
     for device, dtype in request.predict_on:

@@ -123,8 +123,10 @@ def drop_deviation(value: object) -> Any:
     if match is None:
         return value
     amount = match[1].strip()
+    # The unit is with the amount, `12.5 ms +/- 0.3`, or behind the deviation, `12.5 +/- 0.3 ms`.
+    unit_behind = match[2]
     has_unit = re.fullmatch(_NUMBER, amount) is None
-    return amount if has_unit or match[2] is None else f"{amount} {match[2]}"
+    return amount if has_unit or unit_behind is None else f"{amount} {unit_behind}"
 
 
 def parse_amount(text: str) -> CellAmount | None:
@@ -159,7 +161,7 @@ def read_number(value: object, number_index: int | None = None) -> int | float:
             behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
     is_flag = isinstance(value, bool)  # which Python counts among the numbers
-    wants_first_number = number_index in (None, 0)
+    wants_first_number = number_index in (None, 0)  # None: the text is one number, and no more
     if isinstance(value, int | float) and not is_flag and wants_first_number:
         return value
     text = str(value)[:MAX_CHARACTERS]
@@ -194,11 +196,11 @@ def _convert_to_si(number: str, unit: str) -> CellAmount | None:
         return None
     factor, dimension = scale
     # The mathematical minus sign is typeset in tables of papers.
-    number = number.replace("\u2212", "-")
+    ascii_number = number.replace("\u2212", "-")
     # Counts stay whole; beyond 300 digits not even a float holds them.
-    if factor == 1 and re.fullmatch(r"[-+]?\d{1,300}", number):
-        return CellAmount(int(number), dimension)
-    return CellAmount(float(number) * factor, dimension)
+    if factor == 1 and re.fullmatch(r"[-+]?\d{1,300}", ascii_number):
+        return CellAmount(int(ascii_number), dimension)
+    return CellAmount(float(ascii_number) * factor, dimension)
 
 
 def _unit_scale(unit: str) -> tuple[float, str] | None:
@@ -206,7 +208,7 @@ def _unit_scale(unit: str) -> tuple[float, str] | None:
     if not unit:
         return 1.0, ""
     numerator, *denominator = re.split(r"\s*/\s*|\s+per\s+", unit)
-    scale = UNITS.get(numerator) if numerator else (1.0, "")
+    scale = UNITS.get(numerator) if numerator else (1.0, "")  # of "/s" the numerator is ""
     if not denominator or scale is None:
         return scale
     factor, dimension = scale

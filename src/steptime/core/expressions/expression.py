@@ -80,9 +80,9 @@ class ExpressionParser:
             functions: functions of their arguments.
             value_functions: functions of all values and of texts, such as names of values.
         """
-        self.names: set[str] = set()
-        self._functions = functions
-        self._value_functions = value_functions
+        self.names: set[str] = set()  # that the expression reads
+        self._functions = functions  # of numbers, such as `max`
+        self._value_functions = value_functions  # of a row and texts, such as `column("2nd step")`
 
     def parse(self, tree: ast.Expression) -> Evaluate:
         """Return the function of an expression.

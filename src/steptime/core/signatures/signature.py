@@ -185,9 +185,9 @@ def _is_sequence(origin: Any) -> bool:
 
 def _find_json_type(member: Any) -> str:
     """Return the name of a type in JSON schema, "" of one that JSON does not have."""
-    words = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
-    if member in words:
-        return words[member]
+    json_types = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
+    if member in json_types:
+        return json_types[member]
     origin = get_origin(member)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "object"

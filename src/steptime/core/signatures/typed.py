@@ -93,7 +93,7 @@ class _FaultPlace(NamedTuple):
     """A value inside a table: its type, that type in words, and the path of keys to it."""
 
     kind: Any
-    words: str
+    type_text: str
     value: Any
     path: str
     is_inner: bool
@@ -101,6 +101,7 @@ class _FaultPlace(NamedTuple):
 
 def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
     """Return a message of msgspec in our words: the place, the expected type and the value."""
+    # such as "Expected `int`, got `str` - at `$.links[0].lanes`"
     text, path = _FAULT.fullmatch(message).groups()  # type: ignore[union-attr]  # it fits any text
     place = _find_fault_place(path or "", table, kind, prefix)
     field_fault = _OF_FIELD.fullmatch(text)
@@ -112,19 +113,21 @@ def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: st
     expected = _EXPECTED.fullmatch(text)
     if expected:
         type_name, limits = expected.groups()  # such as `int` and ` >= 1`
-        words = place.words or f"{_WORDS[type_name]}{limits}"
+        expected_text = place.type_text or f"{_WORDS[type_name]}{limits}"
     elif text == _TOO_LARGE:
-        words = place.words or "a smaller number"
+        expected_text = place.type_text or "a smaller number"
     else:
         return InputError(f"{source}: {text}")
     subject = f"'{place.path}' " if place.path else ""
-    return InputError(f"{source}: {subject}must be {words}, not {shorten(place.value)}")
+    return InputError(f"{source}: {subject}must be {expected_text}, not {shorten(place.value)}")
 
 
 def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPlace:
     """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
     # The message names one expected type: of a union such as `X | None` the first member.
-    plain_kind, type_words = next(_list_plain_kinds(kind))
+    plain_kind, type_text = next(_list_plain_kinds(kind))
+    inner_value = value
+    place_text = prefix
     is_inner = False  # whether the fault lies in a part of the value
     for index, name in _PART.findall(path):  # one of both is ""
         try:
@@ -132,18 +135,18 @@ def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPl
         except KeyError:  # inside of one of several types: the message is about the outer value
             break
         if index.isdigit():
-            value = value[int(index)]
-            prefix += f"[{index}]"
+            inner_value = inner_value[int(index)]
+            place_text += f"[{index}]"
         else:
             # msgspec writes `[...]` for a value under a key that it does not name.
             is_unnamed_key = index == "..."
-            key = _first_wrong_key(value, member_kind) if is_unnamed_key else name
-            value = value[key]
-            dot = "." if prefix and not prefix.endswith(".") else ""
-            prefix += f"{dot}{key}"
-        plain_kind, type_words = next(_list_plain_kinds(member_kind))
+            key = _first_wrong_key(inner_value, member_kind) if is_unnamed_key else name
+            inner_value = inner_value[key]
+            dot = "." if place_text and not place_text.endswith(".") else ""
+            place_text += f"{dot}{key}"
+        plain_kind, type_text = next(_list_plain_kinds(member_kind))
         is_inner = True
-    return _FaultPlace(plain_kind, type_words, value, prefix, is_inner)
+    return _FaultPlace(plain_kind, type_text, inner_value, place_text, is_inner)
 
 
 def _describe_field_fault(place: _FaultPlace, fault: str, field: str, source: str) -> InputError:
@@ -164,17 +167,18 @@ def _member_kind(kind: Any, name: str) -> Any:
     return members[-1] if members else get_type_hints(kind, include_extras=True)[name]
 
 
-def _list_plain_kinds(kind: Any, words: str = "") -> Iterator[tuple[Any, str]]:
+def _list_plain_kinds(kind: Any, type_text: str = "") -> Iterator[tuple[Any, str]]:
     """Yield the members of a type, without None and annotations, each with its description."""
     if get_origin(kind) is Annotated:
         plain, *metadata = get_args(kind)
         texts = (meta.description for meta in metadata if isinstance(meta, Meta))
-        yield from _list_plain_kinds(plain, next(filter(None, texts), words))
+        inner_text = next(filter(None, texts), type_text)  # the nearest description holds
+        yield from _list_plain_kinds(plain, inner_text)
     elif get_origin(kind) in (Union, UnionType):
         for member in get_args(kind):
-            yield from _list_plain_kinds(member, words)
+            yield from _list_plain_kinds(member, type_text)
     elif kind is not NoneType:
-        yield kind, words
+        yield kind, type_text
 
 
 def _first_wrong_key(table: Mapping[str, Any], kind: Any) -> str:

@@ -36,7 +36,7 @@ def read_by(read: "Callable[[Any], Any]", kind: "Callable[[Any], Any]") -> Any:
             # Without the name of an option before it, a message begins with its colon.
             raise ValueError(str(error).lstrip(": ")) from None
 
-    return kind(check)
+    return kind(check)  # such as a `BeforeValidator` of pydantic
 
 
 _QUOTES = re.compile(r"^unknown|, not |^formula '")  # texts that quote the value themselves
@@ -65,7 +65,7 @@ def _describe_fault(fault: Any, model: Any) -> str:
         valid_texts = _literal_texts(fault["ctx"]["expected"])
         return str(unknown(last, value, valid_texts, table_name))
     is_scalar = isinstance(value, str | int | float | bool)
-    quotes_value = _QUOTES.search(text) is not None
+    quotes_value = _QUOTES.search(text) is not None  # the text shows the value already
     if is_scalar and not quotes_value:
         text += f", not {shorten(value)}"
     names_key = text.startswith(f"unknown {last}")

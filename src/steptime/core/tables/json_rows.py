@@ -86,15 +86,16 @@ def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[
     """Yield the rows of a document: a list, a list within objects, or an object alone."""
     # Values beside the list of rows are cells of each row, if the layout `has_names`: such a
     # layout finds columns by itself, while others take rows exactly as they are.
-    places: list[tuple[Cells, Any]] = [({}, document)]
+    tables_with_cells: list[tuple[Cells, Any]] = [({}, document)]
     for key in filter(None, layout.rows_path.split(".")):
-        places = [
-            place for cells, value in places for place in _enter_key(cells, value, key, source)
-        ]
+        inner_tables: list[tuple[Cells, Any]] = []
+        for outer_cells, value in tables_with_cells:
+            inner_tables += _enter_key(outer_cells, value, key, source)
+        tables_with_cells = inner_tables
     if layout.has_names and not layout.rows_path:  # search for the rows
-        places = [_find_rows(document, source, layout)]
+        tables_with_cells = [_find_rows(document, source, layout)]
     row_number = 0
-    for outer_cells, table in places:
+    for outer_cells, table in tables_with_cells:
         is_single_row = (
             isinstance(table, dict) and layout.has_names and any(map(_is_scalar, table.values()))
         )
@@ -183,7 +184,7 @@ def _complete_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
     ]
     readable_rows = [row for _, row in flat_rows if not isinstance(row, InputError)]
     empty_cells = {name: "" for row in readable_rows for name in row}
-    name_by_ending = _find_unique_endings(empty_cells)
+    name_by_ending = _find_unique_endings(empty_cells)  # `loss` for `metrics.loss`
     for row_number, row in flat_rows:
         if isinstance(row, InputError):
             yield row_number, row

@@ -24,9 +24,11 @@ def find_rows_by_name(
     """
     if mentioned is None or not document:
         return None
+    # Names and rows apart, as pandas writes with `orient="split"`.
     names, data = document.get("columns"), document.get("data")
     if isinstance(names, list) and isinstance(data, list):
         return _join_names(list(map(str, names)), data)
+    # A list of cells for each column.
     lists = [value for value in document.values() if isinstance(value, list)]
     if len(lists) == len(document):
         is_table = len(set(map(len, lists))) == 1 and _count_mentioned(document, mentioned) > 0
@@ -48,6 +50,7 @@ def _read_objects(document: JsonObject, mentioned: Collection[str]) -> list[Json
     key_sets = {frozenset(value) for value in objects.values()}
     if len(objects) < len(document) or len(key_sets) != 1:
         return None
+    # Columns may be outside or inside: the names that the user mentions are those of columns.
     inner_names = list(next(iter(objects.values())))
     column_count = _count_mentioned(document, mentioned)
     inner_count = _count_mentioned(inner_names, mentioned)

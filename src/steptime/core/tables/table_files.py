@@ -22,9 +22,9 @@ from steptime.core.toml_files import format_path
 
 Words = Mapping[str, Mapping[str, str]]
 NO_WORDS: Words = {}
-OF_JSON = (".jsonl", ".json", ".ndjson")
-OF_CSV = (".csv", ".tsv", ".txt")
-ENDINGS = (*OF_CSV, *OF_JSON)
+JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
+CSV_ENDINGS = (".csv", ".tsv", ".txt")
+ENDINGS = (*CSV_ENDINGS, *JSON_ENDINGS)
 WORKBOOK_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods", ".zip")
 ENDINGS_TEXT = ".csv, .tsv, .txt, .jsonl or .json"  # .ndjson is another name of .jsonl
 LOG_PREFIXES = (":::MLLOG {", "DLLL {")  # of lines of JSON in logs, without the brace
@@ -49,6 +49,7 @@ def decode(content: bytes, is_complete: bool = True) -> str:
     for mark, encoding in _BYTE_ORDER_MARKS:
         if content.startswith(mark):
             return content.decode(encoding, "replace")
+    # In UTF-16 a Latin letter is a pair of bytes of which one is zero: always the same of both.
     head = content[:_HEAD_BYTES]
     zeros_first = head[::2].count(0)  # among the first bytes of pairs
     zeros_second = head[1::2].count(0)
@@ -125,7 +126,7 @@ def rows_of_text(
         file_layout = replace(layout, prefix=prefix.removesuffix(" {"))
     if file_layout.row_pattern:
         yield from log_rows(text, file_layout)
-    elif file_layout.prefix or name.lower().endswith(OF_JSON):
+    elif file_layout.prefix or name.lower().endswith(JSON_ENDINGS):
         yield from json_rows(text, name, source, file_layout)
     else:
         yield from csv_rows(text, source, file_layout, is_tsv=name.lower().endswith(".tsv"))

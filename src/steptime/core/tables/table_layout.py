@@ -105,8 +105,9 @@ def find_headings(text: str, layout: TableLayout, is_tsv: bool = False) -> Headi
         headings = Headings(number, line, start, delimiter, columns, skipped)
         if _has_columns(columns, layout):
             return headings
-        is_open = not file_delimiter and delimiter not in line  # perhaps columns between blanks
-        blank_columns = _column_names(line.strip(), " ") if is_open else ()
+        # without any delimiter, blanks may stand between the columns
+        lacks_delimiter = not file_delimiter and delimiter not in line
+        blank_columns = _column_names(line.strip(), " ") if lacks_delimiter else ()
         if _has_columns(blank_columns, layout):
             return Headings(number, line, start, " ", blank_columns, skipped)
         if first_candidate is None:
@@ -179,20 +180,10 @@ def csv_rows(
     check = _RowCheck(headings, _LastColumn(layout.decimal))
     # A row is yielded after the next line is read: the last row is checked for a cut number first.
     pending: tuple[int, Cells | InputError] | None = None
-    while True:
-        line = reader.line_num + headings.line
-        try:
-            cells = [cell.strip() for cell in next(reader)]
-        except StopIteration:
-            break
-        except csv.Error as error:
-            cells = []
-            row: Cells | InputError | None = InputError(f"no line of CSV: {error}")
-        else:
-            row = check.row_of(cells)
+    for line, row_or_blank in _check_rows(reader, check, headings.line):
         if pending is not None:
             yield pending
-        pending = None if row is None else (line, row)
+        pending = None if row_or_blank is None else (line, row_or_blank)
     if pending is not None:
         line, row = pending
         last_cell = [*row.values()][-1] if isinstance(row, Mapping) else ""
@@ -272,6 +263,7 @@ class _RowCheck:
         if repeats_headings:
             return InputError("the headings once more")
         self.has_rows = True
+        # by the numbers of this column a last line that was cut within one is found
         self.last_column.add(row_cells[-1])
         return dict(zip(columns, row_cells, strict=True))
 
@@ -281,6 +273,22 @@ class _RowCheck:
         return (
             f"; line {headings.line}, {shorten(headings.text.strip())}, names the columns: {hint}"
         )
+
+
+def _check_rows(
+    reader: Any, check: _RowCheck, heading_line: int
+) -> Iterator[tuple[int, Cells | InputError | None]]:
+    """Yield the line of each row in the file, with its cells or fault; None for a blank line."""
+    while True:
+        line = reader.line_num + heading_line
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield line, InputError(f"no line of CSV: {error}")
+        else:
+            yield line, check.row_of(cells)
 
 
 @dataclass

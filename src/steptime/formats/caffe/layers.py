@@ -180,7 +180,7 @@ def add_power(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     settings = layer.message.power_param
     if settings.power not in (1, 2):
         raise UnmodelledError(f"Power with power {settings.power:g}")
-    steps: list[str] = []
+    steps: list[str] = []  # of (scale * x + shift) ** power
     if settings.scale != 1:
         steps.append("scale")
     if settings.shift != 0:

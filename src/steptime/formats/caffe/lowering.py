@@ -73,6 +73,7 @@ class CaffeGraph:
     def blob_tensor(self, number: int) -> str:
         """Return the tensor of a blob; a fed blob becomes an input when it is first read."""
         if number not in self.tensor_by_blob:
+            # no layer before made it: the network is fed with it, or it is an error of the file
             require(number in self.source_by_blob, "reads a blob that its layer does not make")
             source = self.source_by_blob[number]
             # a blob of unknown shape holds labels, one for each example
@@ -148,7 +149,7 @@ class CaffeGraph:
         if are_last:
             return AxesView(x, lambda y: y)
         has_unit_axes_behind = math.prod(shape[axes.stop :]) == 1
-        if has_unit_axes_behind:
+        if has_unit_axes_behind:  # to drop these is a view, which moves no data
             view = self.b.op("reshape", x, name=f"{name}/in", shape=shape[: axes.stop])
             return AxesView(
                 view, lambda y: self.b.op("reshape", y, name=f"{name}/out", shape=shape)

@@ -22,7 +22,7 @@ LOSSES = (
     "MultinomialLogisticLoss",
 )
 MEASURES = ("Accuracy", "HDF5Output")  # a blob that only they read is an output of the network
-UNUSED = (*MEASURES, "Silence")
+TYPES_WITHOUT_OUTPUT = (*MEASURES, "Silence")
 _V1_NAMES = {  # the others are the words of the old name in capitals
     "ABSVAL": "AbsVal",
     "ARGMAX": "ArgMax",
@@ -105,11 +105,11 @@ class LayerCatalog(NamedTuple):
 
     Attributes:
         types: the types of layers that Caffe has.
-        odd_layers: the numbers of the layers with an unknown field.
+        layers_with_unknown_fields: the numbers of the layers with an unknown field.
     """
 
     types: Collection[str]
-    odd_layers: Collection[int]
+    layers_with_unknown_fields: Collection[int]
 
 
 def select_phase(net: Any, phase: Phase, catalog: LayerCatalog, file: str) -> Net:
@@ -135,6 +135,7 @@ def select_phase(net: Any, phase: Phase, catalog: LayerCatalog, file: str) -> Ne
     stated_shapes = [source.shape for source in sources.values() if source.shape]
     if not stated_shapes:
         raise InputError(f"{file}: no input: neither 'input' nor a layer of type Input or Data")
+    # Walk backwards from the ends, and keep the layers that they depend on.
     needed_blobs: set[int] = set()
     needed_layers: list[CaffeLayer] = []  # the last one first
     for layer in reversed(layers):
@@ -201,10 +202,11 @@ def _connect_layers(
             type=kind,
             message=message,
             bottoms=bottoms,
+            # a top with the name of a bottom is made in place: from here on a blob of its own
             tops=tuple(blobs.add_version(top, message.bottom, place) for top in message.top),
             training=_is_training(message),
             has_caffe_type=kind in catalog.types,
-            has_unknown_field=layer_number in catalog.odd_layers,
+            has_unknown_field=layer_number in catalog.layers_with_unknown_fields,
         )
         layers.append(layer)
     return layers, sources
@@ -213,9 +215,12 @@ def _connect_layers(
 def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
     """Return the layers that a network is run for in a phase."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
-    read_blobs = {blob for layer in layers if layer.type not in MEASURES for blob in layer.bottoms}
+    computing_layers = [layer for layer in layers if layer.type not in MEASURES]
+    read_blobs = {blob for layer in computing_layers for blob in layer.bottoms}
     outputs = [
-        layer for layer in layers if layer.type not in UNUSED and read_blobs.isdisjoint(layer.tops)
+        layer
+        for layer in layers
+        if layer.type not in TYPES_WITHOUT_OUTPUT and read_blobs.isdisjoint(layer.tops)
     ]
     if not losses:
         return outputs

@@ -19,7 +19,7 @@ from steptime.formats.caffe.layers import TYPES, UNMODELLED_TYPES, add_layer, fi
 from steptime.formats.caffe.lowering import CaffeGraph, Tensors, UnmodelledError, resolve_axis
 from steptime.formats.caffe.net import (
     LOSSES,
-    UNUSED,
+    TYPES_WITHOUT_OUTPUT,
     CaffeLayer,
     LayerCatalog,
     Net,
@@ -31,7 +31,7 @@ from steptime.network.families.family import Family
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
-CAFFE_TYPES = (*TYPES, *LOSSES, *UNUSED, *UNMODELLED_TYPES)
+CAFFE_TYPES = (*TYPES, *LOSSES, *TYPES_WITHOUT_OUTPUT, *UNMODELLED_TYPES)
 
 
 def read(source: Source, allow_unknown: bool) -> Family:
@@ -53,8 +53,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
         _check_types(message, name)
         if unknown_fields:
             raise unknown_fields[0].error(name)
-    odd_layers = frozenset(field.layer_number for field in unknown_fields)
-    catalog = LayerCatalog(CAFFE_TYPES, odd_layers)
+    layers_with_unknown_fields = frozenset(field.layer_number for field in unknown_fields)
+    catalog = LayerCatalog(CAFFE_TYPES, layers_with_unknown_fields)
 
     @lru_cache(maxsize=2)
     def read_phase(phase: Phase) -> Net:
@@ -108,7 +108,8 @@ def _add_network(b: Builder, net: Net, batch: int, file: str, allow_unknown: boo
             hint = "--allow-unknown passes its input on"
             raise InputError(f"{place}: {error} is not modelled; {hint}") from None
         except ShapeError as error:
-            raise InputError(f"{place}: {str(error).removeprefix(f'{layer.name}: ')}") from None
+            reason = str(error).removeprefix(f"{layer.name}: ")  # `place` names the layer already
+            raise InputError(f"{place}: {reason}") from None
     if not b.training:
         # the last output in the file is the network's
         return results[-1]
@@ -122,6 +123,7 @@ def _find_batch_norm_scales(net: Net) -> dict[int, CaffeLayer]:
 
     The blob must be read by the Scale alone, and be no output.
     """
+    # Caffe writes a batch norm as two layers, BatchNorm and Scale, which one op computes.
     reader_counts = Counter(blob for layer in net.layers for blob in layer.bottoms)
     normed_blobs = {
         blob for layer in net.layers if layer.type == "BatchNorm" for blob in layer.tops[:1]

@@ -60,6 +60,7 @@ def _add_field(message: Any, number: int, match: re.Match[str]) -> None:
     type_name = match["type"]
     if type_name in ENUMS:
         field.type = FieldDescriptorProto.TYPE_ENUM
+        # an enumeration is nested in a message of its own name (`_add_enums`)
         field.type_name = f".{_PACKAGE}.Enums.{type_name}.{type_name}"
     elif type_name in MESSAGES:
         field.type = FieldDescriptorProto.TYPE_MESSAGE

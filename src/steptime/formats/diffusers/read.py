@@ -65,7 +65,7 @@ def describe_flux(config: Config) -> Sizes:
     """Describe FLUX.1."""
     in_channels = config.count("in_channels", 64)
     # how the features of a head are shared among axes changes neither shapes nor work
-    config.check_ignored_type("axes_dims_rope", [16, 56, 56])
+    config.ignore_field("axes_dims_rope", [16, 56, 56])
     config.require("patch_size", only=1)
     return {
         "in_channels": in_channels,
@@ -88,7 +88,7 @@ def describe_sd3(config: Config) -> Sizes:
     head_width = config.count("attention_head_dim", 64)
     config.require("caption_projection_dim", only=heads * head_width)
     # positions are cut from a fixed table to the size of the image, however large the table is
-    config.check_ignored_type("pos_embed_max_size", 96)
+    config.ignore_field("pos_embed_max_size", 96)
     in_channels = config.count("in_channels", 16)
     return {
         "in_channels": in_channels,

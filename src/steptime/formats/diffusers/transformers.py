@@ -130,7 +130,7 @@ def _embed_image_size(b: Builder, batch: int, width: int) -> str:
 
     Each has a third of the vector. Height and width are embedded by one layer, as further examples.
     """
-    third = width // 3
+    third = width // 3  # the result holds the embeddings of height, width and aspect, side by side
     image_height, image_width, aspect = (
         b.input(name, (batch, TIME_WIDTH)) for name in ("height", "width", "aspect")
     )

@@ -18,7 +18,8 @@ ATTENDING_BLOCKS = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D", "UNetMidBlock2
 def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
     """Return the denoised latents: blocks that halve the sides, and blocks that double them."""
     widths: list[int] = sizes["block_out_channels"]
-    side = sizes["image"] // LATENT
+    side = sizes["image"] // LATENT  # the VAE makes a latent of 8 x 8 pixels
+    # `state`: the embedding of the time step and conditions, which each residual block adds.
     state_width = 4 * widths[0]
     x = b.input("latents", (batch, sizes["in_channels"], side, side))
     text = b.input("text", (batch, sizes["length"], sizes["cross_attention_dim"]))
@@ -29,7 +30,7 @@ def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
         state = b.op("add", state, conditions, name="state")
     unet = _Unet(b, sizes, text, state)
     x = conv2d(b, x, widths[0], kernel=3, name="in", padding=1, bias=True)
-    x, skips = unet.add_down_blocks(x)
+    x, skips = unet.add_down_blocks(x)  # `skips`: outputs on the way down, read on the way up
     with b.scope("middle"):
         x = unet.add_residual(x, widths[-1], "residual1")
         x = unet.add_transformer(x, len(widths) - 1, "transformer")
@@ -71,7 +72,7 @@ class _Unet:
 
     def add_up_blocks(self, x: str, skips: list[str]) -> str:
         """Return the output of the blocks that double the sides and read earlier outputs."""
-        levels = list(reversed(range(len(self.widths))))
+        levels = list(reversed(range(len(self.widths))))  # the smallest image first
         for number, level in enumerate(levels):
             has_attention = self.sizes["up_block_types"][number] in ATTENDING_BLOCKS
             with self.b.scope(f"up{number + 1}"):

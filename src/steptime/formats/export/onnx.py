@@ -63,7 +63,7 @@ def export_onnx(
         if weights or external_values:
             content = weights(name, spec) if weights else None
             initializers.append(encode_raw_tensor(name, spec, content))
-        else:
+        else:  # a node that fills the tensor keeps the file small
             _append_constant(nodes, name, spec)
     _append_ops(graph, nodes)
     initializers += nodes.constants.values()
@@ -103,7 +103,7 @@ def _append_constant(nodes: Nodes, name: str, spec: TensorSpec) -> None:
 
     All its values are 1 in vectors, such as the variances of norms, else 1 / its last size.
     """
-    # so sums of products stay in range, whatever the width
+    # the value of each element: 1 / width in a matrix, so that sums of products stay in range
     is_matrix = len(spec.shape) >= 2 and "float" in spec.dtype
     element = 1 / spec.shape[-1] if is_matrix else 1.0
     value = encode_tensor("", TensorSpec((1,), spec.dtype), (element,))

@@ -1,4 +1,4 @@
-"""How ONNX says the general op kinds: functions of elements by name, reductions, moves."""
+"""Writes the general op kinds as ONNX nodes: elementwise functions, reductions, moves."""
 
 from collections.abc import Sequence
 
@@ -85,16 +85,16 @@ def write_pointwise(
     write_function = FUNCTIONS[function]
     dtype = _operand_dtype(nodes, function, inputs)
     operands = list(inputs)
-    for place, name in enumerate(inputs):
-        is_condition = function == "where" and place == 0
+    for index, name in enumerate(inputs):
+        is_condition = function == "where" and index == 0
         has_other_type = nodes.tensors[name].dtype != dtype
         if has_other_type and not is_condition:
-            operands[place] = nodes.add("Cast", name, to=TYPES[dtype])
+            operands[index] = nodes.add("Cast", name, to=TYPES[dtype])
     if function in _FUNCTIONS_WITH_PARAMETER:
         return write_function(nodes, *operands, scalar=scalar)
-    if scalar is not None:
-        place_from_front = scalar_place % (len(operands) + 1)
-        operands.insert(place_from_front, nodes.constant_number(scalar, dtype))
+    if scalar is not None:  # `x - 2`: the number is an operand, by default the last
+        scalar_index = scalar_place % (len(operands) + 1)
+        operands.insert(scalar_index, nodes.constant_number(scalar, dtype))
     return write_function(nodes, *operands, **limits)
 
 
@@ -165,7 +165,7 @@ def _write_group_norm(nodes: Nodes, *inputs: str, groups: int, instance: bool = 
 def _write_resize2d(
     nodes: Nodes, x: str, size: tuple[int, int], mode: str, align_corners: bool = False
 ) -> str:
-    """Write a resized image, its pixels placed as torch places them."""
+    """Write a resized image, its pixels where torch has them."""
     transformation = "align_corners" if align_corners else "half_pixel"
     attrs: dict[str, str] = {}
     # torch takes the pixel at the rounded-down position of the corner

@@ -81,7 +81,7 @@ def write_matmul(
     for name, is_transposed in ((x, transpose_a), (y, transpose_b)):
         factor = name
         rank = len(nodes.shape(name))
-        if fold and rank > 2:
+        if fold and rank > 2:  # all axes but the last become rows of one matrix
             column_count = nodes.shape(name)[-1]
             factor = nodes.add("Reshape", factor, nodes.constant_ints(OPEN_SIZE, column_count))
             rank = 2

@@ -15,7 +15,7 @@ from steptime.formats.export.onnx_nodes import (
 from steptime.network.ops.experts import GATED
 
 
-class _GatedForm(NamedTuple):
+class _ExpertActivation(NamedTuple):
     """The activation of an expert: a gated one multiplies one half of its input by the other."""
 
     function: str
@@ -35,10 +35,10 @@ def _write_mask(nodes: Nodes, query_count: int, key_count: int, causal: bool, wi
     dtype = nodes.output_spec.dtype
     zero = nodes.constant_number(0, "int64")
     step = nodes.constant_number(1, "int64")
-    query_places = nodes.add("Range", zero, nodes.constant_number(query_count, "int64"), step)
-    key_places = nodes.add("Range", zero, nodes.constant_number(key_count, "int64"), step)
-    query_column = nodes.add("Unsqueeze", query_places, nodes.constant_ints(1))
-    distance = nodes.add("Sub", query_column, key_places)  # [l, m]: by how much a key is earlier
+    query_positions = nodes.add("Range", zero, nodes.constant_number(query_count, "int64"), step)
+    key_positions = nodes.add("Range", zero, nodes.constant_number(key_count, "int64"), step)
+    query_column = nodes.add("Unsqueeze", query_positions, nodes.constant_ints(1))
+    distance = nodes.add("Sub", query_column, key_positions)  # [l, m]: by how much a key is earlier
     smallest_distance = 0 if causal else -key_count
     is_visible = nodes.add(
         "GreaterOrEqual", distance, nodes.constant_number(smallest_distance, "int64")
@@ -113,13 +113,13 @@ def write_rotary(nodes: Nodes, x: str, table: str, head_width: int, inverse: boo
     return nodes.add("RotaryEmbedding", x, batch_cosines, batch_sines, num_heads=heads, **attrs)
 
 
-# by cell, for each gate in ONNX's order (iofc, zrh) its place in ours
+# by cell, for each gate in ONNX's order (iofc, zrh) its index in ours
 _GATE_ORDER = {"rnn": (0,), "lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 
 
 def recurrent_writer(cell: str, **attrs: Any) -> Write:
     """Return a function that writes a recurrent layer, its gates in the order of ONNX."""
-    order = _GATE_ORDER[cell]
+    order = _GATE_ORDER[cell]  # ONNX stacks the gates of a cell in another order than PyTorch
 
     def order_gates(nodes: Nodes, weight: str) -> str:
         if len(order) == 1:
@@ -183,17 +183,19 @@ def write_experts(
     shares = nodes.add("Softmax", top_scores, axis=-1)
     # zeros for as many tokens as the file runs with
     total = nodes.add("Mul", tokens, nodes.constant_number(0.0, nodes.output_spec.dtype))
-    form = _GatedForm(GATED.get(activation) or activation, activation in GATED)
+    expert_activation = _ExpertActivation(GATED.get(activation) or activation, activation in GATED)
     token_column = nodes.constant_ints(0)
     for expert in range(expert_count):
         expert_id = nodes.constant_number(expert, "int64")
         is_routed_to_expert = nodes.add("Equal", top_experts, expert_id)
-        places = nodes.add("NonZero", is_routed_to_expert)
-        indices = nodes.add("Transpose", places, perm=(1, 0))  # rows of (token, rank of the expert)
+        nonzero_indices = nodes.add("NonZero", is_routed_to_expert)
+        indices = nodes.add(
+            "Transpose", nonzero_indices, perm=(1, 0)
+        )  # rows of (token, rank of the expert)
         token_ids = nodes.add("Gather", indices, token_column, axis=1)
         weights = [nodes.add("Gather", name, expert_id, axis=0) for name in (up, down, *biases)]
         expert_tokens = nodes.add("GatherND", tokens, token_ids)
-        output = _write_expert(nodes, expert_tokens, weights, form)
+        output = _write_expert(nodes, expert_tokens, weights, expert_activation)
         token_shares = nodes.add(
             "Unsqueeze", nodes.add("GatherND", shares, indices), nodes.constant_ints(1)
         )
@@ -202,13 +204,16 @@ def write_experts(
     return nodes.add("Reshape", total, nodes.constant_ints(*nodes.shape(x)))
 
 
-def _write_expert(nodes: Nodes, rows: str, weights: Sequence[str], form: _GatedForm) -> str:
+def _write_expert(
+    nodes: Nodes, rows: str, weights: Sequence[str], activation: _ExpertActivation
+) -> str:
     """Write one expert: `weights` are up and down, and the bias of each if it has biases."""
+    # `weights` are up, down, and in the same order their biases, if there are any
     up_weights = weights[::2]
     down_weights = weights[1::2]
-    write_activation = _ACTIVATIONS[form.function]
+    write_activation = _ACTIVATIONS[activation.function]
     up_product = nodes.add("Gemm", rows, *up_weights, transB=1)
-    if form.is_gated:
+    if activation.is_gated:
         gate, factor = nodes.add_with_outputs(
             "Split", up_product, output_count=2, axis=1, num_outputs=2
         )

@@ -214,9 +214,9 @@ def _parse_tensor(reader: _Reader) -> FileTensor:
     axis_count = reader.read_number(_UINT32)
     if not 1 <= axis_count <= MAX_AXES:
         raise ValueError(f"tensor {shorten(name)} has {axis_count} axes")
-    sizes_from_row = [reader.read_number(_UINT64) for _ in range(axis_count)]
+    sizes_from_row = [reader.read_number(_UINT64) for _ in range(axis_count)]  # innermost first
     type_number = reader.read_number(_UINT32)
-    _offset = reader.read_number(_UINT64)
+    _offset = reader.read_number(_UINT64)  # of the values, which are not read
     tensor_type = types_by_number().get(type_number)
     if tensor_type is None:
         raise ValueError(f"tensor {shorten(name)}: type {type_number} is not known")

@@ -155,7 +155,8 @@ def _rule_applies(rule: Mapping[str, Any], placement: TensorPlacement) -> bool:
     """Whether a rule is for the layer and the network of a tensor."""
     if rule.get("eight_experts") and placement.expert_count != EIGHT_EXPERTS:
         return False
-    # many queries for a key, or many experts, make more bits of keys and values cheap
+    # many queries for a key, or many experts, make more bits of keys and values cheap; llama.cpp
+    # has one threshold for both
     has_many_queries = placement.queries_per_key >= GROUPED_QUERIES
     has_many_experts = placement.expert_count >= GROUPED_QUERIES
     if rule.get("grouped") and not has_many_queries and not has_many_experts:

@@ -1,4 +1,4 @@
-"""Layers that predict further tokens (multi-token prediction), which are counted apart."""
+"""Layers for multi-token prediction (MTP), whose parameters a remark counts apart."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The decoder of words in a `config.json` of a model of words and images, by its nested table."""
+"""The text decoder that is nested in the `config.json` of a vision-language model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,13 +43,9 @@ def extract_decoder(
     Raises:
         InputError: If the nested table is none, or names no type of a decoder that is known.
     """
-    name = next((key for key in NESTED_NAMES if table.get(key) is not None), "")
-    if not name:  # as in older files: the decoder's fields are those of the whole
-        decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
-        # fields such as `quantization_config`, which are no tables of another network
-        decoder |= {key: table[key] for key in _INHERITED if key in table}
-        remark = f"the decoder of words {_describe_left_out(table)}"
-        return {**decoder, _TYPE_FIELD: default}, [remark]
+    name = next((key for key in NESTED_NAMES if table.get(key) is not None), None)
+    if name is None:
+        return _extract_flat_decoder(table, default)
     nested_table = table[name]
     if not isinstance(nested_table, dict):
         raise InputError(f"{place}: {name}: must be a table, not {shorten(nested_table)}")
@@ -71,6 +67,15 @@ def extract_decoder(
     if states_both_ties and nested_table[_TIED_FIELD] != table[_TIED_FIELD]:
         remarks.append(f"{_TIED_FIELD} is that of {name}; the whole has another")
     return {**inherited, **decoder_fields, _TYPE_FIELD: decoder_type}, remarks
+
+
+def _extract_flat_decoder(table: Mapping[str, Any], decoder_type: str) -> tuple[Table, list[str]]:
+    """Return the decoder of an older file, whose fields are those of the whole, with a remark."""
+    decoder = {key: value for key, value in table.items() if not key.endswith("_config")}
+    # fields such as `quantization_config`, which are no tables of another network
+    decoder |= {key: table[key] for key in _INHERITED if key in table}
+    remark = f"the decoder of words {_describe_left_out(table)}"
+    return {**decoder, _TYPE_FIELD: decoder_type}, [remark]
 
 
 def _describe_left_out(table: Mapping[str, Any]) -> str:

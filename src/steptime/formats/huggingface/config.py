@@ -53,6 +53,7 @@ class Config:
         # newer files have fields of rotary positions in a table of their own; the top level wins
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
+        # both by the usual name of a field: the default of this model type, and its spelling here
         self._default_by_name: Table = {}
         self._spelling_by_name: dict[str, str] = {}
 
@@ -75,7 +76,8 @@ class Config:
         for spelling, name in spellings.items():
             has_spelling = spelling in self._values
             may_replace = file_spelling_wins or name not in self._values
-            if has_spelling and may_replace and name not in self._spelling_by_name:
+            is_first_spelling = name not in self._spelling_by_name
+            if has_spelling and may_replace and is_first_spelling:
                 self._spelling_by_name[name] = spelling
 
     def get(self, name: str, default: Field) -> Field:
@@ -108,8 +110,8 @@ class Config:
             raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
         return value
 
-    def check_ignored_type(self, name: str, default: Any) -> None:
-        """Check the type of a field that changes neither the shapes nor the work of a network.
+    def ignore_field(self, name: str, default: Any) -> None:
+        """Pass over a field that changes neither the shapes nor the work; its type is checked.
 
         Raises:
             InputError: for a value of another type than the default's.
@@ -149,31 +151,30 @@ def check_value(value: object, default: Any, place: str) -> Any:
     if value is None:
         # null in a file: 0, false, "", or an empty list or table
         return type(default)()
+    single_value = value
     if type(default) is int and isinstance(value, list):
-        distinct_values = {*map(repr, value)}
-        if len(distinct_values) == 1:  # one number, repeated for each layer
-            value = value[0]
-    if isinstance(default, list):
-        fits = (
-            isinstance(value, list)
-            and len(value) <= MAX_LIST_LENGTH
-            and not any(isinstance(item, list | dict) for item in value)
-        )
-    elif isinstance(default, float):
-        fits = (
-            isinstance(value, int | float)
-            and type(value) is not bool
-            and isfinite(value)
-            and abs(value) <= MAX_COUNT
-        )
-    elif type(default) is int:
-        fits = type(value) is int and 0 <= value <= MAX_COUNT
-    else:
-        fits = type(value) is type(default)
-    if not fits:
+        distinct_texts = {*map(repr, value)}  # `repr` tells 1 from True
+        is_repeated_number = len(distinct_texts) == 1  # one for each layer
+        single_value = value[0] if is_repeated_number else value
+    if not _fits_type(single_value, default):
         expected = TYPE_NAMES.get(type(default), "a table" if default == {} else "a list")
-        raise InputError(f"{place}: must be {expected}, not {shorten(value)}")
-    return value
+        raise InputError(f"{place}: must be {expected}, not {shorten(single_value)}")
+    return single_value
+
+
+def _fits_type(value: object, default: object) -> bool:
+    """Whether a value has the type of a default: a flat list, a number within limits, or equal."""
+    if isinstance(default, list):
+        if not isinstance(value, list) or len(value) > MAX_LIST_LENGTH:
+            return False
+        return not any(isinstance(item, list | dict) for item in value)
+    if isinstance(default, float):
+        if not isinstance(value, int | float) or type(value) is bool:
+            return False
+        return isfinite(value) and abs(value) <= MAX_COUNT
+    if type(default) is int:
+        return type(value) is int and 0 <= value <= MAX_COUNT
+    return type(value) is type(default)
 
 
 def join_numbers(values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""Decoders of words whose blocks have one dense feed-forward part."""
+"""Text decoders whose blocks have one dense feed-forward part."""
 
 from math import ceil, floor
 
@@ -42,7 +42,7 @@ def equal_width_of_heads(config: Config) -> int:
     heads = config.count("num_attention_heads", 32)
     if width % heads:
         raise config.error("hidden_size", f"{width} does not divide into {heads} heads")
-    config.check_ignored_type("head_dim", 0)
+    config.ignore_field("head_dim", 0)
     return width // heads
 
 
@@ -56,8 +56,8 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     width = config.count("hidden_size", 4096)
     heads = config.count("num_attention_heads", 32)
     head_width = head_width or width_of_heads(config)
-    # checks the type alone: `finish_settings` makes the pattern of windows of the field
-    config.check_ignored_type("layer_types", [])
+    # `finish_settings` reads this field: it makes the pattern of windows of it
+    config.ignore_field("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048) or DEFAULT_LENGTH
     rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     class_count = SPAN_CLASSES if config.head == "spans" else config.label_count

@@ -1,4 +1,4 @@
-"""Encoders of words, and encoders with a decoder of words (T5, BART, Whisper)."""
+"""Text encoders, and encoder-decoders (T5, BART, Whisper)."""
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.types import SPAN_CLASSES, model_type

@@ -1,4 +1,4 @@
-"""Decoders of words with one dense feed-forward part, of other laboratories."""
+"""Text decoders with one dense feed-forward part, of other laboratories."""
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import (
@@ -134,8 +134,8 @@ def smollm3(config: Config) -> Settings:
         num_key_value_heads=4,
         tie_word_embeddings=True,
     )
-    config.check_ignored_type("no_rope_layer_interval", 4)
-    config.check_ignored_type("no_rope_layers", [])
+    config.ignore_field("no_rope_layer_interval", 4)
+    config.ignore_field("no_rope_layers", [])
     config.require("use_sliding_window", only=False)
     config.remark("rotary positions are counted in all blocks, though some blocks have none")
     return llama(config)

@@ -1,4 +1,4 @@
-"""Encoders of words for retrieval and translation: ModernBERT, DeBERTa, MPNet, Nomic, Marian."""
+"""Text encoders for retrieval and translation: ModernBERT, DeBERTa, MPNet, Nomic, Marian."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from steptime.formats.huggingface.types import model_type
 from steptime.network.layers.designs import BlockDesign
 from steptime.network.layers.disentangled import Disentangled, InputConvolution
 
-PLACE_SCORES = ("c2p", "p2c")  # of content with places, of places with content
+POSITION_SCORES = ("c2p", "p2c")  # of content with positions, of positions with content
 
 
 @model_type("mpnet", "MPNet", ENCODER_HEADS)
@@ -38,7 +38,7 @@ def mpnet(config: Config) -> Settings:
 
 @model_type("deberta-v2", "DebertaV2", ENCODER_HEADS)
 def deberta_v2(config: Config) -> Settings:
-    """Describe DeBERTa v2 and v3: scores of content with places, and of places with content."""
+    """Describe DeBERTa v2 and v3: scores of content with positions, and the reverse."""
     config.fill_defaults(
         vocab_size=128100,
         hidden_size=1536,
@@ -52,11 +52,13 @@ def deberta_v2(config: Config) -> Settings:
     for field in ("embedding_size", "pooler_hidden_size"):
         config.require(field, only=width)
     config.require("attention_head_size", only=width // settings["heads"])
-    config.check_ignored_type("legacy", True)
+    config.ignore_field("legacy", True)
     adds_positions = config.get("position_biased_input", True)
-    places = _read_place_scores(config) if config.get("relative_attention", False) else None
+    has_relative_positions = config.get("relative_attention", False)
+    position_scores = _read_position_scores(config) if has_relative_positions else None
     has_pooled_classes = config.head in ("classes", "choices")
-    usual_block = BlockDesign(places=places)
+    usual_block = BlockDesign(places=position_scores)
+    # a convolution of the embeddings is added to the output of the first block
     first_block = replace(usual_block, added_input=_read_input_convolution(config))
     return settings | {
         "positions": "learned" if adds_positions else "none",
@@ -86,8 +88,8 @@ def _count_or_zero(config: Config, name: str) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _read_place_scores(config: Config) -> Disentangled:
-    """Return the scores of places that a file of DeBERTa says."""
+def _read_position_scores(config: Config) -> Disentangled:
+    """Return the scores of positions that a file of DeBERTa says."""
     max_length = config.get("max_position_embeddings", 512)
     stated_span = _count_or_zero(config, "max_relative_positions")
     buckets = _count_or_zero(config, "position_buckets")
@@ -96,9 +98,10 @@ def _read_place_scores(config: Config) -> Disentangled:
     if isinstance(stated_scores, str):  # "c2p|p2c"
         stated_scores = stated_scores.lower().split("|")
     are_names = isinstance(stated_scores, list)
-    if not are_names or not {*map(str, stated_scores)} <= {*PLACE_SCORES}:
-        raise config.error("pos_att_type", f"must be a list of {' and '.join(PLACE_SCORES)}")
+    if not are_names or not {*map(str, stated_scores)} <= {*POSITION_SCORES}:
+        raise config.error("pos_att_type", f"must be a list of {' and '.join(POSITION_SCORES)}")
     norms = config.get("norm_rel_ebd", "none")
+    # c2p: scores of a query's content with the key's position; p2c: the other way round
     return Disentangled(
         span=buckets or stated_span or max_length,
         reads_places="c2p" in stated_scores,

@@ -1,4 +1,4 @@
-"""Decoders of words whose blocks differ in their heads, windows and feed-forward parts."""
+"""Text decoders whose blocks differ in their heads, windows and feed-forward parts."""
 
 from collections.abc import Sequence
 
@@ -81,10 +81,10 @@ def mimo_v2_flash(config: Config) -> Settings:
         "sinks": config.get("add_swa_attention_sink_bias", True),
     }
     config.require("add_full_attention_sink_bias", only=False)
-    config.check_ignored_type("sliding_window_size", 128)
-    config.check_ignored_type("attention_chunk_size", 128)
-    config.check_ignored_type("attention_bias", False)
-    config.check_ignored_type("n_shared_experts", 0)
+    config.ignore_field("sliding_window_size", 128)
+    config.ignore_field("attention_chunk_size", 128)
+    config.ignore_field("attention_bias", False)
+    config.ignore_field("n_shared_experts", 0)
     designs = []
     for is_windowed, has_experts in zip(window_flags, expert_flags, strict=True):
         block_changes: dict[str, Value] = {}
@@ -134,8 +134,8 @@ def step3p5(config: Config) -> Settings:
     dense_count = config.get("first_k_dense_replace", 3)
     window = config.get("sliding_window", 512)
     windowed_heads = config.get("num_sliding_attention_heads", settings["heads"])
-    config.check_ignored_type("n_shared_experts", 1)
-    config.check_ignored_type("use_moe_router_bias", True)
+    config.ignore_field("n_shared_experts", 1)
+    config.ignore_field("use_moe_router_bias", True)
     designs = []
     for layer in range(layers):
         block_changes: dict[str, Value] = {}
@@ -164,8 +164,8 @@ def nemotron_nas(config: Config) -> Settings:
     blocks = config.get_tables("block_configs")
     config.fill_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
-    config.check_ignored_type("attention_bias", False)
-    config.check_ignored_type("mlp_bias", False)
+    config.ignore_field("attention_bias", False)
+    config.ignore_field("mlp_bias", False)
     # an entry of `block_configs` says the heads in a group and the width of its block
     if not blocks:
         return settings
@@ -189,7 +189,7 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
         block_changes["kv_heads"] = settings["heads"] // heads_per_group
         block_changes["window"] = attention.get("window_length", 0)
     if has_ffn:
-        # two thirds, as a gated part has three matrices
+        # two thirds, so that the three matrices of a gated part have the weights of a usual two
         ffn_width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
         block_changes["ffn"] = round_up_width(ffn_width, NAS_MULTIPLE)
     return BlockDesign(freeze_changes(**block_changes), mixes=has_attention, feeds=has_ffn)

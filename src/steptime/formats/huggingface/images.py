@@ -1,4 +1,4 @@
-"""Networks of images, towers of networks of words and images, and the compositions themselves."""
+"""Vision networks, the towers of vision-language models, and these models themselves."""
 
 from math import isqrt
 
@@ -30,7 +30,7 @@ def patch_encoder(config: Config) -> Settings:
 @model_type("vit", "ViT", IMAGE_HEADS, free_parameters=())
 def vit(config: Config) -> Settings:
     """Describe ViT."""
-    config.check_ignored_type("pooler_output_size", 0)
+    config.ignore_field("pooler_output_size", 0)
     return patch_encoder(config) | {
         "qkv_bias": config.get("qkv_bias", True),
         "head": config.head,
@@ -52,7 +52,7 @@ def dinov2(config: Config) -> Settings:
     config.require("use_swiglu_ffn", only=False)
     ratio = config.count("mlp_ratio", 4)
     settings = patch_encoder(config)
-    config.check_ignored_type("layerscale_value", 1.0)
+    config.ignore_field("layerscale_value", 1.0)
     return settings | {
         "ffn": ratio * settings["width"],
         "qkv_bias": config.get("qkv_bias", True),

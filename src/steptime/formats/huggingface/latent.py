@@ -1,4 +1,4 @@
-"""Decoders of words with latent attention: keys and values come from one narrow vector."""
+"""Text decoders with multi-head latent attention (MLA): keys and values from one narrow vector."""
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import attention_biases, decoder
@@ -9,7 +9,7 @@ def latent_attention(config: Config) -> Settings:
     """Describe attention whose keys and values come from a narrow vector (DeepSeek-V2)."""
     rotary_width = config.get("qk_rope_head_dim", 64)
     head_width = config.get("qk_nope_head_dim", 128) + rotary_width
-    config.check_ignored_type("head_dim", 0)
+    config.ignore_field("head_dim", 0)
     settings = decoder(config, head_width)
     return {
         **settings,
@@ -97,6 +97,7 @@ def longcat_flash(config: Config) -> Settings:
     all_experts = computing_experts + zero_experts
     return settings | {
         "layers": 2 * config.get("num_layers", 28),  # a layer of the file is two blocks
+        # of those that a token is routed to, the share that computes
         "experts_per_token": settings["experts_per_token"] * computing_experts // all_experts,
         "zero_experts": zero_experts,
         "expert_groups": 1,

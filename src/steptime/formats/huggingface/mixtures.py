@@ -1,4 +1,4 @@
-"""Decoders of words with mixtures of experts."""
+"""Text decoders with mixtures of experts."""
 
 from collections.abc import Sequence
 

@@ -84,9 +84,10 @@ def find_quantised_part(table: Mapping[str, Any]) -> str:
         return STORED_ALL
     stated_layers = table.get("num_hidden_layers")
     layer_count = stated_layers if type(stated_layers) is int and stated_layers > 0 else 1
+    # a part counts as unquantised if most of its modules in a sample of blocks are: attention is
+    # the first that files leave out, then the dense feed-forward parts
     if not _is_left_unquantised(config, _sample_modules("attention", layer_count)):
         return STORED_ALL
-    # a part counts as unquantised if most of its modules in a sample of blocks are
     leaves_dense_unquantised = _is_left_unquantised(config, _sample_modules("dense", layer_count))
     return STORED_EXPERTS if leaves_dense_unquantised else STORED_MLP
 
@@ -171,6 +172,7 @@ def describe_quantisation(table: Mapping[str, Any]) -> list[str]:
         return []
     flag = next((key for key in BITS_OF_FLAGS if config.get(key)), "")
     bits = config.get("bits") or BITS_OF_FLAGS.get(flag)
+    # `shorten` quotes a text: [1:-1] drops the quotes
     method = shorten(config.get("quant_method", "an unnamed method"))[1:-1]
     method += f" in {shorten(bits)[1:-1]} bits" if bits else ""
     storage = weights_format(table)

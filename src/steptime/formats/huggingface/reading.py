@@ -149,15 +149,12 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
     base: Family = registry.load(network_type.family)
     for tower, type_name in network_type.tower_types.items():
         tower_table = _nested_table(table, tower, type_name, place)
-        tower_type = all_types()[type_name]
-        tower_place = f"{place}: {tower}_config"
         tower_head = head if tower == "text" else "none"  # the tower of words ends the network
-        config = Config(tower_table, tower_place, tower_head)
-        settings = finish_settings(config, tower_type.describe(config))
-        towers[tower] = resolve_settings(base, settings, tower_place)
-        outer_table |= {
-            key: tower_table[key] for key in tower_type.outer_fields if key in tower_table
-        }
+        config = Config(tower_table, f"{place}: {tower}_config", tower_head)
+        towers[tower] = _describe_tower(config, all_types()[type_name], base)
+        # fields of the whole network that some files put into the table of a tower
+        outer_fields = all_types()[type_name].outer_fields
+        outer_table |= {key: tower_table[key] for key in outer_fields if key in tower_table}
         remarks += [*describe_file(tower_table, config.read_fields), *config.remarks]
     outer = Config(outer_table, place, head)
     outer.read_fields |= {
@@ -184,6 +181,12 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
     free_parameters = {"length": Parameter(text["length"], "tokens of a sequence")}
     about = f"a config.json of Hugging Face, model_type {network_type.name}"
     return Family(place, build, free_parameters, source=about, batch=1, is_preset=True, check=check)
+
+
+def _describe_tower(config: Config, tower_type: ModelType, base: Family) -> Settings:
+    """Return the hyperparameters of one tower, from its table."""
+    settings = finish_settings(config, tower_type.describe(config))
+    return resolve_settings(base, settings, config.place)
 
 
 def is_square(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sentences on a `config.json`: what of it is not counted, or not read."""
+"""Remarks on a `config.json`: fields that are not counted, or not read."""
 
 import re
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Decoders of words with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
+"""Text decoders with the selective state of Mamba-1: Mamba, Falcon Mamba, Jamba."""
 
 from dataclasses import replace
 from math import ceil
@@ -16,10 +16,10 @@ WIDTH_PER_STEP_RANK = 16  # where a file says `auto`
 def _read_mamba(config: Config) -> Mamba:
     """Return the blocks of Mamba-1 that a file says."""
     width = config.count("hidden_size", 768)
-    expanded = int(config.get("expand", 2.0) * width)
-    states_inner = bool(config.table.get("intermediate_size"))
+    expanded_width = int(config.get("expand", 2.0) * width)
+    has_stated_width = bool(config.table.get("intermediate_size"))
     return Mamba(
-        inner=config.get("intermediate_size", 0) if states_inner else expanded,
+        inner=config.get("intermediate_size", 0) if has_stated_width else expanded_width,
         state=config.count("state_size", 16),
         rank=_step_rank(config, "time_step_rank"),
         kernel=config.count("conv_kernel", 4),
@@ -40,7 +40,7 @@ def mamba(config: Config) -> Settings:
     )
     config.rename(d_model="hidden_size", n_layer="num_hidden_layers")
     settings = decoder(config)
-    mixer = _read_mamba(config)
+    mixer = _read_mamba(config)  # a block is this mixer alone, without a feed-forward part
     # known fields that are not counted: no remark calls them unread
     for field in ("d_inner", "ssm_cfg", "rms_norm", "fused_add_norm", "use_mambapy"):
         config.read_fields.add(field)
@@ -53,7 +53,7 @@ def mamba(config: Config) -> Settings:
 @model_type("falcon_mamba", "FalconMamba", ("ForCausalLM", "Model"))
 def falcon_mamba(config: Config) -> Settings:
     """Describe Falcon Mamba: Mamba whose keys, queries and step sizes are normed."""
-    config.check_ignored_type("mixer_rms_eps", 1e-6)
+    config.ignore_field("mixer_rms_eps", 1e-6)
     settings = mamba(config)
     mixer = replace(settings["designs"][0].mixer, norm="plain_rms")
     return settings | {
@@ -93,7 +93,7 @@ def jamba(config: Config) -> Settings:
     for layer in range(settings["layers"]):
         has_experts = is_mixture and layer % expert_period == expert_offset
         has_attention = layer % attention_period == attention_offset
-        block_changes = () if has_experts else freeze_changes(experts=0)
+        block_changes = () if has_experts else freeze_changes(experts=0)  # 0: a dense block
         # without a mixer the block attends
         designs.append(BlockDesign(block_changes, mixer=None if has_attention else mixer))
     return settings | {

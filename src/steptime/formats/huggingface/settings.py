@@ -1,4 +1,4 @@
-"""From what a family describes to hyperparameters that a network has: activations, patterns."""
+"""From the settings of a model type to hyperparameters: activations, patterns of windows."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -72,6 +72,7 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
         return network
     if len(designs) != network["layers"]:
         raise InputError(f"{place}: {len(designs)} blocks are described, not {network['layers']}")
+    # blocks of one design, as most are, are resolved once
     designs_by_field = {name: settings[name] for name in DESIGN_FIELDS if name in settings}
     distinct_designs = {design for designs in designs_by_field.values() for design in designs}
     resolved_by_design = {

@@ -1,4 +1,4 @@
-"""Decoders of words whose attention chooses its tokens by an indexer."""
+"""Text decoders whose attention selects its tokens by an indexer."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -35,6 +35,7 @@ def add_indexers(config: Config, settings: Settings) -> Settings:
     config.remark(SELECTED_REMARK)
     designs = []
     for layer in range(layers):
+        # a "shared" block attends to the tokens that an earlier block has chosen
         is_reused = bool(indexer_kinds) and indexer_kinds[layer] == "shared"
         is_dense = layer < settings["dense_layers"]
         block_changes = freeze_changes(experts=0) if is_dense else ()
@@ -67,8 +68,8 @@ def glm_moe_dsa(config: Config) -> Settings:
         topk_group=1,
         index_n_heads=32,
     )
-    config.check_ignored_type("mlp_layer_types", [])
-    config.check_ignored_type("qk_head_dim", 256)
+    config.ignore_field("mlp_layer_types", [])
+    config.ignore_field("qk_head_dim", 256)
     return add_indexers(config, deepseek_v3(config))
 
 
@@ -150,11 +151,11 @@ def minimax_m3(config: Config) -> Settings:
         config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
     expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
-    config.check_ignored_type("n_shared_experts", 1)
+    config.ignore_field("n_shared_experts", 1)
     config.require("use_qk_norm", only=True)
     config.require("qk_norm_type", only="per_head")
     config.require("attention_output_gate", only=False)
-    config.check_ignored_type("use_gemma_norm", True)
+    config.ignore_field("use_gemma_norm", True)
     designs = [
         BlockDesign(
             freeze_changes(experts=0) if is_dense else (),
@@ -191,10 +192,10 @@ def deepseek_v4(config: Config) -> Settings:
         moe_intermediate_size=2048,
     )
     settings = decoder(config)
-    config.check_ignored_type("attention_bias", False)
-    config.check_ignored_type("num_hash_layers", 3)
-    config.check_ignored_type("expert_dtype", "")
-    config.check_ignored_type("hc_sinkhorn_iters", 20)
+    config.ignore_field("attention_bias", False)
+    config.ignore_field("num_hash_layers", 3)
+    config.ignore_field("expert_dtype", "")
+    config.ignore_field("hc_sinkhorn_iters", 20)
     config.require("mlp_bias", only=False)
     streams = config.count("hc_mult", 4)
     expert_width = config.get("moe_intermediate_size", 2048)

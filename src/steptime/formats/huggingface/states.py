@@ -1,4 +1,4 @@
-"""Decoders of words with states or short convolutions in place of attention, or beside it."""
+"""Text decoders with states or short convolutions in place of attention, or beside it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,8 +93,9 @@ def nemotron_h(config: Config) -> Settings:
     expert_ffn = config.get("moe_intermediate_size", 7688)
     expert_input_width = config.get("moe_latent_size", 0)
     shared_width = config.get("moe_shared_expert_intermediate_size", 7688)
-    _check_ignored_types(config)
+    _ignore_fields(config)
     without_experts = freeze_changes(experts=0)
+    # a block is one part alone: it mixes tokens (state or attention), or it is a feed-forward part
     design_by_kind = {
         "mamba": BlockDesign(without_experts, mixer=mixer, feeds=False),
         "attention": BlockDesign(without_experts, feeds=False),
@@ -121,17 +122,16 @@ def nemotron_h(config: Config) -> Settings:
     }
 
 
-def _check_ignored_types(config: Config) -> None:
-    """Check the fields of Nemotron-H that change neither shapes nor work."""
-    # these change no cost
-    config.check_ignored_type("n_shared_experts", 1)
-    config.check_ignored_type("mamba_proj_bias", False)
-    config.check_ignored_type("mamba_hidden_act", "silu")
-    config.check_ignored_type("expand", 2)
-    config.check_ignored_type("chunk_size", 128)
-    config.check_ignored_type("sliding_window", 0)
-    config.check_ignored_type("num_logits_to_keep", 1)
-    config.check_ignored_type("attention_bias", False)
+def _ignore_fields(config: Config) -> None:
+    """Pass over the fields of Nemotron-H that change neither shapes nor work."""
+    config.ignore_field("n_shared_experts", 1)
+    config.ignore_field("mamba_proj_bias", False)
+    config.ignore_field("mamba_hidden_act", "silu")
+    config.ignore_field("expand", 2)
+    config.ignore_field("chunk_size", 128)
+    config.ignore_field("sliding_window", 0)
+    config.ignore_field("num_logits_to_keep", 1)
+    config.ignore_field("attention_bias", False)
 
 
 def make_designs(
@@ -142,7 +142,7 @@ def make_designs(
     flags_of_blocks = dense_flags or [False] * len(mixers)
     designs = []
     for mixer, is_dense in zip(mixers, flags_of_blocks, strict=True):
-        block_changes = freeze_changes(experts=0) if is_dense else ()
+        block_changes = freeze_changes(experts=0) if is_dense else ()  # (): as the settings say
         designs.append(BlockDesign(block_changes, mixer=mixer))
     return tuple(designs)
 
@@ -208,7 +208,7 @@ def falcon_h1(config: Config) -> Settings:
     mixer = read_mamba2(config)
     if stated_inner_width:
         mixer = replace(mixer, head_width=stated_inner_width // mixer.heads)
-    config.check_ignored_type("projectors_bias", False)
+    config.ignore_field("projectors_bias", False)
     is_normed = config.get("mamba_rms_norm", False)
     design = BlockDesign(parallel=replace(mixer, is_normed=is_normed))
     return settings | {
@@ -233,8 +233,8 @@ def mamba2(config: Config) -> Settings:
         bias=config.get("use_bias", False),
         convolution_bias=config.get("use_conv_bias", True),
     )
-    config.check_ignored_type("expand", 2)
-    config.check_ignored_type("chunk_size", 256)
+    config.ignore_field("expand", 2)
+    config.ignore_field("chunk_size", 256)
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
@@ -283,7 +283,7 @@ def lfm2(config: Config) -> Settings:
     width_multiple = config.count("block_multiple_of", 256)
     width_factor = config.get("block_ffn_dim_multiplier", 1.0) or 1
     if config.get("block_auto_adjust_ff_dim", True):
-        # two thirds, as a gated part has three matrices
+        # two thirds, so that the three matrices of a gated part have the weights of a usual two
         two_thirds = int(2 * ffn_width / 3)
         ffn_width = round_up_width(int(width_factor * two_thirds), width_multiple)
     mixers = _list_convolution_mixers(config, settings["layers"])
@@ -308,7 +308,7 @@ def lfm2_moe(config: Config) -> Settings:
     dense_count = config.get("num_dense_layers", 2)
     dense_flags = [layer < dense_count for layer in range(layers)]
     mixers = _list_convolution_mixers(config, layers)
-    config.check_ignored_type("use_expert_bias", True)
+    config.ignore_field("use_expert_bias", True)
     return settings | {
         "qk_norm": "head",
         "experts": config.get("num_experts", 32),

@@ -1,4 +1,4 @@
-"""Decoders whose residual streams predict each other (`config.json`): Gemma 3n."""
+"""Text decoders with several residual streams (AltUp): Gemma 3n."""
 
 from steptime.core.workload import Value
 from steptime.formats.huggingface.config import Config, Settings
@@ -55,7 +55,7 @@ def _read_ffn_widths(config: Config) -> list[int]:
     stated_widths: object = config.table.get("intermediate_size")
     if not isinstance(stated_widths, list):
         config.fill_defaults(intermediate_size=16384)
-        return []
+        return []  # one width for all blocks
     layers = config.get("num_hidden_layers", 0)
     widths = [width for width in stated_widths if isinstance(width, int) and width > 0]
     has_wrong_width = len(widths) != len(stated_widths)
@@ -67,28 +67,38 @@ def _read_ffn_widths(config: Config) -> list[int]:
     return widths
 
 
+def _read_attention_kinds(config: Config, layers: int) -> list[object]:
+    """Return whether each block attends to a window or to all; by default every fifth to all."""
+    kinds = read_layer_values(config, "layer_types", layers, (WINDOWED, FULL))
+    if kinds:
+        return kinds
+    numbers = range(1, layers + 1)
+    return [FULL if number % FULL_ATTENTION_PERIOD == 0 else WINDOWED for number in numbers]
+
+
+def _read_sparsities(config: Config, layers: int) -> list[object]:
+    """Return the share of activations that each block sets to 0; by default the first blocks do."""
+    sparsities = read_layer_values(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
+    if sparsities:
+        return sparsities
+    sparse_count = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
+    return [SPARSITY if layer < sparse_count else 0 for layer in range(layers)]
+
+
 def _describe_blocks(
     config: Config, settings: Settings, ffn_widths: list[int]
 ) -> tuple[BlockDesign, ...]:
     """Return the designs of all blocks; the last read keys and values of earlier ones."""
     layers = settings["layers"]
-    kinds = read_layer_values(config, "layer_types", layers, (WINDOWED, FULL))
-    if not kinds:
-        kinds = [
-            FULL if (layer + 1) % FULL_ATTENTION_PERIOD == 0 else WINDOWED
-            for layer in range(layers)
-        ]
-    sparsities = read_layer_values(config, "activation_sparsity_pattern", layers, (0, SPARSITY))
-    if not sparsities:
-        sparse_count = SPARSE_LAYERS if layers > SPARSE_LAYERS else 0
-        sparsities = [SPARSITY if layer < sparse_count else 0 for layer in range(layers)]
+    kinds = _read_attention_kinds(config, layers)
+    sparsities = _read_sparsities(config, layers)
     kv_layer_count = layers - config.get("num_kv_shared_layers", 15)
     streams = AltUp(
         count=config.count("altup_num_inputs", 4),
         laurel_rank=config.count("laurel_rank", 64),
         scales_output=config.get("altup_correct_scale", True),
     )
-    config.check_ignored_type("altup_coef_clip", 120.0)
+    config.ignore_field("altup_coef_clip", 120.0)
     token_width = config.count("hidden_size_per_layer_input", 256)
     token_rows = config.count("vocab_size_per_layer_input", 262144)
     designs = []
@@ -107,7 +117,7 @@ def _describe_blocks(
             token_width=token_width,
             token_rows=token_rows,
             alternating=streams,
-            keeps_largest=bool(sparsities[layer]),
+            keeps_largest=bool(sparsities[layer]),  # of the activations, the others become 0
         )
         designs.append(design)
     return tuple(designs)

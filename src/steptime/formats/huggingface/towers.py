@@ -1,4 +1,4 @@
-"""Networks of Hugging Face that see images beside words: two towers, each a transformer, join."""
+"""Vision-language networks of two towers: a transformer for images, one for text, joined."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

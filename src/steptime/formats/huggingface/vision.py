@@ -1,4 +1,4 @@
-"""Towers of images beside a decoder of words: those of Qwen3-VL and Qwen3.5."""
+"""Vision towers beside a text decoder: those of Qwen3-VL and Qwen3.5."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

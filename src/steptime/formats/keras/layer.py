@@ -234,7 +234,8 @@ class KerasLayer:
         tensors = [x for x in operands if isinstance(x, KerasTensor)]
         distinct_ranks = {len(self.b.shape(x.name)) for x in tensors}
         has_channels_first = any(x.is_channels_first for x in tensors)
-        # tensors of other ranks broadcast along axes in Keras' order
+        # tensors of one rank can stay channels-first; those of different ranks broadcast from the
+        # last axis, which is right in Keras' own order of axes alone
         channels_first = has_channels_first and len(distinct_ranks) == 1
         convert = self.to_channels_first if channels_first else self.to_channels_last
         aligned = [convert(x) if isinstance(x, KerasTensor) else x for x in operands]
@@ -317,7 +318,7 @@ class KerasLayer:
         """Return the name of an activation, one of `ACTIVATION_NAMES`."""
         word = activation
         config: JsonValue = None
-        if isinstance(activation, dict):
+        if isinstance(activation, dict):  # a class with its settings, or `function` with its name
             config = activation.get("config")
             word = config if isinstance(config, str) else activation.get("class_name")
             self._check_registered(activation, word)

@@ -124,6 +124,7 @@ def add_relu(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
 
 def add_prelu(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     """Append `max(x, 0) + alpha min(x, 0)` with a trained `alpha`."""
+    # a PReLU is max(x, 0) + alpha * min(x, 0)
     _batch, *alpha_shape = layer.shape(x)
     for axis in layer.config.get("shared_axes") or []:  # the batch is axis 0
         alpha_shape[axis - 1] = 1

@@ -159,7 +159,7 @@ class KerasNetwork:
 
     def _add_input(self, table: LayerTable, name: str, shape: Sequence[JsonValue]) -> KerasTensor:
         """Append an input of the graph; an image gets its channels behind the batch."""
-        open_names = iter(open_axes(shape))
+        open_names = iter(open_axes(shape))  # axes whose sizes the user says, not the file
         sizes: list[int] = []
         for stated_size in shape[1:]:
             is_open = stated_size is None
@@ -186,24 +186,20 @@ class KerasNetwork:
             for table in layer_tables(config, self.place)
         }
         tensors = self._bind_inputs(config, tables, inputs, path)
-        # a layer has one call for each of its inbound nodes
-        calls = {
-            (name, number): parse_arguments(node)
-            for name, table in tables.items()
-            for number, node in enumerate(table.get("inbound_nodes") or ())
-        }
+        calls = _list_calls(tables)
+        # the tensors that each call reads, by the layer and the call that make them
         references_by_call = {
             key: find_references([arguments.args, arguments.kwargs])
             for key, arguments in calls.items()
         }
         for call_references in references_by_call.values():
             for reference in call_references:
-                self._find_layer_table(tables, reference.layer)
+                self._find_layer_table(tables, reference.layer)  # refuses an unknown layer
         for key in self._order_calls(references_by_call):
             name, number = key
-            # the inputs are bound already
-            is_network_input = TensorReference(name, number, output=0) in tensors
-            if key not in calls or is_network_input:
+            # inputs of the network are bound already
+            is_bound = TensorReference(name, number, output=0) in tensors
+            if key not in calls or is_bound:
                 continue
             has_all_inputs = all(reference in tensors for reference in references_by_call[key])
             # it reads an output that no call makes: `_find_outputs` refuses what depends on it
@@ -224,15 +220,15 @@ class KerasNetwork:
     ) -> dict[TensorReference, KerasTensor]:
         """Return the inputs of a network by their references, new ones if none are passed in."""
         references = find_references(config.get("input_layers"))
+        if inputs is not None and references and len(inputs) != len(references):
+            counts = f"{len(inputs)} inputs of {len(references)}"
+            raise InputError(f"{self.place}: {path or references[0].layer}: {counts}")
         tensors: dict[TensorReference, KerasTensor] = {}
         for number, reference in enumerate(references):
             name = reference.layer
             table = self._find_layer_table(tables, name)
             shape = batch_shape(table)
-            if inputs is not None and len(inputs) != len(references):
-                counts = f"{len(inputs)} inputs of {len(references)}"
-                raise InputError(f"{self.place}: {path or name}: {counts}")
-            if inputs is not None:
+            if inputs is not None:  # of a network within a network
                 tensor = inputs[number]
             elif shape is not None:
                 tensor = self._add_input(table, f"{path}{name}", shape)
@@ -346,6 +342,15 @@ def _holds_tensor(value: JsonValue) -> bool:
     """Whether an argument is a tensor or a list with one."""
     values = value if isinstance(value, list) else [value]
     return any(isinstance(item, KerasTensor) for item in values)
+
+
+def _list_calls(tables: Mapping[str, LayerTable]) -> dict[CallKey, CallArguments]:
+    """Return the calls of layers: a layer has one for each of its inbound nodes."""
+    calls: dict[CallKey, CallArguments] = {}
+    for name, table in tables.items():
+        for number, node in enumerate(table.get("inbound_nodes") or ()):
+            calls[name, number] = parse_arguments(node)
+    return calls
 
 
 def _fill_arguments(

@@ -125,6 +125,7 @@ def add_normalization(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     mean = layer.add_weight(mean_name, *shape, is_trained=False)
     variance = layer.add_weight(variance_name, *shape, is_trained=False)
     if not has_constants:
+        # Keras keeps beside them of how many values they were computed
         layer.add_weight("count", is_trained=False, dtype="int64")
     centred = layer.apply_elementwise("sub", y, mean, suffix="/centre")
     # the root of the variance is computed once before all steps: only the division counts

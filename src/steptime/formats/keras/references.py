@@ -34,7 +34,7 @@ class CallArguments(NamedTuple):
 
 def parse_reference(value: JsonValue) -> TensorReference | None:
     """Parse the list or the serialized tensor that refers to a tensor; None if it does not."""
-    history = value
+    history = value  # `[layer, node, output]`: the call of a layer that makes the tensor
     if isinstance(value, dict) and value.get("class_name") == "__keras_tensor__":
         config = value.get("config")
         history = config.get("keras_history") if isinstance(config, dict) else None

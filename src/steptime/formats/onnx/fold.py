@@ -1,4 +1,4 @@
-"""Works out constants of an ONNX file, by the shape inference and the reference of `onnx`."""
+"""Folds constants of an ONNX file, by the shape inference and the reference of `onnx`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -66,6 +66,7 @@ def as_weight(value: Value) -> Value:
     """
     if not isinstance(value, FileConstant) or value.derived or not value.is_float:
         return value
+    # without values a constant is no longer worked out: ops that read it are ops of the step
     is_table = len(value.shape) > 1 and math.prod(value.shape) > 1
     return replace(value, values=None) if is_table else value
 
@@ -136,21 +137,23 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
         output_specs = infer_outputs(node, values, spec_of)
     unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
     output_arrays = arrays or unknown_arrays
-    # derived constants are tables, which are not trained; any other float may be a weight
-    is_derived = node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants)
-    # floats that are worked out of integers are positions: a table, which is not trained
-    reads_integers = any(constant.shape and not constant.is_float for constant in constants)
-    computes_with_positions = reads_integers and node.op in _POINTWISE_OPS
     folded: list[FileConstant] = []
     # a node need not name all outputs that its operator has
     for name, (dtype, shape), array in zip(node.outputs, output_specs, output_arrays, strict=False):
         if shape is None:
             raise ShapeError("a size follows from numbers that are not known")
-        is_table_of_positions = "float" in dtype and computes_with_positions
-        derived = is_derived or is_table_of_positions
-        constant = FileConstant(name, shape, dtype, array, derived=derived)
-        folded.append(constant)
+        is_table = _makes_table(node, constants, dtype)
+        folded.append(FileConstant(name, shape, dtype, array, derived=is_table))
     return folded
+
+
+def _makes_table(node: OnnxNode, constants: Sequence[FileConstant], output_dtype: str) -> bool:
+    """Whether a node makes a table, which is not trained; another float may be a weight."""
+    if node.op in TABLE_MAKING_OPS or any(constant.derived for constant in constants):
+        return True
+    # floats that are worked out of integers are positions
+    reads_integers = any(constant.shape and not constant.is_float for constant in constants)
+    return "float" in output_dtype and reads_integers and node.op in _POINTWISE_OPS
 
 
 def _is_cheap_to_compute(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> bool:
@@ -191,7 +194,7 @@ def _compute_outputs(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[An
         with np.errstate(all="ignore"):
             op = load_op(domain="", op_type=node.op, version=node.opset)(node.proto, settings)
             return [np.asarray(array) for array in op.run(*arrays)]
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # the reference lacks the op, or this use of it
         return []
     except (*READ_ERRORS, RuntimeError) as error:
         raise ShapeError(_first_line(error)) from None

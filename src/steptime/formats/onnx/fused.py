@@ -1,4 +1,4 @@
-"""Operators that do the work of several: attention, recurrent layers, ONNX Runtime's fusions.
+"""Fused ONNX operators: attention, recurrent layers, those of ONNX Runtime.
 
 8-bit products are multiplied in the run's own type; `stored` counts their weights.
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
@@ -23,7 +23,7 @@ from steptime.network.ops.table import ShapeError, require
 Values = Sequence[Value]
 LIMITS_OF_8_BITS = (-128.0, 127.0)
 LENGTH_AXIS = 2  # of keys and values [n, heads, length, width]
-COSINES_PLACE = 4  # of the table among GroupQueryAttention's inputs after q, k, v
+COSINES_INDEX = 4  # of the table among GroupQueryAttention's inputs after q, k, v
 SWAP_FIRST_AXES = (1, 0, 2)  # order of axes: [directions, n, hidden] <-> [n, directions, hidden]
 INPUT_HALF = 0  # of a recurrent layer's bias: that of the input
 STATE_HALF = 1
@@ -61,7 +61,7 @@ def _with_head_axis(walk: OnnxWalk, x: Value, heads: int) -> str:
 
 
 class _AttentionInputs(NamedTuple):
-    """The places of an operator's optional inputs after q, k, v; None where it has none."""
+    """The indices of an operator's optional inputs after q, k, v; None where it has none."""
 
     bias: int | None = None
     mask: int | None = None
@@ -69,7 +69,7 @@ class _AttentionInputs(NamedTuple):
 
     @property
     def past_values(self) -> int | None:
-        """The place after that of the past keys."""
+        """The index after that of the past keys."""
         return None if self.past_keys is None else self.past_keys + 1
 
 
@@ -86,28 +86,28 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
     A mask is part of the op and costs nothing, but a learnt bias of the scores is read.
     """
 
-    def optional_input(place: int | None) -> Value:
-        return optional[place] if place is not None and place < len(optional) else None
+    def optional_input(index: int | None) -> Value:
+        return optional[index] if index is not None and index < len(optional) else None
 
     lacks_head_axis = len(walk.shape(q)) == 3
     heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0) or heads
-    input_places = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
-    bias = optional_input(input_places.bias)
+    input_indices = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
+    bias = optional_input(input_indices.bias)
     if bias is not None:
         q, k, v = _add_packed_bias(walk, (q, k, v), bias)
     queries = _with_head_axis(walk, q, heads)
     keys = _with_head_axis(walk, k, kv_heads)
     values = _with_head_axis(walk, v, kv_heads)
-    past_keys = optional_input(input_places.past_keys)
+    past_keys = optional_input(input_indices.past_keys)
     if past_keys is not None:
         keys = walk.lower(elements.concat, [past_keys, keys], LENGTH_AXIS, suffix="/past1")
-        past_values = optional_input(input_places.past_values)
+        past_values = optional_input(input_indices.past_values)
         if past_values is not None:
             all_values = [past_values, values]
             values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
     is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
-    mask = optional_input(input_places.mask)
+    mask = optional_input(input_indices.mask)
     # a mask is part of the op and costs nothing; a learnt bias of the scores is read
     learnt_bias = ""
     if mask is not None:
@@ -160,7 +160,7 @@ def _lower_grouped_query_attention(
         widths = [heads * head_width, kv_width, kv_width]
         q, k, v = walk.lower(elements.split, q, widths, axis=-1)
     if walk.attr("do_rotary", 0):
-        cosines_shape = walk.shape(optional[COSINES_PLACE])
+        cosines_shape = walk.shape(optional[COSINES_INDEX])
         q = _rotate(walk, q, heads, cosines_shape)
         k = _rotate(walk, k, kv_heads, cosines_shape)
     return _lower_attention(walk, q, k, v, *optional)
@@ -222,7 +222,8 @@ def _lower_recurrent(
         _find_differentiated_state(walk, first_cell),
     ]
     direction_count, rows, width = walk.shape(input_weights)
-    has_transposed_weights = walk.node.op.startswith("com.")  # those of 8 bits
+    # ONNX Runtime's LSTM of 8 bits, `com.microsoft.DynamicQuantizeLSTM`, has them the other way
+    has_transposed_weights = walk.node.op.startswith("com.")
     if has_transposed_weights:
         rows, width = width, rows
     hidden = rows // GATES[cell]
@@ -284,7 +285,7 @@ def _take_direction(
         name = f"{stacked.name}/{direction}{suffix}"
         return walk.tensor(FileConstant(name, shape, stacked.dtype))
     weight = walk.lower(elements.select, stacked, axis=0, index=direction, suffix="/way")
-    row_count = shape[0]
+    row_count = shape[0]  # ONNX stacks the biases of the input upon those of the state
     first_row = row_count if half == STATE_HALF else 0
     end_row = first_row + row_count
     return walk.lower(
@@ -333,20 +334,20 @@ def _as_floats(walk: OnnxWalk, x: Value, *scales: Value) -> Value:
 
 
 def _lower_as_floats(
-    lower_product: Function, *factor_places: int, scale_count: int = 0
+    lower_product: Function, *factor_indices: int, scale_count: int = 0
 ) -> Function:
     """Return a function that lowers a product of 8-bit numbers in the run's own type.
 
     Args:
         lower_product: it lowers the product of floats.
-        *factor_places: the inputs that are factors, or a bias.
+        *factor_indices: the inputs that are factors, or a bias.
         scale_count: the number of inputs after each of those that are its scales.
     """
 
     def lower_operator(walk: OnnxWalk, *values: Value) -> Value | Values:
         factors: list[Value] = []
-        for place in factor_places:
-            factor_and_scales = values[place : place + 1 + scale_count]
+        for index in factor_indices:  # the scales of a factor are the inputs behind it
+            factor_and_scales = values[index : index + 1 + scale_count]
             if factor_and_scales:
                 factors.append(_as_floats(walk, *factor_and_scales))
         return lower_product(walk, *factors)

@@ -88,6 +88,7 @@ def read_input_sizes(model: Model) -> InputSizes:
     for graph_input in inputs:
         shape: list[int | str] = []
         for axis, size in enumerate(graph_input.sizes):
+            # A size is the batch, a number, or left open: then it is a parameter of the network.
             has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
             is_first_axis = axis == 0
             starts_with_batch = is_first_axis and size == batch

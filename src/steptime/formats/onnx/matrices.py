@@ -1,4 +1,4 @@
-"""ONNX's products, convolutions, pools, norms, attention and recurrent layers onto the lowering."""
+"""Lowers ONNX's products, convolutions, pools and norms to op kinds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

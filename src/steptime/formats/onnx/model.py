@@ -247,7 +247,7 @@ def _cut_spans(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> 
     part_start = 0
     for span_start, span_end in sorted(spans):
         parts.append(content[part_start:span_start])
-        part_start = max(part_start, span_end)
+        part_start = max(part_start, span_end)  # spans may lie in each other
     last_part = content[part_start:]
     return b"".join([*parts, last_part])
 
@@ -256,7 +256,7 @@ def _bind_names(
     function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
 ) -> dict[str, str]:
     """Return the caller's name of each input and output of a function, "" for one left out."""
-    name_of_caller = dict.fromkeys(function.input, "")
+    name_of_caller = dict.fromkeys(function.input, "")  # a call may leave out inputs at the end
     name_of_caller.update(zip(function.input, inputs, strict=False))
     name_of_caller.update(zip(function.output, outputs, strict=False))
     return name_of_caller

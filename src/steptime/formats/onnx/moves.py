@@ -1,4 +1,4 @@
-"""ONNX's operators that move, join, cut and make tensors, onto the shared lowering."""
+"""Lowers ONNX's operators that move, join, cut and make tensors to op kinds."""
 
 import math
 from collections.abc import Mapping, Sequence

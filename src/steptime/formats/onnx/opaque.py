@@ -1,4 +1,4 @@
-"""ONNX operators without a kind of their own: shapes by inference or as the file states them."""
+"""ONNX operators without an op kind, priced by the bytes and FLOP of their shapes."""
 
 import math
 import re
@@ -59,7 +59,8 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
             "operator", walk.node.op, walk.handler_by_operator, walk.describe_node(walk.node)
         )
         reason = ""
-        if _CUSTOM_DOMAIN in walk.node.op:
+        is_custom = _CUSTOM_DOMAIN in walk.node.op  # an operator that is not ONNX's
+        if is_custom:
             reason = "the file does not state the shapes of its outputs (value_info); "
         raise InputError(f"{error}; {reason}--allow-unknown passes its input on")
     tensors = [value for value in values if isinstance(value, str)]
@@ -120,20 +121,22 @@ def append_opaque(
     # the few numbers that a file holds, such as scales, are settings of the op, not trained
     inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
     float_dtype = opaque.float_type(walk.b, inputs)
-    output_indices = [index for index, name in enumerate(walk.node.outputs) if name]
+    output_indices = [index for index, name in enumerate(walk.node.outputs) if name]  # "": unused
     outputs: list[TensorSpec] = []
     for index in output_indices:
         dtype, shape = specs[index]
         require(dtype != "text", "makes text")
         outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
     op = walk.node.op
-    input_specs = [walk.b.tensors[name] for name in inputs]
-    work = count_work(ATEN_SOLVER_BY_OPERATOR.get(op, ""), input_specs, outputs)
     if flop_count is not None:
-        work = OpWork(flop_count)
+        work: OpWork | None = OpWork(flop_count)
+    else:
+        # the work of a determinant or an inverse; None for all other operators
+        solver = ATEN_SOLVER_BY_OPERATOR.get(op, "")
+        work = count_work(solver, [walk.b.tensors[name] for name in inputs], outputs)
     tensors = opaque.append_opaque(walk.b, TABLE, op, walk.name, inputs, outputs, work)
     is_priced = op in TABLE or work is not None
-    if not is_priced:
+    if not is_priced:  # a remark names these ops at the end of the walk
         walk.unpriced.add(tensors[0], clean_name(op), may_hold_products(op))
     output_values: list[Value] = [None] * len(walk.node.outputs)
     for index, tensor in zip(output_indices, tensors, strict=True):

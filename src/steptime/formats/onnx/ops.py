@@ -1,4 +1,4 @@
-"""ONNX's operators as a table of small functions onto the shared lowering, by name.
+"""The table of ONNX's operators, each with the small function that lowers it to op kinds.
 
 Where an attribute became an input in a later opset, both are read: https://onnx.ai/onnx/operators.
 """
@@ -174,13 +174,14 @@ def _lower_resize(walk: OnnxWalk, x: Value, *_: Value) -> Value | Values:
 
 
 def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
-    """Lower Scan: its body for each part of its inputs, with states from turn to turn.
+    """Lower Scan: its body for each part of its inputs, with states from iteration to iteration.
 
     Returns the last states and the stacked outputs. Before opset 9 a batch of scans ran at once;
     such a file is refused.
     """
     require(walk.node.opset >= FIRST_OPSET_OF_SCAN, "a Scan of an opset before 9")
     body: Subgraph = walk.node.attrs["body"]
+    # the states come first, then the inputs that are cut into a part for each iteration
     input_count = walk.attr("num_scan_inputs", 0)
     state_count = len(values) - input_count
     states: Values = [*values[:state_count]]
@@ -191,24 +192,24 @@ def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
     ]
     lengths = {walk.shape(x)[axis] for x, axis in inputs_with_axes}
     require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
-    (turn_count,) = lengths
-    _check_turns(turn_count, body)
-    outputs_by_turn: list[Values] = []
-    for turn in range(turn_count):
-        parts = [walk.lower(elements.select, x, axis, turn) for x, axis in inputs_with_axes]
+    (iteration_count,) = lengths
+    _check_iterations(iteration_count, body)
+    outputs_by_iteration: list[Values] = []
+    for iteration in range(iteration_count):
+        parts = [walk.lower(elements.select, x, axis, iteration) for x, axis in inputs_with_axes]
         results = walk.lower_branch(body, (*states, *parts))
         states = results[:state_count]
-        outputs_by_turn.append(results[state_count:])
-    parts_by_output = zip(*outputs_by_turn, strict=True)  # of each output, one part a turn
-    stacked_outputs = [_stack_turns(walk, parts) for parts in parts_by_output]
+        outputs_by_iteration.append(results[state_count:])
+    parts_by_output = zip(*outputs_by_iteration, strict=True)  # the parts of each output
+    stacked_outputs = [_stack_iterations(walk, parts) for parts in parts_by_output]
     return [*states, *stacked_outputs]
 
 
-def _check_turns(turn_count: int, body: Subgraph) -> None:
+def _check_iterations(iteration_count: int, body: Subgraph) -> None:
     """Raise `ShapeError` for a loop that would be lowered to more than `MAX_NODES` nodes."""
     node_count = len(body.nodes)
-    fits = turn_count * node_count <= MAX_NODES
-    require(fits, f"{turn_count} turns of {node_count} nodes")
+    fits = iteration_count * node_count <= MAX_NODES
+    require(fits, f"{iteration_count} turns of {node_count} nodes")
 
 
 def _lower_if(walk: OnnxWalk, condition: Value) -> Values:
@@ -220,9 +221,10 @@ def _lower_if(walk: OnnxWalk, condition: Value) -> Values:
     return walk.lower_branch(branch)
 
 
-def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
-    """Return one output of all turns of a loop, along a new first axis."""
+def _stack_iterations(walk: OnnxWalk, parts: Values) -> Value:
+    """Return one output of all iterations of a loop, along a new first axis."""
     rows = [walk.reshape(part, (1, *walk.shape(part))) for part in parts]
+    # parts whose values are known stay a constant, which may decide shapes
     arrays = [
         row.values for row in rows if isinstance(row, FileConstant) and row.values is not None
     ]
@@ -234,42 +236,42 @@ def _stack_turns(walk: OnnxWalk, parts: Values) -> Value:
 
 
 def _lower_loop(
-    walk: OnnxWalk, turn_limit: Value = None, condition: Value = None, *variables: Value
+    walk: OnnxWalk, iteration_limit: Value = None, condition: Value = None, *variables: Value
 ) -> Values:
-    """Lower Loop: its body for each turn, as long as its condition holds.
+    """Lower Loop: its body for each iteration, as long as its condition holds.
 
-    The body reads the number of the turn, the condition and the variables; it returns the next
+    The body reads the number of the iteration, the condition and the variables; it returns the next
     condition and variables, and outputs to stack.
     """
-    stated_limit = walk.read_number(turn_limit)
+    stated_limit = walk.read_number(iteration_limit)
     if stated_limit is None:
-        raise ShapeError(_UNKNOWN_TURNS)
-    max_turns = int(stated_limit)
+        raise ShapeError(_UNKNOWN_ITERATIONS)
+    max_iterations = int(stated_limit)
     body: Subgraph = walk.node.attrs["body"]
-    _check_turns(max_turns, body)
+    _check_iterations(max_iterations, body)
     # the body's outputs: condition, variables, outputs to stack
     first_stacked_index = 1 + len(variables)
-    outputs_by_turn: list[Values] = []
-    for turn in range(max_turns):
+    outputs_by_iteration: list[Values] = []
+    for iteration in range(max_iterations):
         ends_early = condition is not None and not _is_true(walk, condition)
         if ends_early:
             break
-        turn_number = walk.constant(turn, "int64", derived=True)
-        condition, *results = walk.lower_branch(body, (turn_number, condition, *variables))
+        iteration_number = walk.constant(iteration, "int64", derived=True)
+        condition, *results = walk.lower_branch(body, (iteration_number, condition, *variables))
         variables = tuple(results[: len(variables)])
-        outputs_by_turn.append(results[len(variables) :])
+        outputs_by_iteration.append(results[len(variables) :])
     has_stacked_outputs = len(body.outputs) > first_stacked_index
-    is_empty = has_stacked_outputs and not outputs_by_turn
+    is_empty = has_stacked_outputs and not outputs_by_iteration
     require(not is_empty, "a loop of no turns, whose output is empty")
-    parts_by_output = zip(*outputs_by_turn, strict=True)  # of each output, one part a turn
-    stacked_outputs = [_stack_turns(walk, parts) for parts in parts_by_output]
+    parts_by_output = zip(*outputs_by_iteration, strict=True)  # the parts of each output
+    stacked_outputs = [_stack_iterations(walk, parts) for parts in parts_by_output]
     return [*variables, *stacked_outputs]
 
 
 def _is_true(walk: OnnxWalk, condition: Value) -> bool:
     """Return the truth of a loop's condition; raises `ShapeError` if it depends on data."""
     truth = walk.read_number(condition)
-    require(truth is not None, _UNKNOWN_TURNS)
+    require(truth is not None, _UNKNOWN_ITERATIONS)
     return bool(truth)
 
 
@@ -322,7 +324,7 @@ def _lower_spectrum(
 
 
 BOX_INDICES = 3  # that say a box that NonMaxSuppression chooses: example, class, box
-_UNKNOWN_TURNS = "a loop whose number of turns the file does not state"
+_UNKNOWN_ITERATIONS = "a loop whose number of turns the file does not state"
 _UNKNOWN_BRANCH = (
     "a branch that depends on data; a number that is an input can be given, FILE:sr=16000"
 )

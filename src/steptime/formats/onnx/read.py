@@ -97,6 +97,7 @@ class _OnnxFile:
             b.training,
             tuple(sorted(hyperparameters.items())),
         )
+        # Compared with a walk at the file's own batch, a walk at the new one shows which axes grow.
         file_batches = Batches(self.sizes.batch, self.sizes.batch, self.sizes.is_fixed)
 
         def walk_with_new_builder(batches: Batches, file_batch_walk: OnnxWalk | None) -> OnnxWalk:
@@ -108,7 +109,7 @@ class _OnnxFile:
 
         file_batch_walk = self.source.memoise(OnnxWalk, walk_file, memo_key)
 
-        def try_batches(candidate: Batches) -> None:
+        def try_batches(candidate: Batches) -> None:  # raises if some op does not fit these axes
             _find_outputs(self.model, walk_with_new_builder(candidate, file_batch_walk))
 
         decided_batches = find_batch_axes(batches, self.source, memo_key, try_batches)

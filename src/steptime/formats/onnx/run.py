@@ -1,4 +1,4 @@
-"""Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
+"""Walks an ONNX graph for one batch: constants are folded, everything else becomes ops."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,7 +155,8 @@ class OnnxWalk(NodeValues):
         self.input_values = values
         lower_operator = self.handler_by_operator.get(node.op)
         if lower_operator is None:
-            if self._reads_constants_only() and node.op in TABLE:
+            is_priced = node.op in TABLE  # by its bytes
+            if self._reads_constants_only() and is_priced:
                 return self.fold_constants()
             return lower_unknown(self, values)
         if self._is_constant_folded(node):
@@ -212,6 +213,7 @@ class OnnxWalk(NodeValues):
         outputs = fold_node(self.node, self.input_values, self.spec)
         value_counts = [output.values.size for output in outputs if output.values is not None]
         self._folded_value_count += sum(value_counts)
+        # beyond the limit of memory, constants have a shape alone
         has_room = self._folded_value_count <= MAX_FOLDED_VALUES
         return outputs if has_room else [replace(output, values=None) for output in outputs]
 
@@ -333,6 +335,7 @@ class OnnxWalk(NodeValues):
 
     def expanded_batch_shape(self, shape: Shape, stated_shape: Shape, follows_batch: bool) -> Shape:
         """Return the shape to which this node repeats its input (`Batches.expanded_shape`)."""
+        # an input that has another shape than at the file's batch has an axis of examples already
         file_shape = self.file_shape(self.node.inputs[0])
         input_has_grown = file_shape is not None and file_shape != tuple(shape)
         output = self.node.outputs[0]

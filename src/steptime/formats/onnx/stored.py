@@ -1,9 +1,10 @@
-"""Quantised weights of an ONNX file: kept in the bits that the file has them in.
+"""Quantised weights of an ONNX file, kept in the bits that the file has them in.
 
 Runtimes scale them in the kernel of the product that reads them. In training they are of the run's
 own type, since no step can move a weight of few bits.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -41,7 +42,7 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
     if not walk.quantised_by_weight:
         return []
     readers_by_tensor = index_readers(b)
-    place_by_op = {op.name: place for place, op in enumerate(b.ops)}
+    index_by_op = {op.name: index for index, op in enumerate(b.ops)}
     buffer_by_scale: dict[str, str] = {}
     stored_count = 0
     full_width_count = 0
@@ -54,9 +55,9 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
         # no step can train a weight of few bits
         if is_narrow and not b.training and _is_read_by_products(readers):
             stored_count += 1
-            _store_tensors(b, readers.views, dtype, place_by_op)
+            _store_tensors(b, readers.views, dtype, index_by_op)
             buffers = [_find_scale_buffer(b, scale, buffer_by_scale) for scale in scales]
-            _add_scales(b, readers.ops, buffers, place_by_op)
+            _add_scales(b, readers.ops, buffers, index_by_op)
         # what is trained, or read by other ops than products, counts in full width; so does a
         # weight that the file holds in float32 and quantises by ops of its own
         elif is_narrow or dtype == "float32":
@@ -66,13 +67,16 @@ def store_quantised(walk: OnnxWalk) -> list[str]:
 
 def _find_weight_readers(readers_by_tensor: Mapping[str, list[Op]], weight: str) -> _WeightReaders:
     """Return the readers of a weight, through its views and casts."""
-    views = [weight]  # grows while it is looped over
+    views: list[str] = []
     readers: list[Op] = []
-    for tensor in views:
-        for op in readers_by_tensor.get(tensor, ()):
+    pending = deque([weight])
+    while pending:
+        view = pending.popleft()
+        views.append(view)
+        for op in readers_by_tensor.get(view, ()):
             is_view_or_cast = OPS[op.kind].storage == "view" or op.kind == "cast"
             if is_view_or_cast:
-                views += op.outputs
+                pending.extend(op.outputs)
             else:
                 readers.append(op)
     return _WeightReaders(views, readers)
@@ -84,11 +88,11 @@ def _is_read_by_products(readers: _WeightReaders) -> bool:
 
 
 def _store_tensors(
-    b: Builder, tensors: Sequence[str], dtype: str, place_by_op: Mapping[str, int]
+    b: Builder, tensors: Sequence[str], dtype: str, index_by_op: Mapping[str, int]
 ) -> None:
     """Set the type of a weight and its views; a cast of it becomes a view, as it is not made.
 
-    `place_by_op` has the indices of ops in `b.ops`, by their name.
+    `index_by_op` has the indices of ops in `b.ops`, by their name.
     """
     for tensor in tensors:
         b.tensors[tensor] = b.tensors[tensor]._replace(dtype=dtype)
@@ -96,16 +100,16 @@ def _store_tensors(
         # kernels widen the weight inside the product: the cast is not made
         if producer and producer.kind == "cast":
             view = replace(producer, kind="reshape", attrs={"shape": b.shape(tensor)})
-            b.ops[place_by_op[producer.name]] = view
+            b.ops[index_by_op[producer.name]] = view
 
 
 def _add_scales(
-    b: Builder, ops: Sequence[Op], buffers: Sequence[str], place_by_op: Mapping[str, int]
+    b: Builder, ops: Sequence[Op], buffers: Sequence[str], index_by_op: Mapping[str, int]
 ) -> None:
     """Add buffers of scales to the inputs of the linear layers among some ops."""
     for op in ops:
         if op.kind == "linear":
-            b.ops[place_by_op[op.name]] = replace(op, inputs=(*op.inputs, *buffers))
+            b.ops[index_by_op[op.name]] = replace(op, inputs=(*op.inputs, *buffers))
 
 
 def _find_scale_buffer(b: Builder, scale: FileConstant, buffer_by_scale: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The bytes of an ONNX file without those of its weights: `onnx` parses no more.
+"""An ONNX file without the bytes of its weights, which is all that `onnx` parses.
 
 Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, "Encoding"
 (https://protobuf.dev/programming-guides/encoding).
@@ -64,6 +64,7 @@ _RAW_DATA = 9
 _VALUE_FIELDS = (4, 5, 7, _RAW_DATA, 10, 11)  # the fields of a tensor that may hold its values
 _VARINT, _LENGTH_DELIMITED = 0, 2  # wire types
 _FIXED_WIDTHS = {1: 8, 5: 4}  # bytes of the other wire types
+_UNKNOWN_WIDTH = -1  # of a wire type that protobuf does not have
 MAX_VARINT_BITS = 70  # ten bytes of seven bits
 # number, wire type, and three offsets: of the key, of the content, and behind it
 WireField = tuple[int, int, int, int, int]
@@ -155,11 +156,11 @@ class WeightlessCopy:
             if wire_type == _VARINT:
                 _, offset = self.read_varint(content_start, end)
             else:
-                length = _FIXED_WIDTHS.get(wire_type, -1)
+                length = _FIXED_WIDTHS.get(wire_type, _UNKNOWN_WIDTH)
                 if wire_type == _LENGTH_DELIMITED:
                     length, content_start = self.read_varint(content_start, end)
                 offset = content_start + length
-                is_field = length >= 0 and number > 0
+                is_field = length != _UNKNOWN_WIDTH and number > 0
                 if not is_field or offset > end:
                     place = f"field {number} at byte {content_start}"
                     raise NoModelError(f"{place} ends after its message")

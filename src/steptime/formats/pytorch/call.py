@@ -1,4 +1,4 @@
-"""A node of an exported program with its arguments looked up, as a row of the op table gets it."""
+"""A node of an exported program with its arguments looked up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -146,6 +146,7 @@ class Call:
         input_has_grown = self.walk.file_shape(self.node.args["self"]) != self.walk.shape(
             self["self"]
         )
+        # an input that has another shape than in the file has an axis of examples already
         is_expand = self.node.op != "repeat"
         # an expand that changes no size does not tell which axis is the batch
         is_unchanged_expand = is_expand and shape == tuple(file_shape)

@@ -101,6 +101,7 @@ def read_ties(source: Source) -> dict[str, str] | None:
         content = read_member(source, _WEIGHTS.fullmatch, "data/weights/model_weights_config.json")
     except InputError:
         return None
+    # weights with one storage and one layout are names of one weight
     first_path_by_storage: dict[str, str] = {}
     first_path_by_tied_path: dict[str, str] = {}
     weights = parse_json_file(content, f"model {shorten(source.path)}: weights")["config"]

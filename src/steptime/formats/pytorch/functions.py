@@ -1,4 +1,4 @@
-"""ATen ops of elements and reductions, onto `formats/elements.py`."""
+"""Lowers ATen ops of elements and reductions to op kinds."""
 
 import math
 from collections.abc import Mapping

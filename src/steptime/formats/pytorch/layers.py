@@ -1,4 +1,4 @@
-"""ATen ops of layers: products, convolutions, norms, pools, look-ups, dropout."""
+"""Lowers ATen ops of layers: products, convolutions, norms, pools, look-ups, dropout."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""ATen ops without a kind of their own: priced by the bytes of the shapes that a file states."""
+"""ATen ops without an op kind, priced by the bytes and FLOP of their shapes."""
 
 import re
 from collections.abc import Sequence

@@ -16,13 +16,13 @@ DTYPES = {
     **dict(enumerate(("complex32", "complex64", "complex128", "bool", "bfloat16"), start=9)),
 }
 LOW_DTYPES = {"float16", "bfloat16"}
-GRAPH_PLACE_BY_WRAPPER = {  # ops that only run a graph -> its place among their arguments
+GRAPH_INDEX_BY_WRAPPER = {  # ops that only run a graph -> its index among their arguments
     "wrap_with_set_grad_enabled": 1,
     "wrap_with_autocast": 4,
     "tag_activation_checkpoint": 0,
     "wrap_activation_checkpoint": 0,
 }
-BRANCH_ARGUMENTS = (1, 2)  # the places of the graphs of `cond` among its arguments
+BRANCH_ARGUMENTS = (1, 2)  # the indices of the graphs of `cond` among its arguments
 POSITIONAL = 1  # the kind of an argument that is passed by its place
 OP_NAME_INDEX = 3  # among the words of `torch.ops.aten.add_.Tensor`
 STACK_ENTRY_FIELDS = 3  # of an entry of `nn_module_stack`: key, path of the module, class
@@ -154,7 +154,7 @@ class Program:
         trained_paths = {
             path for name, path in self.weight_paths.items() if name not in self.frozen_weights
         }
-        is_for_inference = not trained_paths
+        is_for_inference = not trained_paths  # then no weight has a gradient, and none is frozen
         return set() if is_for_inference else set(self.weight_paths.values()) - trained_paths
 
     def has_low_weights(self) -> bool:
@@ -188,7 +188,7 @@ class Program:
         output_names = [_list_names(output, prefix) for output in node["outputs"]]
         outputs = tuple(name for names in output_names for name in names)
         op_name = target.rpartition(".")[2]
-        if op_name in GRAPH_PLACE_BY_WRAPPER:
+        if op_name in GRAPH_INDEX_BY_WRAPPER:
             self._add_wrapped_graph(op_name, inputs, prefix, outputs, depth)
         elif op_name == "cond":
             self._add_larger_branch(inputs, prefix, outputs, depth)
@@ -208,18 +208,18 @@ class Program:
         depth: int,
     ) -> None:
         """Add the graph of a wrapper: a region without gradient, of autocast, or a checkpoint."""
-        graph_place = GRAPH_PLACE_BY_WRAPPER[wrapper]
+        graph_index = GRAPH_INDEX_BY_WRAPPER[wrapper]
         # the operands of the graph follow it; arguments by keyword are settings of the wrapper
         operands = [
             argument["arg"]
-            for argument in inputs[graph_place + 1 :]
+            for argument in inputs[graph_index + 1 :]
             if argument.get("kind", POSITIONAL) == POSITIONAL
         ]
         first_inner_node = len(self.nodes)
         sets_gradients = "set_grad" in wrapper
         # the first argument of `set_grad` says whether its graph has gradients
         is_detached = sets_gradients and not _read_argument(inputs[0]["arg"], prefix)
-        self._add_inner_graph(inputs[graph_place], operands, prefix, outputs, depth, is_detached)
+        self._add_inner_graph(inputs[graph_index], operands, prefix, outputs, depth, is_detached)
         if "checkpoint" in wrapper:
             inner_nodes = self.nodes[first_inner_node:]
             names = frozenset(name for node in inner_nodes for name in node.outputs)
@@ -253,10 +253,10 @@ class Program:
         self, inputs: Sequence[Mapping[str, Any]], prefix: str, outputs: Sequence[str], depth: int
     ) -> None:
         """Add the branch of `cond` with more nodes, and a remark: values choose the branch."""
-        branches = [inputs[place] for place in BRANCH_ARGUMENTS]
+        branches = [inputs[index] for index in BRANCH_ARGUMENTS]
         larger_branch = max(branches, key=_count_inner_nodes)
-        operands_place = BRANCH_ARGUMENTS[-1] + 1
-        ((kind, value),) = inputs[operands_place]["arg"].items()  # a list, or one operand alone
+        operands_index = BRANCH_ARGUMENTS[-1] + 1
+        ((kind, value),) = inputs[operands_index]["arg"].items()  # a list, or one operand alone
         stated_operands = value if isinstance(value, list) else [{kind: value}]
         operands: list[Mapping[str, Any]] = []
         for operand in stated_operands:

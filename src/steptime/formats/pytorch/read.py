@@ -60,7 +60,8 @@ def identity(source: Source) -> bytes:
         module = document["graph_module"]
         for node in module["graph"]["nodes"]:
             module_stack = node["metadata"].get("nn_module_stack")
-            node["metadata"] = {"nn_module_stack": module_stack}  # without lines of code
+            # the rest of the metadata, such as lines of code, changes without the network
+            node["metadata"] = {"nn_module_stack": module_stack}
         deciding_values = [module["graph"], module["signature"], document["range_constraints"]]
         ties = read_ties(source)
         if ties:
@@ -293,6 +294,7 @@ def _name_open_sizes(program: Program, batch_symbol: str) -> dict[str, str]:
         has_name = open_size.symbol in {batch_symbol, *name_by_symbol}
         if has_name:
             continue
+        # the axes of an image or a sequence have usual names: `height`, `length`
         axis_names = _AXIS_NAMES.get(open_size.rank, ("",) * open_size.rank)
         name = axis_names[open_size.axis]
         is_repeated = name in name_by_symbol.values()

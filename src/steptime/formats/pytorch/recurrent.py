@@ -17,9 +17,9 @@ def _lower_recurrent(cell: str, call: Call) -> Result:
     state_widths = [call.walk.shape(state)[-1] for state in states]
     is_projected = len(set(state_widths)) > 1
     tensors = [call.walk.tensor(value) for value in call["params"]]
-    tensors_per_layer = 4 if call["has_biases"] else 2
+    tensors_per_layer = 4 if call["has_biases"] else 2  # w_ih, w_hh, b_ih, b_hh
     if is_projected:
-        tensors_per_layer += 1
+        tensors_per_layer += 1  # w_hr
     layer_starts = range(0, len(tensors), tensors_per_layer)
     weights_by_layer = [tensors[start : start + tensors_per_layer] for start in layer_starts]
     y, state = call.lower(

@@ -1,4 +1,4 @@
-"""Sizes of a program that values decide: of `x[mask]` the largest, of choices an even share."""
+"""Sizes that depend on values: for `x[mask]` the largest, for choices of experts an even share."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -93,7 +93,7 @@ def estimate_value_sizes(
     value_by_symbol = dict(stated_values)
     size_by_symbol: dict[str, ValueSize] = {}
     maker_by_tensor = {name: node for node in program.nodes for name in node.outputs}
-    for node in program.nodes:
+    for node in program.nodes:  # in order: a size may depend on sizes of earlier nodes
         for symbol in _list_output_symbols(program, node):
             if symbol in value_by_symbol:
                 continue
@@ -119,6 +119,7 @@ def _estimate_size(
         upper_bounds.append(highest)
     argument_name = BOUNDING_ARGUMENT_BY_OP.get(node.op, "")
     bounding_argument = node.args.get(argument_name)
+    # `index` reads a list of masks or indices, the other ops read one tensor
     masks = bounding_argument if isinstance(bounding_argument, list) else [bounding_argument]
     for mask in masks:
         if mask in program.specs:
@@ -127,10 +128,11 @@ def _estimate_size(
                 element_count = math.prod(_evaluate(size, value_by_symbol) for size in sizes)
                 choice_count = _count_choices(program, maker_by_tensor, mask, value_by_symbol)
             except SymbolError:
-                continue  # its own size is unknown
+                continue  # the size of the mask depends on values that are not known
             upper_bounds.append(element_count)
     if not upper_bounds:
         return None
+    # a mask of one of several choices, as of experts, is true for an even share of its elements
     return ValueSize(math.ceil(min(upper_bounds) / choice_count), choice_count)
 
 

@@ -1,4 +1,4 @@
-"""ATen ops that move, cut, join or repeat elements, onto `formats/lowering.py`."""
+"""Lowers ATen ops that move, cut, join or repeat elements to op kinds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,8 @@ def _lower_cast(call: Call) -> Result:
     is_cast_to_float = not is_float(call.b, x)
     if output_dtype or is_cast_to_float:
         return call.lower(elements.cast, x, output_dtype or workload_dtype)
-    # the workload decides the type of floats, except where the network goes back from float32
+    # The workload decides the type of floats, so that a cast between floats is dropped, except one
+    # from float32, in which the network computed a part on purpose, back to 16 bits.
     network_switches_types = call.b.tensors[x].dtype == WIDE and workload_dtype in LOW_DTYPES
     return call.lower(elements.cast, x, workload_dtype) if network_switches_types else x
 

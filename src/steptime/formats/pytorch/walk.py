@@ -324,6 +324,7 @@ class Walk(BatchWalk):
                     raise
                 if is_priced(node.op):
                     return append_opaque(call, inputs)
+        # an op of unknown work: counted by its bytes, which a remark says
         outputs = append_opaque(call, inputs)
         operator = node.target.removeprefix("torch.ops.")
         self.unpriced.add(outputs[0], operator, may_hold_products(node.target, node.op))

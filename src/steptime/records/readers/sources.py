@@ -19,7 +19,7 @@ from typing import IO
 
 from steptime.core.errors import InputError, escape_controls
 from steptime.core.tables.json_rows import json_rows
-from steptime.core.tables.table_files import OF_JSON, decode
+from steptime.core.tables.table_files import JSON_ENDINGS, decode
 from steptime.core.tables.table_layout import TableLayout, find_headings
 from steptime.hardware import device_words
 from steptime.records.record import Record
@@ -61,7 +61,7 @@ class RecordSource:
     @cached_property
     def is_json(self) -> bool:
         """Whether it is JSON, by its name or its first character."""
-        return self.name.lower().endswith(OF_JSON) or self.head.lstrip()[:1] in ("{", "[")
+        return self.name.lower().endswith(JSON_ENDINGS) or self.head.lstrip()[:1] in ("{", "[")
 
     def contains(self, text: str) -> bool:
         """Return whether a text stands in the file, whatever its encoding."""
