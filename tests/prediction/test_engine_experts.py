@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from steptime import predict_op
+from steptime import evaluate, predict_op
 from steptime.calibration.cases import op_kernels
 from steptime.calibration.one_op import KernelTime
 from steptime.core.errors import InputError
@@ -79,3 +79,12 @@ def test_expert_parallelism_leaves_a_rank_its_share_of_rows_and_experts():
     ):
         with pytest.raises(InputError, match=message):
             ask(8, **attrs)
+
+
+def test_a_measured_layer_of_a_rank_is_evaluated_with_its_kernels():
+    row = {"kind": "experts", "shapes": SHAPES, "attrs": ATTRS, "dtype": "bfloat16"}
+    answer = evaluate([{**row, "device": "h100", "stack": "vllm", "seconds": 1e-4}])
+    predicted_s = predict_op("experts", SHAPES, "bfloat16", "h100", ATTRS, stack="vllm").seconds
+    (worst,) = answer.to_dict()["worst"]
+    assert [op["kind"] for op in worst["ops"]] == ["route", "experts"]
+    assert sum(op["step_s"] for op in worst["ops"]) == pytest.approx(predicted_s, rel=0.05)
