@@ -72,7 +72,8 @@ def find_rank_load(
         per_token: experts that a token chooses.
         ranks: ranks that share out the experts, equally many on each.
         routing: `uniform`, tokens choose experts with equal chances; `balanced`, experts have
-            equally many rows; or `power_law_A`, their numbers of rows have the density x^-A.
+            equally many rows; or `power_law_A`, their numbers of rows, from one to 80 % of the
+            tokens, have the density x^-A.
 
     Raises:
         ShapeError: if ranks do not divide experts, or for an unknown routing.
