@@ -86,11 +86,16 @@ def test_tables_of_architectures_name_families_makers_and_series_that_devices_ha
         assert set(trait.families or ()) <= set(rules.families), name
         assert set(trait.makers or ()) <= makers, name
         assert set(trait.series or ()) <= series, name
-    for table in (*rules.tiles.values(), rules.contraction_step, rules.since):
+    for table in (
+        *rules.tiles.values(),
+        rules.set_tiles,
+        rules.contraction_step,
+        rules.since,
+    ):
         assert table.on.keys() <= set(rules.families)
 
 
-@every("path", ["", "traits.old", "tiles.batched", "contraction_step", "since"])
+@every("path", ["", "traits.old", "tiles.batched", "set_tiles", "contraction_step", "since"])
 def test_an_unknown_key_of_architectures_is_refused(path):
     table = read_toml(DATA / FILE)
     inner = table

@@ -15,6 +15,7 @@ from steptime.prediction.calibrated.engine_attention import engine_attention
 from steptime.prediction.calibrated.form import memory_rate
 from steptime.prediction.calibrated.product import product, time_product
 from steptime.prediction.calibrated.stream import stream
+from steptime.prediction.calibrated.tiles import TileTime, limit_tiles, list_set_tiles
 from steptime.prediction.kernel import Settings
 from steptime.prediction.kernels import Kernels
 
@@ -93,6 +94,28 @@ def test_products_of_cutlass_in_8_bit_are_not_split():
         for flag in (0, 1)
     ]
     assert in_16_bit[0] == in_16_bit[1]
+
+
+def test_products_of_cutlass_in_8_bit_take_a_tile_by_their_rows():
+    """A tile of 128 x 128 from 129 rows on, with few columns, too; 64 x 128 and 64 x 64 before."""
+    _, device = priced("linear", LAYER, {}, "float8", "vllm-2026")
+    wave_flop = {}
+    for m, tile in ((1, (64, 64)), (64, (64, 64)), (65, (64, 128)), (129, (128, 128))):
+        time = time_product(device, device.constants, "float8", (1, m, 48, 8192), is_single_op=True)
+        assert float(time.flop) == 2 * 8192 * tile[0] * tile[1] * -(-m // tile[0])
+        wave_flop[m] = float(time.flop)
+    in_step = time_product(device, device.constants, "float8", (1, 129, 48, 8192))
+    assert float(in_step.flop) < wave_flop[129]  # the fastest tile
+    limits = [(tile.low_rows, tile.high_rows) for tile in limited_tiles("Ada")]
+    assert limits == [(0, 16), (16, 64), (64, 128), (128, 256), (256, float("inf"))]
+    assert list_set_tiles("Blackwell 2") == ()  # the fastest tile
+
+
+def limited_tiles(family):
+    """The tiles of a family with the rows of products that take them."""
+    set_tiles = list_set_tiles(family)
+    tiles = [TileTime(rows, columns, 1.0, 1.0) for _, rows, columns in set_tiles]
+    return limit_tiles(tuple(tiles), set_tiles)
 
 
 def test_prompts_take_products_and_exponentials_of_tiles_of_scores():

@@ -7,7 +7,8 @@ from every import every
 from printed import answer
 from steptime.core.errors import InputError
 from steptime.network.families import language
-from steptime.network.ops.experts import experts_read
+from steptime.network.ops.expert_loads import experts_read, find_rank_load
+from steptime.network.ops.experts import load_of_op
 from steptime.planning.ranks.site import Site
 from steptime.prediction.kernel import Kernel
 from steptime.questions.serve.options import ServeOptions
@@ -279,6 +280,14 @@ def test_ranks_that_share_experts_read_a_prompt_each():
     eight = phases("mixtral_8x7b", data=8, expert=8, stack="sglang-2025")
     prompt_s = eight.price_prefill(8, 1024).seconds
     assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").price_prefill(1, 1024).seconds
+
+
+def test_a_rank_of_a_server_multiplies_the_rows_of_a_single_layer_of_experts():
+    for ranks in (2, 8):
+        graph = phases("mixtral_8x7b", data=ranks, expert=ranks).build_graph(4096)
+        op = next(op for op in graph.ops if op.kind == "experts")
+        load = find_rank_load(4096 * ranks, 8, 2, ranks)  # each rank has 4,096 tokens
+        assert load_of_op(op, graph)[:2] == load[:2] == (8 // ranks, 4096 * 2)
 
 
 def test_tokens_beyond_the_length_of_a_model_are_noted():

@@ -1,4 +1,4 @@
-"""Kernels of serving engines, under the stack of the engine: matrix products and attention."""
+"""Kernels of serving engines, under the stack of the engine: products, experts and attention."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,7 +27,8 @@ DTYPES = {  # by the words of the source; those of 128 x 128 blocks wait for the
     "fp8_static": "float8",
     "nvfp4": "float4",
 }
-SHORTEST_S = 1e-4  # of attention: shorter rows are floors of several kernels (README, trap 1)
+SHORTEST_S = 1e-4  # of attention and experts: shorter rows are floors of several kernels
+UNGATED_KERNEL = "moe_torch_flow_nongated"  # activates by the square of ReLU
 
 
 class KernelTable(NamedTuple):
@@ -76,7 +77,7 @@ def read_kernels(data: Path, method: str | Method) -> Iterator[tuple[Row, bool]]
 
 
 def _list_tables() -> Iterator[KernelTable]:
-    """Yield the products by type, and attention of prompts and of new tokens in 16 bit."""
+    """Yield products by type, layers of experts, and attention of prompts and of new tokens."""
     for dtype in dict.fromkeys(DTYPES.values()):
         yield KernelTable(
             f"AIConfigurator, newest products in {dtype}",
@@ -85,6 +86,15 @@ def _list_tables() -> Iterator[KernelTable]:
             partial(_has_dtype, dtype),
             _lower_product,
             is_blind=dtype != "float8",  # casts of stacks were fitted on them
+        )
+    for place, is_shared in (("of one rank", False), ("that ranks share", True)):
+        yield KernelTable(
+            f"AIConfigurator, experts {place}",
+            "kernels/moe.csv.gz",
+            "experts",
+            partial(_is_long_mixture, is_shared),
+            _lower_experts,
+            is_blind=False,
         )
     for phase, file in (
         ("prompts", "attention_context"),
@@ -116,6 +126,44 @@ def _lower_product(cells: Cells, settings: Settings) -> tuple[Kernel, ...]:
     tokens, outputs, inputs = (int(cells[name]) for name in "mnk")
     shapes = ((tokens, inputs), (outputs, inputs))
     return op_kernels("linear", shapes, {}, DTYPES[str(cells["dtype"])], settings=settings)
+
+
+def _is_long_mixture(is_shared: bool, cells: Cells) -> bool:
+    """Return whether a row is a layer of experts, on one rank or shared by several."""
+    is_mixture = cells["table"] == "moe" and cells["dtype"] in DTYPES
+    is_of_ranks = is_mixture and (int(cells["moe_ep_size"]) > 1) == is_shared
+    return is_of_ranks and float(cells["seconds"]) >= SHORTEST_S
+
+
+def _lower_experts(cells: Cells, settings: Settings) -> tuple[Kernel, ...]:
+    tokens, width, inner, experts, per_token, tensor, ranks = (
+        int(cells[name])
+        for name in (
+            "num_tokens",
+            "hidden_size",
+            "inter_size",
+            "num_experts",
+            "topk",
+            "moe_tp_size",
+            "moe_ep_size",
+        )
+    )
+    inner //= tensor
+    is_gated = cells["kernel"] != UNGATED_KERNEL
+    rank_experts = experts // ranks
+    shapes = (
+        (tokens, width),
+        (tokens, experts),
+        (rank_experts, 2 * inner if is_gated else inner, width),
+        (rank_experts, width, inner),
+    )
+    attrs = {
+        "per_token": per_token,
+        "activation": "swiglu" if is_gated else "relu2",
+        "expert": ranks,
+        "routing": str(cells["distribution"]),
+    }
+    return op_kernels("experts", shapes, attrs, DTYPES[str(cells["dtype"])], settings=settings)
 
 
 def _is_long_attention(cells: Cells) -> bool:

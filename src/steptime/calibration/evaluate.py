@@ -163,15 +163,20 @@ def score(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 def _score_case(case: Case, method: Method) -> Scored:
     """Predict a case by a method other than `calibrated`."""
-    options = {name: text for name, text in case.options.items() if name in method.options}
     if case.workload:
+        options = options_for(case, method)
         model = StepModel(case.workload, case.device, method=method, options=options)
         times = model.timeline()
         return Scored(case, times.step_s, times.low_s, times.high_s)
     # Kernels of a table, without a network: no host plays a part in their times.
-    settings = replace(method.with_options(options).settings, host="no")
+    settings = replace(method.with_options(options_for(case, method)).settings, host="no")
     step = total(kernel_times(case, method, settings))
     return Scored(case, step.value, step.low, step.high)
+
+
+def options_for(case: Case, method: Method) -> dict[str, str]:
+    """Return the options of a case that a method has, such as its stack."""
+    return {name: text for name, text in case.options.items() if name in method.options}
 
 
 def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:

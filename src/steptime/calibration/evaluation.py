@@ -14,6 +14,7 @@ from steptime.calibration.evaluate import (
     by_group,
     errors_of,
     kernel_times,
+    options_for,
     regime,
     score,
     score_after_calibration,
@@ -311,7 +312,8 @@ def _list_published_rows(
 
 def _slowest_ops(scored: Scored, method: Method) -> list[JsonObject]:
     """Return the slowest ops of a case: kind, pass, sizes, count, and seconds in all."""
-    kernel_intervals = kernel_times(scored.case, method, method.settings)
+    settings = method.with_options(options_for(scored.case, method)).settings
+    kernel_intervals = kernel_times(scored.case, method, settings)
     op_rows: dict[object, JsonObject] = {}  # by kind, pass and sizes
     for kernel, interval in zip(scored.case.kernels, kernel_intervals, strict=True):
         sizes = _sizes_of_kernel(kernel)

@@ -13,6 +13,8 @@ from steptime.core.units import format_interval
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.software import resolve_stack
+from steptime.network.ops.expert_loads import UNIFORM, RankLoad, format_load
+from steptime.network.ops.experts import load_of
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import Method
@@ -33,6 +35,8 @@ class KernelTime:
         low: lower end of the 80 % interval in seconds, None without one.
         high: upper end of the interval in seconds, None without one.
         kernels: the kernels that run.
+        rank_load: of `experts`: what the rank that is predicted does; None for other kinds.
+        assumed: attributes that decide the time and were not given, by their names.
     """
 
     kind: str
@@ -45,6 +49,8 @@ class KernelTime:
     low: float | None
     high: float | None
     kernels: tuple[Kernel, ...] = field(repr=False)
+    rank_load: RankLoad | None = None
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each kernel; needs pandas."""
@@ -53,7 +59,11 @@ class KernelTime:
     def _repr_html_(self) -> str:
         time_text = format_interval("step_s", self.seconds, self.low, self.high)
         title = f"{self.kind}, {self.dtype} on {self.device} ({self.method})"
-        return html(make_facts_table(title, "one op", [(self.condition, time_text)]))
+        facts = [(self.condition, time_text)]
+        if self.rank_load:
+            facts.append(("busiest rank", format_load(self.rank_load)))
+        facts += [(f"{name} (assumed)", value) for name, value in self.assumed.items()]
+        return html(make_facts_table(title, "one op", facts))
 
 
 def predict_op(
@@ -77,7 +87,11 @@ def predict_op(
         dtype: the type of the inputs. `float8` and `float4` (nvfp4) are those of the operands of
             `linear` and `experts`: a kernel casts the first input, and the result is in bfloat16.
         device: a device's name, its file, or the device.
-        attrs: attributes of the op, such as `stride`.
+        attrs: attributes of the op, such as `stride`. `experts` are those of one of `expert` ranks
+            (expert parallelism): the inputs are the tokens and logits of all of these ranks, and
+            the matrices of the experts of one. `routing` is `uniform` (each token chooses with
+            equal chances, the default), `balanced` (all experts have equally many tokens) or
+            `power_law_A` (their tokens have the density x^-A, and the busiest rank is predicted).
         condition: `repeated`, the time of a kernel among many, or `isolated`, the time between two
             events around one call.
         pass_: the passes that run.
@@ -115,6 +129,7 @@ def predict_op(
     used_method = method if isinstance(method, Method) else cost_model(method)
     used_method.derate(used_device, dtype, used_method.settings)  # raises where no peak is known
     (scored,) = score([case], used_method)
+    is_of_experts = op_kind == "experts"
     return KernelTime(
         kind=op_kind,
         device=used_device.name,
@@ -126,4 +141,13 @@ def predict_op(
         low=scored.low,
         high=scored.high,
         kernels=case.kernels,
+        rank_load=_find_load(shapes, attrs or {}) if is_of_experts else None,
+        assumed={"routing": UNIFORM} if is_of_experts and "routing" not in (attrs or {}) else {},
     )
+
+
+def _find_load(shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> RankLoad:
+    """Return the load of the rank that runs a layer of experts with these inputs."""
+    tokens, _logits, up, *_ = (tuple(shape) for shape in shapes)
+    routing = attrs.get("routing", UNIFORM)
+    return load_of(tokens, up, attrs["per_token"], attrs.get("expert", 1), routing)

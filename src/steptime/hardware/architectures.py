@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # a datasheet asks for traits itself
 FILE = "architectures.toml"
 Value = TypeVar("Value")
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
+# Rows of a product up to which a tile is taken (0: any), and rows and columns of the tile.
+SetTiles = tuple[tuple[int, int, int], ...]
 
 
 class Trait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +85,13 @@ class TilesByFamily(ByFamily[Tiles], frozen=True, kw_only=True, forbid_unknown_f
     on: Mapping[str, Tiles] = {}
 
 
+class SetTilesByFamily(ByFamily[SetTiles], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tiles by the rows of a product, which depend on the family of an architecture."""
+
+    default: SetTiles
+    on: Mapping[str, SetTiles] = {}
+
+
 class NumberByFamily(ByFamily[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole number that depends on the family of an architecture."""
 
@@ -97,6 +106,7 @@ class Architectures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         families: the names of all families.
         traits: the properties that a device has or has not.
         tiles: by use, the tiles that libraries offer.
+        set_tiles: tiles that some kernels take by the rows of a product alone, from few rows on.
         contraction_step: columns of the contraction that matrix units multiply in a turn.
         since: the year in which shops sold, or clouds let, the first chips; 0 where unknown.
     """
@@ -104,6 +114,7 @@ class Architectures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     families: Texts
     traits: Mapping[str, Trait]
     tiles: Mapping[str, TilesByFamily]
+    set_tiles: SetTilesByFamily
     contraction_step: NumberByFamily
     since: NumberByFamily
 

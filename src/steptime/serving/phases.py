@@ -12,7 +12,7 @@ from steptime.core.graph import Graph, Op
 from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.architectures import has_trait
 from steptime.network.families import language
-from steptime.network.ops.experts import experts_read
+from steptime.network.ops.expert_loads import experts_read
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
 from steptime.planning.ranks.shape import Shape

@@ -4,7 +4,7 @@ import pytest
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops import cost_of
-from steptime.network.ops.experts import experts_read
+from steptime.network.ops.expert_loads import experts_read
 from steptime.network.ops.sequence import share_in_window
 from steptime.prediction.steps.step_model import StepModel
 

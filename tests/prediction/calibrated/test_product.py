@@ -222,7 +222,8 @@ def test_batches_of_other_generations_have_tiles_of_64():
 
 def test_what_an_architecture_does_says_what_told_it():
     rules = architectures()
-    tables = (*rules.traits.values(), *rules.tiles.values(), rules.contraction_step, rules.since)
+    tables = (*rules.traits.values(), *rules.tiles.values(), rules.set_tiles)
+    tables += (rules.contraction_step, rules.since)
     assert all(table.rows or table.why for table in tables)
     steps = {family: rules.contraction_step.value_of(family) for family in rules.families}
     assert steps["Volta"] == rules.contraction_step.value_of("") == 32

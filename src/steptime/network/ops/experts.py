@@ -1,12 +1,15 @@
 """Mixtures of experts: each token goes through the few feed-forward layers that a router chooses.
 
-Shazeer et al. 2017, "Outrageously Large Neural Networks". Tokens are taken to be spread evenly.
+Shazeer et al. 2017, "Outrageously Large Neural Networks". The op is that of one rank: it has
+`expert` ranks' tokens and logits, and its own experts' weights (`expert_loads`).
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from steptime.core.graph import Attr, TensorSpec
+from steptime.core.graph import Attr, Graph, Op, TensorSpec
+from steptime.network.ops.expert_loads import EVEN_ROUTINGS, UNIFORM, RankLoad, find_rank_load
 from steptime.network.ops.table import (
     GradientOp,
     Operand,
@@ -36,11 +39,14 @@ def experts_outputs(
     *bias: TensorSpec,
     per_token: int,
     activation: str,
+    expert: int = 1,
+    routing: str = UNIFORM,
 ) -> Specs:
-    """Return `x [..., d], logits [..., e], up [e, u, d], down [e, d, f] -> [..., d]`.
+    """Return `x [..., d], logits [..., e r], up [e, u, d], down [e, d, f] -> [..., d]`.
 
     The `per_token` largest logits of a token choose its experts and, by a softmax over them, weigh
     their results. `u` is twice `f` where the activation is gated; biases are `[e, u]` and `[e, d]`.
+    Of r ranks that share the experts (`expert`), one has `e` of them, and all tokens.
     """
     require(
         len(up.shape) == len(down.shape) == 3 and x.shape[:-1] == logits.shape[:-1],
@@ -49,12 +55,16 @@ def experts_outputs(
     count, rows, width = up.shape
     # a gated activation multiplies two halves of the first product
     inner = rows // 2 if activation in GATED else rows
-    has_logits = logits.shape[-1] == count and 1 <= per_token <= count
+    experts = count * expert  # of all ranks
+    has_logits = logits.shape[-1] == experts and 1 <= per_token <= experts
     has_matrices = x.shape[-1] == width and down.shape == (count, width, inner) and inner >= 1
     bias_shapes = [spec.shape for spec in bias]
     has_bias = bias_shapes in ([], [(count, rows), (count, width)])
     fits = has_logits and has_matrices and has_bias
-    require(fits, f"{per_token} experts a token of {format_shapes(x, logits, up, down, *bias)}")
+    ranks = f" on each of {expert} ranks" if expert > 1 else ""
+    shapes = format_shapes(x, logits, up, down, *bias)
+    require(fits, f"{per_token} experts a token of {shapes}{ranks}")
+    find_rank_load(1, experts, per_token, expert, routing)  # raises for an unknown routing
     return (x,)
 
 
@@ -65,14 +75,43 @@ class _LoadedExperts(NamedTuple):
     tokens_per_expert: int
 
 
-def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[_LoadedExperts]:
-    """Return the experts of an even spread that have tokens.
+def load_of(
+    token_shape: tuple[int, ...],
+    weight_shape: tuple[int, ...],
+    per_token: int,
+    expert: int = 1,
+    routing: str = UNIFORM,
+) -> RankLoad:
+    """Return the load of the rank that runs a layer of experts.
 
-    7 tokens over 3 experts are 1 expert with 3 tokens and 2 experts with 2.
+    Args:
+        token_shape: shape of the tokens of all ranks that share the experts.
+        weight_shape: shape of a matrix of all experts of a rank.
+        per_token: experts that a token chooses.
+        expert: ranks that share the experts.
+        routing: how tokens choose experts (`find_rank_load`).
     """
-    token_count = math.prod(x.shape[:-1])
-    tokens_per_expert, fuller_experts = divmod(token_count * per_token, expert_count)
-    # 7 tokens over 3 experts: 1 expert has 3 tokens and 2 experts have 2
+    tokens = math.prod(token_shape[:-1])
+    return find_rank_load(tokens, weight_shape[0] * expert, per_token, expert, routing)
+
+
+def load_of_op(op: Op, graph: Graph) -> RankLoad:
+    """Return the load of the rank that runs a layer of experts of a graph."""
+    x, _logits, up, *_ = (graph.tensors[name] for name in op.inputs)
+    attrs: Mapping[str, Any] = op.attrs
+    routing = attrs.get("routing", UNIFORM)
+    return load_of(x.shape, up.shape, attrs["per_token"], attrs.get("expert", 1), routing)
+
+
+def _spread_rows(load: RankLoad, routing: str) -> list[_LoadedExperts]:
+    """Return the experts of a rank that have tokens, an even spread of its rows.
+
+    7 rows over 3 experts are 1 expert with 3 tokens and 2 experts with 2. If routing is skewed, the
+    rows are those of fewer experts.
+    """
+    row_count = math.ceil(load.rows)
+    expert_count = load.experts if routing in EVEN_ROUTINGS else round(load.read_experts)
+    tokens_per_expert, fuller_experts = divmod(row_count, expert_count)
     spread = []
     if fuller_experts:
         spread.append(_LoadedExperts(fuller_experts, tokens_per_expert + 1))
@@ -81,11 +120,12 @@ def _spread_tokens(x: TensorSpec, expert_count: int, per_token: int) -> list[_Lo
     return spread
 
 
-def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
+def experts_products(
+    *specs: TensorSpec, per_token: int, expert: int = 1, routing: str = UNIFORM, **_: Any
+) -> Products:
     """Return both products of each expert that has tokens."""
     x, _logits, up, down = specs[:4]
-    expert_count = up.shape[0]
-    spread = _spread_tokens(x, expert_count, per_token)
+    spread = _spread_rows(load_of(x.shape, up.shape, per_token, expert, routing), routing)
     products = []
     for weight in (up, down):
         _experts, n, k = weight.shape
@@ -93,31 +133,30 @@ def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     return tuple(products)
 
 
-def experts_read(experts: int, per_token: int, tokens: float) -> float:
-    """Return the expected number of experts that have tokens, whose weights are read.
-
-    Each token chooses `per_token` experts with equal chances. With 8 experts and 2 a token, one
-    token reads 2 and two tokens read 8 (1 - 0.75^2) = 3.5.
-    """
-    return float(experts * (1 - (1 - per_token / experts) ** tokens))
-
-
-def _read_bytes(*specs: TensorSpec, per_token: int, **_: Any) -> int:
+def _read_bytes(
+    *specs: TensorSpec, per_token: int, expert: int = 1, routing: str = UNIFORM, **_: Any
+) -> int:
     """Return the bytes read: tokens, logits, biases, and matrices of experts that have tokens."""
     x, logits, up, down, *bias = specs
-    token_count = math.prod(x.shape[:-1])
-    expert_count = up.shape[0]
-    bytes_per_expert = (up.size_bytes + down.size_bytes) / expert_count
-    expert_bytes = experts_read(expert_count, per_token, token_count) * bytes_per_expert
+    load = load_of(x.shape, up.shape, per_token, expert, routing)
+    bytes_per_expert = (up.size_bytes + down.size_bytes) / load.experts
+    expert_bytes = load.read_experts * bytes_per_expert
     input_bytes = sum(spec.size_bytes for spec in (x, logits, *bias))
     return input_bytes + round(expert_bytes)
 
 
 def experts_saved(
-    x: TensorSpec, _: TensorSpec, up: TensorSpec, *__: Any, per_token: int, **___: Any
+    x: TensorSpec,
+    _: TensorSpec,
+    up: TensorSpec,
+    *__: Any,
+    per_token: int,
+    expert: int = 1,
+    routing: str = UNIFORM,
+    **___: Any,
 ) -> Specs:
     """Return the result of the first product, before the activation."""
-    rows = math.prod(x.shape[:-1]) * per_token
+    rows = math.ceil(load_of(x.shape, up.shape, per_token, expert, routing).rows)
     return (TensorSpec((rows, up.shape[1]), x.dtype),)
 
 

@@ -3,11 +3,10 @@
 Steps of networks and of servers have neither: their constants were fitted with library kernels.
 """
 
-from math import prod
-
 from steptime.core.dtypes import OPERAND_BYTES, SIZE_BYTES
 from steptime.core.graph import Graph, Op
 from steptime.hardware.stack import Stack
+from steptime.network.ops.experts import load_of_op
 from steptime.network.ops.sequence import describe_heads
 from steptime.prediction.kernel import Kernel
 
@@ -59,16 +58,27 @@ def _make_routing(products: Kernel, op: Op, graph: Graph) -> Kernel:
 
     Each row of a token and an expert is gathered, multiplied, activated, multiplied and summed,
     by kernels of their own. What a product reads has the type of its operands, what it writes that
-    of the layer.
+    of the layer. The figures are the bytes that rows of other ranks' experts move where kernels do
+    not leave them out (`kernels.remote_rows`), and the bytes of an operand's number.
     """
     x, _logits, up, down, *_biases = (graph.tensors[name] for name in op.inputs)
-    rows = float(str(op.attrs["per_token"])) * prod(x.shape[:-1])
-    # Of both products: the first reads a token and writes `up.shape[1]` numbers, the second reads
-    # `down.shape[2]` of them, activated, and writes a token.
-    operand_width = x.shape[-1] + down.shape[2]
-    result_width = up.shape[1] + x.shape[-1]
-    row_bytes = _operand_bytes(products) * operand_width + SIZE_BYTES[x.dtype] * result_width
-    moved_bytes = ROUTED_PASSES * rows * row_bytes
+    load = load_of_op(op, graph)
+    width, first_width, second_width = x.shape[-1], up.shape[1], down.shape[2]
+    operand_bytes = _operand_bytes(products)
+    result_bytes = SIZE_BYTES[x.dtype]
+    # Of both products: the first reads a token and writes `first_width` numbers, the second reads
+    # `second_width` of them, activated, and writes a token.
+    row_bytes = operand_bytes * (width + second_width) + result_bytes * (first_width + width)
+    moved_bytes = ROUTED_PASSES * load.rows * row_bytes
+    # Both products write zeros for a row of another rank; the activation and the sum read these.
+    remote_row_bytes = result_bytes * (ROUTED_PASSES * (first_width + width) + second_width)
     return Kernel(
-        products.op, "route", products.pass_, x.dtype, "vector", flop=0, bytes=moved_bytes
+        products.op,
+        "route",
+        products.pass_,
+        x.dtype,
+        "vector",
+        flop=0,
+        bytes=moved_bytes,
+        figures=(load.remote_rows * remote_row_bytes, operand_bytes),
     )

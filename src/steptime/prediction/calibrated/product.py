@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from steptime.core.dtypes import HALVES, SIZE_BYTES
-from steptime.hardware.architectures import family_of, has_trait
+from steptime.hardware.architectures import SetTiles, family_of, has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
@@ -25,6 +25,8 @@ from steptime.prediction.calibrated.tiles import (
     Shape,
     Units,
     contraction_step,
+    limit_tiles,
+    list_set_tiles,
     list_tiles,
     reuse,
     time_fastest_tile,
@@ -144,25 +146,15 @@ def time_products(kernels: Rows, device: Device, constants: Constants) -> Produc
     flop: Any = 0.0
     dtype = computed_as(kernels, device)
     is_along = kernels.kind == "linear"
-    is_persistent = is_along and _is_persistent(kernels, device, constants)
+    # Only layers by themselves have the figures that `adapt_to_engine` gives.
+    is_single_op = is_along and len(kernels.figures) > 0
     for shape in kernels.products:
-        time = time_product(device, constants, dtype, shape, is_along, is_persistent)
+        time = time_product(device, constants, dtype, shape, is_along, is_single_op)
         seconds = time.compute_s / _alignment_share(kernels, shape, device, constants)
         seconds = seconds / _transposition_share(kernels, dtype, device, constants)
         compute_s = compute_s + seconds
         flop = flop + time.flop
     return ProductTime(compute_s, flop)
-
-
-def _is_persistent(kernels: Rows, device: Device, constants: Constants) -> bool:
-    """Return whether a layer by itself runs by persistent kernels of 16 bit.
-
-    Steps have no such kernels: their constants were fitted with waves of tiles.
-    """
-    is_half = computed_as(kernels, device) in HALVES
-    is_single_op = len(kernels.figures) > 0  # figures that `adapt_to_engine` gives
-    has_kernels = bool(constants.get("kernels.persistent")) and has_trait(device, "copied_tensors")
-    return is_half and is_single_op and has_kernels
 
 
 def _alignment_share(kernels: Rows, shape: Shape, device: Device, constants: Constants) -> Any:
@@ -216,7 +208,7 @@ def time_product(
     dtype: str,
     shape: Shape,
     is_along: bool = False,
-    is_persistent: bool = False,
+    is_single_op: bool = False,
 ) -> ProductTime:
     """Return the arithmetic of one product, or of one batch of products.
 
@@ -226,9 +218,9 @@ def time_product(
         dtype: the type that is computed in.
         shape: batch, m, n and k; numbers or arrays.
         is_along: whether both operands lie along the contraction.
-        is_persistent: whether matrix units run persistent kernels.
+        is_single_op: whether it is a layer by itself, which runs by the kernels of an engine.
     """
-    units = _find_units(device, constants, dtype, is_along, is_persistent)
+    units = _find_units(device, constants, dtype, is_along, is_single_op)
     # Arrays may hold single products and batches.
     is_batch = shape[0] > 1
     if np.all(is_batch):
@@ -244,20 +236,22 @@ def time_product(
 
 
 def _find_units(
-    device: Device, constants: Constants, dtype: str, is_along: bool, is_persistent: bool
+    device: Device, constants: Constants, dtype: str, is_along: bool, is_single_op: bool
 ) -> Units:
     """Return the units that multiply numbers of a type on a device."""
     if has_matrix_units(device, dtype):
-        return _matrix_units(device, constants, dtype, is_persistent)
+        return _matrix_units(device, constants, dtype, is_single_op)
     return _vector_units(device, constants, dtype, is_along)
 
 
-def _matrix_units(device: Device, constants: Constants, dtype: str, is_persistent: bool) -> Units:
+def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op: bool) -> Units:
     """Return tensor or matrix cores with their tiles.
 
     The slower a multiprocessor is, the less its units wait for numbers. CUTLASS kernels for 8 bit,
-    which some stacks bring (`kernels.unsplit`), split no contraction. In persistent kernels pairs
-    of multiprocessors share an operand.
+    which some stacks bring (`kernels.unsplit`), split no contraction. Layers by themselves take
+    their tiles by the rows of the product in these kernels, and run by persistent kernels in 16
+    bit, in which pairs of multiprocessors share an operand. Steps have neither: their constants
+    were fitted with waves of the fastest tiles.
     """
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[dtype]
@@ -278,17 +272,22 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
         batch_flop_per_s *= constants["product.amd_batched"]
     step = contraction_step(family_of(device))
     is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
+    set_tiles: SetTiles = ()
     if is_unsplit:
         step = UNSPLIT_STEP
+        set_tiles = list_set_tiles(family_of(device)) if is_single_op else ()
+    has_persistent = bool(constants.get("kernels.persistent")) and dtype in HALVES
+    is_persistent = is_single_op and has_persistent and has_trait(device, "copied_tensors")
+    single_tiles = time_tiles(
+        tuple((rows, columns) for _, rows, columns in set_tiles) or tiles,
+        multiprocessors,
+        flop_per_s,
+        half_reuse,
+        ramp_steps=ramp_steps,
+        sharing=PAIR if is_persistent else 1,  # multiprocessors that share an operand
+    )
     return Units(
-        single_tiles=time_tiles(
-            tiles,
-            multiprocessors,
-            flop_per_s,
-            half_reuse,
-            ramp_steps=ramp_steps,
-            sharing=PAIR if is_persistent else 1,  # multiprocessors that share an operand
-        ),
+        single_tiles=limit_tiles(single_tiles, set_tiles) if set_tiles else single_tiles,
         batch_tiles=time_tiles(
             tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
         ),
@@ -300,6 +299,7 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
         step=step,
         splits=not is_unsplit,
         is_persistent=is_persistent,
+        has_set_tiles=bool(set_tiles),
     )
 
 

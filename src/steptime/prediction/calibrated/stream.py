@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     CLOCK_HZ,
@@ -43,7 +44,8 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     peak = vector_rate(device, kernels.dtype)
     compute_s = kernels.flop / (peak * constants["stream.flop_share"])
-    moved_bytes: Any = kernels.bytes
+    kernel_bytes: Any = kernels.bytes + _remote_row_bytes(kernels, device, constants)
+    moved_bytes = kernel_bytes
     if kernels.kind in REDUCING:
         reduced_bytes_per_s = constants["stream.reduced_bytes"] * multiprocessors * clock_hz
         compute_s = compute_s + kernels.bytes / reduced_bytes_per_s
@@ -54,7 +56,7 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
     # The share of the bytes that miss the last cache.
-    memory_share = miss_share(kernels.bytes, device) if is_cache_faster else 1.0
+    memory_share = miss_share(kernel_bytes, device) if is_cache_faster else 1.0
     fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
     byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
@@ -64,6 +66,26 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         compute_s = compute_s + _cast_rows_s(kernels, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return TimeParts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
+
+
+def _remote_row_bytes(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the bytes that a layer of experts moves for rows of other ranks' experts.
+
+    Triton's grouped kernels (`kernels.remote_rows`) write zeros for these rows, activate and sum
+    them. They have operands of 8 and 16 bit. FlashInfer's leave such rows out; some stacks take
+    these (`kernels.flashinfer_experts`) from Blackwell on, and in 8 bit on Hopper.
+    """
+    if kernels.kind != "route" or not constants.get("kernels.remote_rows"):
+        return 0.0
+    remote_bytes, operand_bytes = kernels.figures
+    is_triton = operand_bytes >= SIZE_BYTES["int8"]
+    if constants.get("kernels.flashinfer_experts"):
+        has_new_units = has_trait(device, "flashinfer_experts")
+        is_low_on_hopper = has_trait(device, "copied_tensors") & (
+            operand_bytes < SIZE_BYTES["bfloat16"]
+        )
+        is_triton = is_triton & (not has_new_units) & np.logical_not(is_low_on_hopper)
+    return np.where(is_triton, remote_bytes, 0.0)
 
 
 def _cast_rows_s(kernels: Rows, device: Device, constants: Constants) -> Any:

@@ -1,10 +1,11 @@
 """Tiles by which a GPU computes a matrix product: waves of tiles over its multiprocessors."""
 
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.hardware.architectures import Tiles, architectures
+from steptime.hardware.architectures import SetTiles, Tiles, architectures
 from steptime.prediction.calibrated.form import ceil
 
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
@@ -30,12 +31,16 @@ class TileTime(NamedTuple):
         columns: columns of the result.
         wave_s: seconds of a wave (a tile on each multiprocessor) for one step of the contraction.
         ramp_steps: steps of the contraction that the first and the last numbers are waited for.
+        low_rows: rows that a product has more of if it takes this tile.
+        high_rows: the most rows of a product that takes this tile.
     """
 
     rows: int
     columns: int
     wave_s: float
     ramp_steps: float
+    low_rows: float = 0.0
+    high_rows: float = inf
 
 
 class Units(NamedTuple):
@@ -52,6 +57,7 @@ class Units(NamedTuple):
         splits: whether the contraction of single products may be split over idle multiprocessors.
         is_persistent: whether blocks of threads stay and take tile after tile, of shapes by which
             the last wave is as full as others.
+        has_set_tiles: whether single products take a tile by their rows, not the fastest one.
     """
 
     single_tiles: tuple[TileTime, ...]
@@ -63,6 +69,7 @@ class Units(NamedTuple):
     step: int = 1
     splits: bool = True
     is_persistent: bool = False
+    has_set_tiles: bool = False
 
 
 def time_tiles(
@@ -96,6 +103,22 @@ def time_tiles(
         # The ramp is stated in steps or in seconds, never in both.
         times.append(TileTime(rows, columns, wave_s, ramp_steps or ramp_s / wave_s))
     return tuple(times)
+
+
+def limit_tiles(tiles: tuple[TileTime, ...], set_tiles: SetTiles) -> tuple[TileTime, ...]:
+    """Return tiles with the rows of products that take them, from few rows on."""
+    limited_tiles = []
+    low_rows = 0.0
+    for tile, (max_rows, _, _) in zip(tiles, set_tiles, strict=True):
+        high_rows = max_rows or inf
+        limited_tiles.append(tile._replace(low_rows=low_rows, high_rows=high_rows))
+        low_rows = high_rows
+    return tuple(limited_tiles)
+
+
+def list_set_tiles(family: str) -> SetTiles:
+    """Return the tiles that CUTLASS products in 8 bit take by their rows; none for the fastest."""
+    return architectures().set_tiles.value_of(family)
 
 
 def list_tiles(use: str, family: str = "") -> Tiles:
@@ -142,6 +165,9 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         if can_split:
             split_s = _split_s((m, n), padded_k, blocks, tile, units)
             seconds = np.minimum(seconds, split_s)
+        if units.has_set_tiles and not in_batch:
+            fits_rows = (m > tile.low_rows) & (m <= tile.high_rows)
+            seconds = np.where(fits_rows, seconds, np.inf)
         # The FLOP of the tile that is fastest.
         padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
         best_s = np.minimum(seconds, best_s)

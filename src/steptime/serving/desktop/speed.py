@@ -11,7 +11,7 @@ from math import ceil, exp, hypot
 
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
-from steptime.network.ops.experts import experts_read
+from steptime.network.ops.expert_loads import experts_read
 from steptime.planning.ranks.shape import Shape
 from steptime.prediction.kernel import Interval
 from steptime.serving.desktop.caches import LayerCache, layer_caches, number_bytes
