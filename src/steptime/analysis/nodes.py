@@ -205,12 +205,12 @@ def _make_row(
     slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
     is_slow_node = is_slow(overall) or bool(slow_kinds)
     is_fast = bool(overall.is_fast[column] and overall.log_ratio[column] < -margin)
-    is_slow_only_overall = not slow_kinds
-    is_slow_in_all = is_slow_only_overall or len(slow_kinds) == len(by_kind)
-    slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
-    verdict = REGULAR
+    verdict, slow_in = REGULAR, None
     if is_slow_node:
         verdict = SLOW
+        # A node may be slow over all work though no kind of work alone shows it beyond noise.
+        is_slow_in_all = not slow_kinds or len(slow_kinds) == len(by_kind)
+        slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
     elif is_fast:
         verdict = FAST
     fractions = {kind: fraction(deviation.log_ratio) for kind, deviation in by_kind.items()}
@@ -220,7 +220,7 @@ def _make_row(
         low_fraction=float(math.expm1(overall.low[column])),
         high_fraction=float(math.expm1(overall.high[column])),
         verdict=verdict,
-        slow_in=slow_in if is_slow_node else None,
+        slow_in=slow_in,
         compute_fraction=fractions.get("compute"),
         memory_fraction=fractions.get("memory"),
         link_fraction=fractions.get("link"),

@@ -167,10 +167,11 @@ def _build_analyse(are_all_kinds_listed: bool, rank: int, attribute_prefix: str)
 
 def _build_command(name: str, attribute_prefix: str) -> App:
     """Return the command that answers a question, with the commands that begin with its name."""
-    from steptime.cli.command import make_command  # a help of all commands does without it
+    from steptime.cli.command import make_command  # `steptime --help` does without it
 
     question = find_question(name)
-    function = make_command(question, name, has_help=attribute_prefix == _HELP_COMMAND_PREFIX)
+    has_help = attribute_prefix == _HELP_COMMAND_PREFIX  # texts of options take time to read
+    function = make_command(question, name, has_help=has_help)
     last_word = name.rsplit(maxsplit=1)[-1]  # of "analyse steps": steps
     app = _new_app(
         last_word,

@@ -155,6 +155,7 @@ class Batches:
         is_scalar = file_shape == shape == ()
         if is_scalar or self.grows_with_batch(file_shape, shape):
             return ""
+        # An output of all pairs of examples grows with the square of the batch.
         higher_powers = () if self.is_fixed else range(2, MAX_BATCH_POWER + 1)
         if any(self._grows_by(power, file_shape, shape) for power in higher_powers):
             return ""

@@ -229,7 +229,7 @@ def _parse_input_value(text: str, dtype: str, place: str) -> tuple[int, ...] | f
         if is_shape:
             raise InputError(f"{place}: is not a number")
         return float(text) if "." in text else int(text)
-    if _states_number(text):
+    if _states_number(text):  # `-3` or `0.5`; `3` is the shape of three elements
         raise InputError(f"{place}: a number has no type but {NUMBER}")
     sizes = [] if text == SCALAR_SHAPE else text.split("x")
     shape = tuple(parse_count(size, place, at_most=MAX_INPUT_SIZE) for size in sizes)

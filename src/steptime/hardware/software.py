@@ -65,7 +65,8 @@ def defaults_for(
     ]
     # Families (`torch`, `megatron`) are listed with the most usual one first.
     months = months_of_stacks()
-    if year is not None and stacks_of(families[0], months):
+    has_dated_stacks = bool(stacks_of(families[0], months))  # `months`: when each stack came out
+    if year is not None and has_dated_stacks:
         stack = newest_in(families[0], f"{year}-12")
         return Software(stack, {stack: 1.0})  # the only stack that could be meant
     # Otherwise each stack of these families could be meant, and is the more likely the longer it

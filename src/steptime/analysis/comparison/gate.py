@@ -389,7 +389,9 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
     # `evidence` is the change less what noise leaves open, in units of the noise.
     evidence = _weigh_evidence(a, b, change)
-    return float(true_change - np.quantile(evidence, 1 - PAIR_POWER))
+    # So much of the change remains as evidence with the wanted power; the rest is lost to noise.
+    remaining_change = np.quantile(evidence, 1 - PAIR_POWER)
+    return float(true_change - remaining_change)
 
 
 def _find_normal_quantile(share: float) -> float:

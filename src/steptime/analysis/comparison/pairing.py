@@ -326,7 +326,7 @@ class Pairing:
         too: `threads 1 | 2`. The `column` by which they are compared is left out there.
         """
         indices = np.arange(len(self)) if indices is None else indices
-        self.name_groups(self.columns.b[indices])
+        self.name_groups(self.columns.b[indices])  # rows show the names of side b
         return rows_on_demand(indices, lambda part: pair_rows(self, part))
 
     def unpaired_rows(self, indices: Ids | None = None) -> Sequence[Row]:

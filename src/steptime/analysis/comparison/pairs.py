@@ -137,7 +137,7 @@ def group_by_level(
         level=find_level(data, column),
         cell=cell_columns(data, column, free),
         takes_part=takes_part,
-        # Options that follow from the level: partners may differ in them.
+        # Records of two levels make a pair though options that follow from the level differ.
         level_options=LEVEL_OPTIONS.get(column, (column,)),
     )
     return RecordGroups(data, grouping)

@@ -136,7 +136,8 @@ class Walk(BatchWalk):
             return value
         if not isinstance(value, ProgramConstant):
             raise ShapeError(f"a tensor is wanted, not {shorten(value)}")
-        is_scalar = value.shape == ()  # which is never switched to a wider type
+        is_scalar = value.shape == ()
+        # PyTorch computes with a scalar in the type of the tensor beside it: it widens none.
         dtype = graph_dtype(value.dtype) if is_scalar else self.graph_dtype(value.dtype)
         key = value.origin, value.shape, dtype
         if key not in self._buffer_by_constant:

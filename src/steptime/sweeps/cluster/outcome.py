@@ -121,7 +121,8 @@ def explain_failures(
     outputs = read_outputs(submission, task)
     begun_ids = submission.list_begun(task)
     in_flight_id = begun_ids[-1] if begun_ids else None
-    cause = judge_cause(job_exit, outputs, has_begun=task in submission.restarts)
+    has_begun = task in submission.restarts  # a task writes a file at each beginning
+    cause = judge_cause(job_exit, outputs, has_begun)
     job = f"job {job_exit.task.text}" if job_exit else "its job"
     state = f" ({job_exit.text})" if job_exit else ""
 
