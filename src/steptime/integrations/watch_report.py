@@ -335,7 +335,7 @@ class LoopReport:
         """
         waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
         wait_cause = ("loader",) if waits_long else ()
-        if self._model_path is None:  # `why` reads a network
+        if self._model_path is None:  # the question `why` needs the exported network
             return wait_cause
         # `why` explains one microbatch without its wait for input.
         compute_s = step_s * (1 - (wait_share or 0.0))

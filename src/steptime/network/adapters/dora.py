@@ -16,10 +16,10 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     editor.ops.append(op)
     if not editor.is_target(op):
         return
-    names = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
     is_merged_product = op.outputs[0] in editor.split_sizes  # its result is split afterwards
-    adapts_parts_alone = 0 < len(names) < len(MERGED_PRODUCTS)
-    if is_merged_product and adapts_parts_alone:
+    adapted_parts = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
+    adapts_single_parts = 0 < len(adapted_parts) < len(MERGED_PRODUCTS)
+    if is_merged_product and adapts_single_parts:
         raise InputError(
             f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "
             "together; nearest: on=attention"

@@ -107,7 +107,7 @@ def blocks(
             parts[0] = lambda x: delta_net(b, x, p, "attention")
         with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:
-                parts.append(_feeds(b, block_p, i))
+                parts.append(_feed_forward_part(b, block_p, i))
             embed_block = partial(
                 _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
             )
@@ -211,15 +211,14 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
         return ""
     width = p["rotary_width"]
     table_shape = (length, width)
-    # all blocks share the table of their width, which the first of them adds; blocks may rotate two
-    # widths; the first table has the plain name
-    usual_name, name_of_width = "angles", f"angles_{width}"
-    paths = [b.full_path(name) for name in (usual_name, name_of_width)]
-    tables = [path for path in paths if path in b.tensors]
-    for table in tables:
+    # all blocks that rotate the same width share one table; a second width gets a second table
+    plain_name, name_with_width = "angles", f"angles_{width}"
+    paths = [b.full_path(name) for name in (plain_name, name_with_width)]
+    existing_tables = [path for path in paths if path in b.tensors]
+    for table in existing_tables:
         if b.shape(table) == table_shape:
             return table
-    return b.buffer(name_of_width if tables else usual_name, table_shape)
+    return b.buffer(name_with_width if existing_tables else plain_name, table_shape)
 
 
 def _with_shared_keys(b: Builder, sight: Sight, p: Mapping[str, Any], name: str) -> Sight:
@@ -235,24 +234,24 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
     """Return the parts of a block that mix tokens: attention, or what a design has in its place."""
     design = design_of(p)
     if not design.mixes:
-        return []
-    mixer, parallel = design.mixer, design.parallel
+        return []  # a block with a feed-forward part alone
+    mixer, parallel_mixer = design.mixer, design.parallel
     if mixer is not None:
         return [lambda x: mixer.build(b, x, p["width"], "attention")]
-    parts = [_attends(b, p, sight) for sight in sights]
-    if parallel is None:
-        return parts
-    # the parallel mixer reads what attention to the tokens themselves reads; both are added
-    attends = parts[0]
-    return [
-        lambda x: b.op(
-            "add", attends(x), parallel.build(b, x, p["width"], "mixer"), name="mixed_both"
-        ),
-        *parts[1:],
-    ]
+    self_attention, *cross_attention = [_attention_part(b, p, sight) for sight in sights]
+    if parallel_mixer is None:
+        return [self_attention, *cross_attention]
+
+    def attend_and_mix(x: str) -> str:
+        """Add self-attention and the mixer beside it (such as Mamba), which read the same `x`."""
+        attended = self_attention(x)
+        mixed = parallel_mixer.build(b, x, p["width"], "mixer")
+        return b.op("add", attended, mixed, name="mixed_both")
+
+    return [attend_and_mix, *cross_attention]
 
 
-def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
+def _attention_part(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
     # a design with scores of places put its table of distances into `sight.relative`
     places = design_of(p).places
     if places:
@@ -260,12 +259,13 @@ def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
     return lambda x: attention(b, x, p, "cross" if sight.memory else "attention", sight)
 
 
-def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
+def _feed_forward_part(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
-    # `dense_at` are the numbers of dense blocks, such as "0-3"
+    # the first `dense_layers` blocks are dense, and those that `dense_at` lists, "0-3" for 0 and 3
     is_dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
-    is_turn_of_experts = (i + 1) % p["expert_every"] == 0
-    if p["experts"] and is_turn_of_experts and not is_dense:
+    # of `expert_every` blocks the last has experts
+    is_expert_block = (i + 1) % p["expert_every"] == 0
+    if p["experts"] and is_expert_block and not is_dense:
         return lambda x: mixture(b, x, p, "experts")
     keeps_largest = design_of(p).keeps_largest
     return lambda x: feed_forward(
@@ -274,7 +274,7 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
 
 
 def _append_decoder(
-    b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str
+    b: Builder, encoder_output: str, p: Mapping[str, Any], batch: int, table: str
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
@@ -283,29 +283,30 @@ def _append_decoder(
         "heads": heads,
         "layers": p["decoder_layers"],
         "ffn": p["decoder_ffn"],
-        "segments": 0,
+        "segments": 0,  # a decoder has no segment embeddings
         "max_length": p["target_rows"],
         "length": p["target_length"],
     }
-    # the encoder's sizes of heads belong to its number of heads
+    # with another number of heads than the encoder's, the heads divide the width evenly
     if heads != p["heads"]:
         decoder_p["kv_heads"] = heads
         decoder_p["head_width"] = p["width"] // heads
         decoder_p["value_width"] = p["width"] // heads
     x, table = words(b, decoder_p, batch, "target_", table)
-    x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=memory)
+    x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=encoder_output)
     return _append_norm(b, x, decoder_p, "target_final_norm"), table
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
     """Return a term of each head's scores that depends on how far two places are apart."""
-    if p["positions"] == "alibi":  # fixed slopes
+    if p["positions"] == "alibi":  # not learned: each head's slope times the distance
         return b.buffer(name, (p["heads"], length, length))
     with b.scope(name):
-        places = b.buffer("places", (length, length), "int64")
-        table = b.weight("w", (p["buckets"], p["heads"]))
-        by_distance = b.op("embedding", places, table, name="embedding")
-        return b.op("transpose", by_distance, name="by_head", order=(2, 0, 1))
+        # as in T5: the distance of two tokens falls into a bucket, which has a bias for each head
+        bucket_numbers = b.buffer("places", (length, length), "int64")
+        bias_table = b.weight("w", (p["buckets"], p["heads"]))
+        biases = b.op("embedding", bucket_numbers, bias_table, name="embedding")
+        return b.op("transpose", biases, name="by_head", order=(2, 0, 1))
 
 
 PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")

@@ -87,12 +87,12 @@ _reshape_back = emit_single_op(
 
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
-    place = normalize_axis(x, axis, "slice ")
-    is_inside = 0 <= start < stop <= x.shape[place]
+    axis = normalize_axis(x, axis, "slice ")  # counted from the first axis
+    is_inside = 0 <= start < stop <= x.shape[axis]
     range_text = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
-    require(is_inside and step >= 1, f"slice {range_text} of {format_shapes(x)}, axis {place}")
+    require(is_inside and step >= 1, f"slice {range_text} of {format_shapes(x)}, axis {axis}")
     element_count = math.ceil((stop - start) / step)
-    return (resize_axis(x, place, element_count),)
+    return (resize_axis(x, axis, element_count),)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
@@ -109,14 +109,18 @@ def split_gradient(b: Backward) -> tuple[str | None, ...]:
     part_grads = [grad for grad in b.grads if grad]
     if len(part_grads) == len(sizes):
         return b.emit("concat", tuple(part_grads), "grad_input", axis=axis)
+    # some parts have no gradient: pad the others with zeros to the full size, and add them
     full_size = sum(sizes)
     total = ""
     for i, grad in enumerate(b.grads):
         if not grad:
             continue
-        place: dict[str, Attr] = {"axis": axis, "start": sum(sizes[:i]), "size": full_size}
-        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", **place)
-        total = b.emit("add", (total, padded), f"grad_sum{i}")[0] if total else padded
+        position: dict[str, Attr] = {"axis": axis, "start": sum(sizes[:i]), "size": full_size}
+        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", **position)
+        if total:
+            (total,) = b.emit("add", (total, padded), f"grad_sum{i}")
+        else:
+            total = padded
     return (total,)
 
 

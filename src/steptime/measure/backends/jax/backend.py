@@ -61,20 +61,20 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
         devices = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
         devices = []
-    # A group is `count` devices that run the replicas together. A CPU alone is always one group.
-    group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
-    counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
-    has_too_few = count > 1 and not group_count
-    # "2 x gpu" names no device: `pick_device` refuses it with a message that says the number.
+    if count > 1 and len(devices) >= count:
+        return devices[:count]
+    device_counts = {"cpu": 1}
+    if count == 1 and devices and kind != "cpu":
+        device_counts[kind] = len(devices)
+    # With too few devices for `count` replicas the message says "2 x cuda is not available".
+    label = name if count == 1 else f"{count} x {name}"
     try:
-        _, first = contract.pick_device(
-            f"{count} x {name}" if has_too_few else name, counts, "to jax"
-        )
+        _, index = contract.pick_device(label, device_counts, "to jax")
     except InputError:
         # Otherwise every later call of JAX would try to start the absent platform again, and fail.
         jax.config.update("jax_platforms", "cpu")
         raise
-    return devices[first : first + count]  # `first` is 0 for several devices
+    return [devices[index]]
 
 
 def device_facts(device: str) -> contract.DeviceFacts:

@@ -66,10 +66,13 @@ def _propose_inputs(
     channels = config.get("in_channels") or 4
     size = config.get("sample_size") or SAMPLE_SIZE
     side = size if isinstance(size, int) else size[0]
-    image = (BATCH, channels, *([FRAMES] if axes == 3 else []), side, side)
+    is_video = axes == 3
+    frames = (FRAMES,) if is_video else ()
     width = _find_text_width(config)
     # Transformers read an image as a sequence of tokens, and take the time as a float.
-    sample: Spec = ((BATCH, SAMPLE_SIZE**2, channels) if has_tokens else image), "float32"
+    token_shape = (BATCH, SAMPLE_SIZE**2, channels)
+    grid_shape = (BATCH, channels, *frames, side, side)
+    sample: Spec = (token_shape if has_tokens else grid_shape), "float32"
     pooled = config.get("pooled_projection_dim") or TEXT_WIDTH
     specs: dict[str, Spec] = {
         "sample": sample,

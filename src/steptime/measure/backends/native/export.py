@@ -102,13 +102,13 @@ def export(
     program_export = _export_with_assumptions(module, network, inputs, axis)
     program = program_export.program
     decompose_unknown(program)
-    # Tied weights are one tensor under several names: the first name stands for it.
-    first_name: dict[int, str] = {}
+    # Tied weights are one tensor under several names: map the later names to the first one.
+    name_by_tensor: dict[int, str] = {}
     tied = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
-        first = first_name.setdefault(id(tensor), name)
-        if first != name:
-            tied[name] = first
+        first_name = name_by_tensor.setdefault(id(tensor), name)
+        if first_name != name:
+            tied[name] = first_name
     facts = {
         **about,
         "inputs": inputs,
@@ -149,15 +149,17 @@ def _export_with_assumptions(
         if export_with_values is None:
             raise
         return export_with_values
-    if _has_value_sizes(plain_export.program):
-        export_with_values = _export_with_values(network, buffers, inputs, axis)
-        if export_with_values is not None:
-            # Without buffers only assumed values decide sizes: they must settle all of them, and
-            # must not be those of inputs, which differ from step to step.
-            has_fixed_sizes = not _has_value_sizes(export_with_values.program)
-            assumes_inputs = INPUTS_NOTE in export_with_values.assumptions
-            if buffers or (has_fixed_sizes and not assumes_inputs):
-                return export_with_values
+    if not _has_value_sizes(plain_export.program):
+        return plain_export
+    export_with_values = _export_with_values(network, buffers, inputs, axis)
+    if export_with_values is None:
+        return plain_export
+    # Without buffers only assumed values decide sizes: they must settle all of them, and must not
+    # be those of inputs, which differ from step to step.
+    has_fixed_sizes = not _has_value_sizes(export_with_values.program)
+    assumes_inputs = INPUTS_NOTE in export_with_values.assumptions
+    if buffers or (has_fixed_sizes and not assumes_inputs):
+        return export_with_values
     return plain_export
 
 
