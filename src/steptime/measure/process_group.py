@@ -158,7 +158,7 @@ def _time_exposed_exchange(
 
     Only rank 0 has samples: all ranks time as many pairs, of as many steps, as rank 0 says.
     """
-    steps = 0
+    steps = 0  # on ranks without samples, for which `time_steps` takes the number of rank 0
     pair_count = 0
     if samples is not None:
         steps = samples.steps_per_sample

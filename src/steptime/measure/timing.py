@@ -37,6 +37,7 @@ MAX_HALF_WIDTH = 0.01  # half-width of the median's interval that ends sampling
 MARGIN = 1.1  # samples aim at 10 % more than the shortest that counts
 SIGMA_PER_DEVIATION = 1.4826  # standard over median absolute deviation, of normal noise
 MAX_BLOCKS = 1000  # of a training: a long one has longer samples, not more
+NORMAL_95 = 1.96  # standard deviations on either side that hold 95 % of a normal distribution
 
 WARM_UP_RULE = (
     "two windows of 5 samples whose medians differ by at most 1 % or twice their standard error; "
@@ -155,16 +156,18 @@ class _StepSampler:
         """Return the samples from `first_sample` on."""
         step_s = self.step_s[first_sample:]
         sample_rows = self.sample_rows[first_sample:]
-        half = len(step_s) // 2  # steady: the first half agrees with the second
+        half = len(step_s) // 2
+        is_steady = half > 0 and medians_agree(step_s[:half], step_s[-half:])
         columns = {name: tuple(row[name] for row in sample_rows) for name in sample_rows[0]}
+        input_s = columns.pop("input_s", ())
         return Samples(
             step_s=tuple(step_s),
             steps_per_sample=sample_rows[-1]["steps"],
             first_step_s=self.first_step_s,
             warmup_s=tuple(warmup_s),
-            steady=half > 0 and medians_agree(step_s[:half], step_s[-half:]),
+            steady=is_steady,
             few_samples=len(step_s) < self.target_samples,
-            input_s=columns.pop("input_s", ()),
+            input_s=input_s,
             columns=columns,
         )
 
@@ -283,10 +286,10 @@ def median_half_width(sorted_step_s: Sequence[float]) -> float:
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
-    # The ends of the interval are the times of these ranks (Le Boudec 2010, chapter 2).
+    # The ends of the 95 % interval are the times of these ranks (Le Boudec 2010, chapter 2).
     n = len(sorted_step_s)
-    low_rank = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
-    high_rank = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
+    low_rank = max(0, math.floor((n - NORMAL_95 * math.sqrt(n)) / 2) - 1)
+    high_rank = min(n - 1, math.ceil((n + NORMAL_95 * math.sqrt(n)) / 2))
     half_width_s = (sorted_step_s[high_rank] - sorted_step_s[low_rank]) / 2
     return half_width_s / median(sorted_step_s)
 

@@ -311,10 +311,10 @@ def _add_host_waits(
     The host issues the passes of `layers` `pass_count` times, and their update once.
     """
     forward, backward, update = (
-        sum(timed_layer.kernels[i] for timed_layer in layers) for i in range(3)
+        sum(timed_layer.kernels[pass_index] for timed_layer in layers) for pass_index in range(3)
     )
-    counts = [forward * pass_count, backward * pass_count, update]
-    return wait_for_host(parts, host_of_launches(counts, model.issue_s))
+    launch_counts = [forward * pass_count, backward * pass_count, update]
+    return wait_for_host(parts, host_of_launches(launch_counts, model.issue_s))
 
 
 def _time_slowest_device(

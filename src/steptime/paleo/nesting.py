@@ -68,8 +68,8 @@ def _nest_chain(
             f"layer '{roots[0]}': more than {MAX_NESTED_FORKS} forks within each other"
         )
     items: list[Item] = []
-    waiting_counts: ParentCounts = {}  # parents in this chain of layers that wait for more
-    ready: list[str] = []  # layers whose parents all came
+    waiting_counts: ParentCounts = {}  # layers behind a join: how many of their parents were passed
+    ready: list[str] = []  # layers all of whose parents were passed
     heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
     is_fork = has_fork
     while heads:
@@ -82,8 +82,7 @@ def _nest_chain(
             for _, chain_counts in chains:
                 joining_layers += chain_counts.items()
         else:
-            # Without a fork there is exactly one.
-            (head,) = heads
+            (head,) = heads  # without a fork there is exactly one
             items.append(head)
             children = [*edges.children[head]]
             joining_layers = [(name, 1) for name in children if edges.parent_counts[name] > 1]

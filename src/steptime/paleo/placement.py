@@ -209,11 +209,10 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
         if _is_local(layer, parent, rates):
             continue
         crosses_group = rates.halves_between_groups and _crosses_group(layer, parent)
-        halves = crosses_group and (has_several_parents or not rates.is_published)
-        # Corrected: each fetch has the rate of its own link. The original halves on and on.
-        if not rates.is_published:
-            halvings = 0
-        halvings += halves
+        if not rates.is_published:  # each fetch has half the rate if it crosses, else all of it
+            halvings = 1 if crosses_group else 0
+        elif crosses_group and has_several_parents:  # the original halves on with each fetch
+            halvings += 1
         if halvings > MAX_HALVINGS:
             raise InputError(
                 f"paleo: layer '{layer.name}' fetches from over {MAX_HALVINGS} devices of "

@@ -135,7 +135,8 @@ def _check_last(loader_name: str, smaller: str, iterator: Iterator[Any], batch_c
             f"input {loader_name}: the first batch has {smaller}: give the loader this batch, or a "
             "smaller --batch"
         )
-    if next(iterator, None) is not None:
+    is_last_of_epoch = next(iterator, None) is None
+    if not is_last_of_epoch:
         raise BadDataError(
             f"input {loader_name}: a batch within an epoch has {smaller}: steps have one size; "
             "drop_last=True of a DataLoader leaves smaller ones out"

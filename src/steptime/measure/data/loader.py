@@ -177,7 +177,8 @@ def _start_iterator(loader: Any) -> Any:
 
     PyTorch also raises it from a signal, at any moment in any code of the process.
     """
-    # PyTorch's handler of the signal would raise at any moment in any code of this process.
+    # Starting the loaders, PyTorch sets a handler for their deaths, which would raise at any moment
+    # in any code of this process: set back the handler from before.
     current_handler = signal.getsignal(signal.SIGCHLD)
     iterator = iter(loader)
     signal.signal(signal.SIGCHLD, current_handler)

@@ -139,11 +139,8 @@ def _admit(
         must_fit = len(admitted) >= SMALLEST and case.work > admitted[0].work
         missing_s = _find_missing_time(case, admitted, prepare_s, remaining_s) if must_fit else None
         if missing_s is not None:
-            return (
-                admitted,
-                remaining_s(),
-                f"{name} and larger: no time, it needs {missing_s:.2g} s",
-            )
+            reason = f"{name} and larger: no time, it needs {missing_s:.2g} s"
+            return admitted, remaining_s(), reason
         prepare_start_s = clock()
         try:
             case.timer = case.prepare()

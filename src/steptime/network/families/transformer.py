@@ -51,8 +51,9 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     x = _append_norm(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
-    has_second_decoder = p["decoder_layers"] > 0  # which reads `x`
-    return _append_decoder(b, x, p, batch, table) if has_second_decoder else (x, table)
+    if p["decoder_layers"]:  # this part is the encoder of an encoder-decoder
+        return _append_decoder(b, x, p, batch, table)
+    return x, table
 
 
 def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
@@ -90,11 +91,10 @@ def blocks(
     for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)
         design = design_of(block_p)
-        # the letters repeat over the blocks: "w" sees a window, "l" has linear attention, others
-        # see all
-        window_letter = p["windows"][i % len(p["windows"])]
-        sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
-        window = block_p["window"] if sees_window else 0
+        # a letter for each block, which repeat: "w" is attention within a window, "l" linear
+        # attention, and any other letter full attention
+        attention_letter = p["windows"][i % len(p["windows"])]
+        window = block_p["window"] if attention_letter == "w" else 0
         # which tokens the attention of this block sees, and by which positions
         angles = _angles(b, block_p, length)
         sight = Sight(causal=causal, window=window, angles=angles, relative=relative)
@@ -102,15 +102,12 @@ def blocks(
         # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
-        if has_linear_attention:
-            # a state takes the place of attention, the first part
-            parts[0] = lambda x: delta_net(b, x, p, "attention")
+        if attention_letter == "l":
+            parts[0] = partial(delta_net, b, p=p, name="attention")  # in place of self-attention
         with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:
                 parts.append(_feed_forward_part(b, block_p, i))
-            embed_block = partial(
-                _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
-            )
+            embed_block = partial(_embed_block, b, p=block_p, embeddings=block_embeddings, number=i)
             # embeddings of the block's own, where the design has such
             x = _block_of_design(b, x, block_p, parts, embed_block)
             if design.added_input:
@@ -124,7 +121,7 @@ def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
     It is "" for the first block of a group, and where no blocks share weights.
     """
     layers = p["layers"]
-    groups = p["block_groups"] or layers
+    groups = p["block_groups"] or layers  # ALBERT: all blocks of a group share weights
     # group g begins with block ceil(g * layers / groups)
     group = i * groups // layers
     first_block = ceil(group * layers / groups)
@@ -152,11 +149,11 @@ def _block_of_design(
     design = design_of(p)
     if design.alternating:
         return design.alternating.build(b, x, p, parts, embed_block)
-    x = _mixed_and_fed(b, x, p, parts)
+    x = _run_parts(b, x, p, parts)
     return b.op("add", embed_block(x), x, name="own_tokens/add") if design.token_width else x
 
 
-def _mixed_and_fed(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
+def _run_parts(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
     """Return `x` after the parts of a block: a usual one, of several streams, or with experts."""
     design = design_of(p)
     if design.is_dense_with_experts:
@@ -181,22 +178,25 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: Bloc
     with b.scope("embedding_of_blocks"):
         rows = b.rank_words(design.token_rows or p["vocabulary"])
         table = b.weight("w", (rows, total_width))
-        # "tokens" is the input that the stem of words reads
-        y = b.sum_over_ranks(b.op("embedding", "tokens", table, name="embedding"), "sum")
-        z = linear(b, x, total_width, "projection", bias=False)
-        z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
-        z = b.op(
-            "reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, total_width)
-        )
-        return b.op("add", y, z, name="add")
+        # a table's row for each token ("tokens" is the input of token numbers) ...
+        rows_of_tokens = b.op("embedding", "tokens", table, name="embedding")
+        rows_of_tokens = b.sum_over_ranks(rows_of_tokens, "sum")
+        # ... and a product of its usual embedding, normed block by block
+        projected = linear(b, x, total_width, "projection", bias=False)
+        projected = b.op("reshape", projected, name="blocks", shape=(n, length, layers, width))
+        projected = norm(b, projected, p["norm"], "norm")
+        shape = (n, length, total_width)
+        projected = b.op("reshape", projected, name="all", shape=shape)
+        return b.op("add", rows_of_tokens, projected, name="add")
 
 
-def _block_embeddings(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+def _embed_block(b: Builder, x: str, p: Mapping[str, Any], embeddings: str, number: int) -> str:
     """Return the block's own token embeddings, gated by `x`, in the width of the network."""
     width = design_of(p).token_width
     with b.scope("own_tokens"):
+        # the columns of this block among the embeddings for all blocks
         start = number * width
-        embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
+        embedding = b.op("slice", embeddings, name="own", axis=-1, start=start, stop=start + width)
         ungated_activation = GATED.get(p["activation"], p["activation"])
         gate = linear(b, x, width, "gate", bias=False)
         gate = append_activation(b, gate, ungated_activation)

@@ -49,9 +49,7 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if indexer:  # attention reads the tokens that the indexer selects, as many as a window
             _score_tokens(b, x, qkv.query_input, indexer, sight.angles)
             window = indexer.selected
-        score_terms = [sight.relative] if sight.relative else []
-        if p["sinks"]:
-            score_terms.append(b.weight("sinks", (heads,)))
+        sinks = b.weight("sinks", (heads,)) if p["sinks"] else ""  # a score that has no value
         # Context ranks see all keys: each has all tokens of some heads, or gathers the keys.
         exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
         if exchanges_heads:
@@ -60,18 +58,15 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
             v = b.exchange_sequence_for_heads(v, "spread_v", kv_heads)
             heads = heads // b.plan.context
             kv_heads = max(1, kv_heads // b.plan.context)
-            if p["sinks"]:
-                # the sinks are the last term; a rank needs those of its heads
-                sinks = score_terms.pop()
-                score_terms.append(
-                    b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads)
-                )
+            if sinks:  # those of the rank's heads
+                sinks = b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads)
         else:
             k = b.gather_context(k, "gather_k")
             v = b.gather_context(v, "gather_v")
         attributes: Attributes = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
         if window:
             attributes["window"] = window
+        score_terms = [term for term in (sight.relative, sinks) if term]
         z = b.op("attention", q, k, v, *score_terms, name="attention", **attributes)
         if exchanges_heads:
             z = b.exchange_heads_for_sequence(z, "join_y")

@@ -194,9 +194,9 @@ def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> li
             input_groups = [group_by_tensor[name] for name in op.inputs if name in group_by_tensor]
             group_index = max(input_groups, default=NO_GROUP)
             first_group = input_groups[0] if input_groups else NO_GROUP
-            is_early = first_group < group_index
-            # A product whose bias is cast after it moves behind the cast, so that it can add it.
-            if is_early and _can_wait(op, groups[first_group], read_counts, stack):
+            # A product runs before the cast of its bias: it moves behind the cast, to add the bias.
+            is_before_other_input = first_group < group_index
+            if is_before_other_input and _can_wait(op, groups[first_group], read_counts, stack):
                 group_index = len(groups)
                 groups.append(groups[first_group])
                 groups[first_group] = []
@@ -342,8 +342,8 @@ def dequantise(graph: Graph) -> Graph:
         return graph
     tensors = dict(graph.tensors)
     ops = list(graph.ops)
-    # Exported formats have no weights in few bits: they get the type of the other operand.
-    multiplied_dtype = ""  # of the tensors that quantised weights multiply
+    # Exported formats have no weights in few bits: they get the type of the other operands.
+    multiplied_dtype = ""  # of these operands, the same in all products of a network
     for i, op in enumerate(graph.ops):
         is_view = OPS[op.kind].storage == "view"
         if is_view and op.inputs[0] in quantised:

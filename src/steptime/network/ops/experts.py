@@ -89,6 +89,7 @@ def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     products = []
     for weight in (up, down):
         _experts, n, k = weight.shape
+        # each is (batch, m, n, k): experts with as many tokens are one batch of products
         products += [(experts, tokens, n, k) for experts, tokens in spread]
     return tuple(products)
 

@@ -237,12 +237,12 @@ def _compile(
         step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
     else:
         step = program.output_of(graph, options.seed, strategy)
-    began = perf_counter()
+    start_s = perf_counter()
     specs = (REPLICATED, spread.specs(host_inputs))
     # A training step may overwrite its first argument, the carry, with the new one.
     jitted = spread.jit(step, specs, donate_argnums=(0,) if trains else ())
     compiled = jitted.lower(carry, inputs).compile()
-    compile_s = perf_counter() - began
+    compile_s = perf_counter() - start_s
     is_cpu = find(options.device, replicas)[0].platform == "cpu"
     running = Running(compiled, carry, inputs, trains, waits=replicas > 1 and is_cpu)
     return running, compile_s
@@ -354,11 +354,11 @@ def _parts(
 
     def backward() -> None:
         state.grads = backward_of(state.backward, running.results[0])
-        state.backward = None
+        state.backward = None  # frees the saved tensors
         running.results = [running.results[0], state.grads]  # `sync` waits for these
 
     def update() -> None:
-        del running.results[1:]
+        del running.results[1:]  # the gradients, which the update may overwrite
         buffers, grads = state.buffers, state.grads
         state.buffers = state.grads = None
         running.carry = update_of(running.carry, buffers, grads)

@@ -228,11 +228,12 @@ def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int)
 
 def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]) -> Any:
     """Return the exported program, with an open batch along the axes of inputs."""
-    by_place, by_name = tensors_of(inputs)
+    positional, keywords = tensors_of(inputs)
     dim = torch.export.Dim("batch")
+    # which axis of each input stays open, nested as the arguments are
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
-    marks, keyword_marks = nest_arguments(open_axes)
-    dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
+    positional_axes, keyword_axes = nest_arguments(open_axes)
+    dynamic: Any = (keyword_axes or tuple(positional_axes)) if axes else None
     CALLS.clear()  # the checkpoints that the module calls are appended
     with (
         warnings.catch_warnings(),
@@ -243,12 +244,12 @@ def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mappin
     ):
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
-        program = torch.export.export(network, tuple(by_place), by_name, **settings)
+        program = torch.export.export(network, tuple(positional), keywords, **settings)
         if CALLS:
             # Marks of checkpoints survive only under `preserve_node_meta`. As `torch.cond` fails
             # under it, only modules that call checkpoints are exported so.
             with torch.fx.traceback.preserve_node_meta():
-                program = torch.export.export(network, tuple(by_place), by_name, **settings)
+                program = torch.export.export(network, tuple(positional), keywords, **settings)
     return _flatten_vmap(program)
 
 
@@ -311,8 +312,8 @@ def _find_user_line(error: Exception) -> str:
     """
     libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        is_user_code = not entry.filename.startswith((*libraries, "<"))
-        if is_user_code and "contextlib" not in entry.filename:
+        is_in_library = entry.filename.startswith((*libraries, "<"))  # "<string>": made code
+        if not is_in_library and "contextlib" not in entry.filename:
             return f" ({Path(entry.filename).name}, line {entry.lineno}: {entry.line})"
     return ""
 
@@ -336,7 +337,7 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
         return
     proposals = propose_inputs(module, inputs)  # the likeliest first
     working = [proposal for proposal in proposals if runs_with(module, proposal)]
-    best, *_ = (*working, *proposals)  # an empty proposal if the module has no arguments to fill
+    best = [*working, *proposals][0]  # empty if the module has no arguments to fill
     hint = f"say it as {place}:x=2x3x64x64"
     if best:
         certainty = "works" if working else "may be near"
@@ -349,7 +350,8 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
 
 def _answer(request: Mapping[str, Any]) -> JsonObject:
     """Export what a request names: on the meta device first, else on the CPU."""
-    source, name = request["where"], request["name"]
+    source = request["where"]  # a library, or the path of a Python file
+    name = request["name"]
     place = f"{source}:{name}"
     about = {key: request[key] for key in ("where", "name", "key")}  # facts, kept in the file
     fault = ""

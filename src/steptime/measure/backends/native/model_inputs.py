@@ -124,10 +124,12 @@ def _decoder_tokens(batch: int) -> dict[str, Spec]:
 
 def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
     """Yield inputs that models take beside the main one."""
+    # inputs that some models need beside the main one: of a decoder, layouts, speech, forecasts
     tokens = _tokens(config, batch)
     yield _decoder_tokens(batch)
     yield {"attention_mask": tokens}
-    yield {"bbox": ((*tokens[0], BOX), "int64")}
+    token_shape, _dtype = tokens
+    yield {"bbox": ((*token_shape, BOX), "int64")}
     yield {"decoder_input_values": ((batch, TARGET_TOKENS, MEL_BINS), "float32")}
     yield {"attention_mask": tokens, **_decoder_tokens(batch)}
     length = find_setting(config, "context_length", "prediction_length")

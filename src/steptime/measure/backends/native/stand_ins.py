@@ -167,8 +167,8 @@ def _find_fill(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return the number that a function fills a new tensor with."""
     if func in _FILLS:
         return _FILLS[func]
-    place = _FILL_ARGUMENT[func]
-    return args[place] if len(args) > place else kwargs["fill_value"]
+    argument_index = _FILL_ARGUMENT[func]
+    return args[argument_index] if len(args) > argument_index else kwargs["fill_value"]
 
 
 def _make_filled(tensor: Tensor, fill: Any) -> list[Tensor]:
