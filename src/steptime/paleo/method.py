@@ -59,6 +59,7 @@ def without_latency(fabric: Fabric) -> Fabric:
 
 def with_faults(method: Method, faults: Collection[str]) -> Method:
     """Return a method with exactly these faults of Paleo."""
+    # Paleo knows no host: only its correction lets one run ahead of the device.
     host: Any = "no" if "dispatch" in faults else "ahead"
     settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
     price = price_sequential if "overlap" in faults else price_overlapped

@@ -67,6 +67,8 @@ def _nest_chain(
         raise InputError(
             f"layer '{roots[0]}': more than {MAX_NESTED_FORKS} forks within each other"
         )
+    # Walk from layer to layer. At a fork each branch is a chain of its own, which ends before the
+    # first layer that other branches lead to as well; once all have come there, it goes on here.
     items: list[Item] = []
     waiting_counts: ParentCounts = {}  # layers behind a join: how many of their parents were passed
     ready: list[str] = []  # layers all of whose parents were passed

@@ -176,6 +176,7 @@ def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
         # Zeros ("holes") between the positions that the stride left out.
         dilated_size = (output_size[i] - 1) * convolution.strides[i] + 1
         padding_before = convolution.kernel[i] - 1 - convolution.padding[i]
+        # of which a convolution makes as many positions as the input has
         total_size = convolution.size[i] + convolution.kernel[i] - 1
         padding_after = total_size - dilated_size - padding_before
         # padding that differs by one is evened out by a further row of zeros

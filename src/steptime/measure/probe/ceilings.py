@@ -85,12 +85,12 @@ def probe(
     """
     for dtype in dtypes or ():
         check_choice("dtype", dtype, DTYPES, "probe")
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     load = machine.load_per_cpu()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
-    supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
-    cases = _list_cases(partial(_prepare_graph, backend, options), facts, supported)
+    probed_dtypes = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
+    cases = _list_cases(partial(_prepare_graph, backend, options), facts, probed_dtypes)
     curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
     return {
@@ -104,7 +104,7 @@ def probe(
         "cache_bytes": facts.cache_bytes,
         "load": load,
         "budget_s": budget_s,
-        "wall_s": time.perf_counter() - started,
+        "wall_s": time.perf_counter() - start_s,
         "taken_at": current_time(),
         "curves": curves,
         "skipped": skipped,

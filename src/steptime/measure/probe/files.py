@@ -71,8 +71,11 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     dispatch = curves.get("dispatch")
     if dispatch:  # a single case
         table["launch_us"] = dispatch["min_s"][0] * 1e6
-    shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
-    table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
+    if is_cpu:
+        table |= _cpu_details(answer)
+    else:  # what no probe measures comes from the shipped file of the device
+        shipped_table = catalog.device_table(platform) if is_shipped else {}
+        table |= _accelerator_details(answer, shipped_table)
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _parse_measurements(answer, platform)
     return table

@@ -95,6 +95,7 @@ def _heads(b: Builder, x: str, heads: int, name: str) -> str:
 def _scores_of_places(b: Builder, x: str, places: str, name: str, scale: Attributes) -> str:
     """Return for `x [n, heads, l, d]` its product with the place of each other token."""
     with b.scope(name):
+        # a score for each token and distance, of which each pair of tokens takes that of its own
         by_distance = b.op("matmul", x, places, name="scores", transpose_b=True)
         n, heads, length, _ = b.shape(x)
         distances = b.buffer("distances", (1, 1, length, length), "int64")

@@ -192,7 +192,7 @@ def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> li
         is_fusible = stack.fuses and _can_run_in_loop(op, stack)
         if op.kind in stack.joins or is_fusible:
             input_groups = [group_by_tensor[name] for name in op.inputs if name in group_by_tensor]
-            group_index = max(input_groups, default=NO_GROUP)
+            group_index = max(input_groups, default=NO_GROUP)  # before it some input is not made
             first_group = input_groups[0] if input_groups else NO_GROUP
             # A product runs before the cast of its bias: it moves behind the cast, to add the bias.
             is_before_other_input = first_group < group_index
@@ -202,7 +202,7 @@ def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> li
                 groups[first_group] = []
         has_group = group_index != NO_GROUP
         if not has_group or not _can_join(graph, op, groups[group_index], read_counts, stack):
-            group_index = len(groups)
+            group_index = len(groups)  # of a group that begins with this op
             groups.append([])
         groups[group_index].append(op)
         for name in op.outputs:

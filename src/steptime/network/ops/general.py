@@ -93,7 +93,7 @@ def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
         len(times) == len(x.shape) and min(times, default=1) >= 1,
         f"{format_shapes(x)} times {times}",
     )
-    shape = tuple(n * t for n, t in zip(x.shape, times, strict=True))
+    shape = tuple(size * count for size, count in zip(x.shape, times, strict=True))
     return (TensorSpec(shape, x.dtype),)
 
 

@@ -37,11 +37,11 @@ def make_diffusers(
     place = f"diffusers:{name}"
     table = json.loads(Path(name).read_text(encoding="utf-8")) if name.endswith(".json") else {}
     class_name = str(table.get(CLASS_FIELD, name))
-    make = getattr(library, class_name, None)
-    if not (isinstance(make, type) and issubclass(make, nn.Module)):
+    model_class = getattr(library, class_name, None)
+    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         class_names = [key for key in dir(library) if key.endswith(("Model", "Transformer"))]
         raise unknown("class of diffusers", class_name, class_names, place)
-    factory: Any = make
+    factory: Any = model_class  # `nn.Module` declares no `from_config`
     model = make_module(lambda: factory.from_config(table).eval(), device, place)
     return model, dict(inputs) if inputs else find_inputs(model)
 

@@ -194,10 +194,10 @@ def _export_with_open_batch(
     program = _export_with_types(network, inputs, {})
     # A loop over the batch is unrolled: then a larger batch has more nodes.
     try:
-        other = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
+        larger = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
         return _ProgramExport(fixed_batch_reason, program, is_unrolled=True)
-    is_unrolled = len(other.graph.nodes) != len(program.graph.nodes)
+    is_unrolled = len(larger.graph.nodes) != len(program.graph.nodes)
     return _ProgramExport(fixed_batch_reason, program, is_unrolled)
 
 

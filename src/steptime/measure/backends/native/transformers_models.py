@@ -67,10 +67,10 @@ def make_transformers(
     """
     place = f"transformers:{name}"
     config, class_name = _find_config(library, name)
-    make = find_class(library, class_name, place)
-    config = make.config_class() if config is None else config
+    model_class = find_class(library, class_name, place)
+    config = model_class.config_class() if config is None else config
     prepare_config(config)
-    model = make_module(lambda: make_model(make, config), device, place)
+    model = make_module(lambda: make_model(model_class, config), device, place)
     if inputs:
         return find_form(model, config, inputs), dict(inputs)
     # A model that takes the patches of all images in one row comes back in a wrapper.
@@ -80,7 +80,7 @@ def make_transformers(
     if usual_inputs or not can_have_values:
         return network, usual_inputs
     # Some models find no inputs without the values of their buffers: try once more with them.
-    model = make_module(lambda: make_model(make, config), "cpu", place)
+    model = make_module(lambda: make_model(model_class, config), "cpu", place)
     return find_inputs(model, config)
 
 
@@ -152,12 +152,14 @@ def prepare_config(config: Any) -> None:
             part.default_language = languages[0]
 
 
-def make_model(make: Any, config: Any) -> nn.Module:
+def make_model(model_class: Any, config: Any) -> nn.Module:
     """Return a model without values, its attention the first of `ATTENTIONS` that it has."""
     fault: Exception | None = None
     for attention in ATTENTIONS:
         try:
-            model: nn.Module = make._from_config(config, attn_implementation=attention)  # noqa: SLF001
+            model: nn.Module = model_class._from_config(  # noqa: SLF001
+                config, attn_implementation=attention
+            )
         except (ValueError, ImportError) as error:  # a class without this attention
             fault = error
             continue
@@ -165,7 +167,7 @@ def make_model(make: Any, config: Any) -> nn.Module:
         if set_experts is not None:
             _try_experts(set_experts)
         return model.eval()
-    raise fault or InputError(f"{make.__name__} has none of {', '.join(ATTENTIONS)}")
+    raise fault or InputError(f"{model_class.__name__} has none of {', '.join(ATTENTIONS)}")
 
 
 def _try_experts(set_experts: Any) -> None:
