@@ -74,11 +74,9 @@ def find_network(module: Any) -> Any:
     A `LightningModule` is itself called by nobody; its `training_step` calls the network inside.
     """
     try:
-        while True:
+        # descend from a LightningModule to its only child with weights, as long as that is one, too
+        while _is_wrapper(module) and _count_weights(module) > 0:
             weight_count = _count_weights(module)
-            may_wrap_network = weight_count and _is_wrapper(module)
-            if not may_wrap_network:
-                return module
             children_with_all_weights = [
                 child for child in module.children() if _count_weights(child) == weight_count
             ]
@@ -87,6 +85,7 @@ def find_network(module: Any) -> Any:
             (module,) = children_with_all_weights
     except Exception:  # noqa: BLE001  # objects of the user may raise anything
         return module
+    return module
 
 
 def _count_weights(module: Any) -> int:

@@ -37,7 +37,7 @@ class LoopCallback:
         self.watch: Watch | None = None
         self._settings = (device, out, log_every, log_to)
         self._wait_start_s: float | None = None
-        # A watch of nothing, which refuses wrong settings before the training begins.
+        # Made only to refuse wrong settings here, before the training begins.
         Watch(None, None, *self._settings)
 
     def _begin_watch(self, model: Any, batch: int | None) -> Watch:

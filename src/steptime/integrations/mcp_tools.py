@@ -117,10 +117,12 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> JsonObject:
         is_required = parameter.default is ...  # `...` stands for no default
         if is_required and parameter.name not in values:
             raise InputError(f"{name}: the parameter '{parameter.name}' is missing")
-    # `top` and `fields` trim the answer, unless the question has a parameter of that name.
+    # `top` and `fields` trim the answer, unless the question itself has a parameter of that name:
+    # then they are not among `trim_names`.
     trims = {key: values.pop(key) for key in trim_names if key in values}
     top = parse_count(trims["top"], "top") if "top" in trims else None
-    return trim_answer(_call_question(question, values).to_dict(), top, trims.get("fields"))
+    answer = _call_question(question, values)
+    return trim_answer(answer.to_dict(), top, trims.get("fields"))
 
 
 def _load_question(tool: str) -> Callable[..., Answer]:
@@ -171,12 +173,12 @@ def trim_answer(
     if fields is not None:
         names = [fields] if isinstance(fields, str) else fields
         selected = _select_fields(document, names)
-    lengths: dict[str, int] = {}
+    full_lengths: dict[str, int] = {}  # of the lists that are shortened, filled in below
     trimmed = {
-        key: _shorten_lists(value, key, top or DEFAULT_ROWS, lengths)
+        key: _shorten_lists(value, key, top or DEFAULT_ROWS, full_lengths)
         for key, value in selected.items()
     }
-    return {**trimmed, TRIMMED: lengths} if lengths else trimmed
+    return {**trimmed, TRIMMED: full_lengths} if full_lengths else trimmed
 
 
 def _trim_parameters(names: Iterable[str]) -> dict[str, JsonObject]:
@@ -191,12 +193,12 @@ def _trim_parameters(names: Iterable[str]) -> dict[str, JsonObject]:
 def _without_required(value: Any) -> Any:
     """Return a schema in which no field is required, at any depth."""
     if isinstance(value, Mapping):
-        # A list: the key of a schema. Else "required" may be the name of a field.
-        is_struct = isinstance(value.get("required"), list)
+        # in a schema the key "required" has a list of names; else it is the name of a field
+        lists_required_names = isinstance(value.get("required"), list)
         return {
             key: _without_required(item)
             for key, item in value.items()
-            if not (is_struct and key == "required")
+            if not (lists_required_names and key == "required")
         }
     return [_without_required(item) for item in value] if isinstance(value, list) else value
 
@@ -227,18 +229,20 @@ def _select_inner(value: Any, names: Sequence[str]) -> Any:
     raise unknown("field", names[0], [], "fields")  # a number or a text has no fields
 
 
-def _shorten_lists(value: Any, name: str, top: int, lengths: dict[str, int]) -> Any:
+def _shorten_lists(value: Any, path: str, top: int, full_lengths: dict[str, int]) -> Any:
     """Return a value with the first items of its lists, and put their lengths into `lengths`."""
     if isinstance(value, Mapping):
         return {
-            key: _shorten_lists(item, f"{name}.{key}", top, lengths) for key, item in value.items()
+            key: _shorten_lists(item, f"{path}.{key}", top, full_lengths)
+            for key, item in value.items()
         }
     if not isinstance(value, list):
         return value
-    limit = top if name == "rows" else MAX_ITEMS  # `top` is of the rows of the answer itself
+    are_rows_of_answer = path == "rows"
+    limit = top if are_rows_of_answer else MAX_ITEMS
     if len(value) > limit:
-        lengths[name] = len(value)
+        full_lengths[path] = len(value)
     return [
-        _shorten_lists(item, f"{name}[{index}]", top, lengths)
+        _shorten_lists(item, f"{path}[{index}]", top, full_lengths)
         for index, item in enumerate(value[:limit])
     ]

@@ -163,11 +163,13 @@ class Bench:
             folder: the folder of the records, in that of all benchmarks.
         """
         _refuse_records(self._out_folder / folder)
-        count = FIRST_ROUNDS if rounds is None else rounds
-        bench_rounds = self._measure_chunk(step, limits, count, folder)
-        while rounds is None and needs_further_rounds(bench_rounds, self._margin_share):
-            further = self._measure_chunk(step, limits, count, folder)
-            bench_rounds = bench_rounds.join(further)
+        if rounds is not None:  # the user's number, and no more
+            bench_rounds = self._measure_chunk(step, limits, rounds, folder)
+        else:
+            bench_rounds = self._measure_chunk(step, limits, FIRST_ROUNDS, folder)
+            while needs_further_rounds(bench_rounds, self._margin_share):
+                further_rounds = self._measure_chunk(step, limits, FIRST_ROUNDS, folder)
+                bench_rounds = bench_rounds.join(further_rounds)
         if bench_rounds.referenced is not None:
             write_reference(self._out_folder / folder, bench_rounds.referenced)
         return bench_rounds
@@ -259,22 +261,23 @@ class Bench:
             margin=self._margin,
         )
         # There is one row: the benchmark's folder has the records of one step.
-        verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
+        verdict_of_times = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
+        verdict = verdict_of_times
         line = f"{step_text}; {_describe_change(comparison)}"
+        # the reference, timed beside the step, shows how fast the machine was at that time
         relative = self._judge_relative(bench_rounds, baseline)
         if relative is not None:
-            adjusted = relative.adjust(verdict)
-            word = "" if adjusted == verdict else f"{adjusted}: "
-            line += f"; {word}{relative.describe()}"
-            verdict = adjusted
+            verdict = relative.adjust(verdict_of_times)
+            prefix = "" if verdict == verdict_of_times else f"{verdict}: "
+            line += f"; {prefix}{relative.describe()}"
         self._add_line(line)
         # Other hardware, or runs that are too few to tell: then "slower" is no verdict.
         is_not_comparable = comparison.exit_code == REFUSED
         if verdict == "slower" and not is_not_comparable:
             _fail("\n".join([line, *comparison.headline]))
         if verdict == "unsure" or not comparison.is_judged:
-            verdict = "unsure"
             self._fail_unsure("\n".join([line, *comparison.notes]))
+            return BenchResult(measured, comparison, "unsure", folder=out)
         return BenchResult(measured, comparison, verdict, folder=out)
 
     def _judge_relative(self, rounds: BenchRounds, baseline: Path) -> RelativeChange | None:
@@ -312,7 +315,8 @@ def check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
             _fail(f"@pytest.mark.{MARKER}: name a model, or let the test take steptime_bench")
         return
     options = {name: value for name, value in marker.kwargs.items() if name not in LIMIT_NAMES}
-    batch, inputs = options.pop("batch", None), options.pop("inputs", None)
+    batch = options.pop("batch", None)
+    inputs = options.pop("inputs", None)
     with TemporaryDirectory(prefix="steptime-") as scratch, failing_on_wrong_input():
         step = BenchStep(_model_text(marker.args[0], inputs), batch, options)
         Bench(item, Path(scratch)).run(step, read_limits(marker.kwargs))
@@ -333,14 +337,15 @@ def _stable_node_id(item: pytest.Item) -> str:
     Without a configuration file pytest takes the values of options for test folders when it looks
     for its root: a baseline elsewhere moves the root, and with it the node ids.
     """
-    if item.config.inipath is not None:
+    has_fixed_root = item.config.inipath is not None
+    if has_fixed_root:
         return item.nodeid
-    # Without a configuration file the root, and with it the id, moves with the options' folders.
-    folder = item.config.invocation_params.dir
-    if not item.path.is_relative_to(folder):
+    # else the root, to which ids are relative, follows the arguments: take the working folder
+    working_folder = item.config.invocation_params.dir
+    if not item.path.is_relative_to(working_folder):
         return item.nodeid
     _, separator, name = item.nodeid.partition("::")
-    return f"{item.path.relative_to(folder).as_posix()}{separator}{name}"
+    return f"{item.path.relative_to(working_folder).as_posix()}{separator}{name}"
 
 
 def _fail(text: str) -> NoReturn:
@@ -389,7 +394,7 @@ def _describe_change(comparison: CompareAnswer) -> str:
     row = comparison.rows[0]
     change = f"{format_percent(row.ratio - 1, '+')} against the baseline"
     ratio_ends = [ratio for ratio in (row.ratio_low, row.ratio_high) if ratio is not None]
+    if not ratio_ends:
+        return f"unsure: {change}"
     interval = " to ".join(format_percent(ratio - 1, "+") for ratio in ratio_ends)
-    return (
-        f"{row.verdict or 'unsure'}: {change} ({interval})" if ratio_ends else f"unsure: {change}"
-    )
+    return f"{row.verdict or 'unsure'}: {change} ({interval})"

@@ -116,11 +116,14 @@ def judge_fit(step: BenchStep, limits: Limits) -> Verdict:
     from steptime.questions.fit.answer import FitAnswer
     from steptime.questions.fit.question import fit
 
-    text = limits.fits or ""  # `24GB`, or the name of a device whose memory it must fit
-    is_size = _is_size(text)
-    device_of_limit = MEMORY_DEVICE if is_size else text  # a size alone names no device
-    device = catalog.device(limits.device or device_of_limit)
-    usable_bytes = parse_bytes(text, "fits") if is_size else device.datasheet.usable_bytes
+    limit_text = limits.fits or ""
+    is_size = _is_size(limit_text)
+    if is_size:  # `24GB`: the device decides only on software and kernels
+        device = catalog.device(limits.device or MEMORY_DEVICE)
+        usable_bytes: float | None = parse_bytes(limit_text, "fits")
+    else:  # the name of a device whose memory is the limit
+        device = catalog.device(limits.device or limit_text)
+        usable_bytes = device.datasheet.usable_bytes
     answer = fit(step.model, device, step.batch, **step.predicted_options)
     if not isinstance(answer, FitAnswer):
         raise InputError("fits: quantised weights of a desktop server have no training step")
@@ -148,10 +151,11 @@ def judge_time(step: BenchStep, limits: Limits, measured: RunAnswer) -> Verdict:
     step_s = measured.step_s
     if step_s is None:
         raise InputError("nothing was measured")
-    factor, stated_s = _parse_max_step(limits.max_step or "")  # one of them is None
-    limit_s = stated_s or 0.0  # a factor sets it below
-    limit_text = format_seconds(limit_s)
-    if factor is not None:
+    factor, stated_s = _parse_max_step(limits.max_step or "")
+    if stated_s is not None:  # `15ms`
+        limit_s = stated_s
+        limit_text = format_seconds(limit_s)
+    else:  # `1.2x predicted`
         prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
         if not isinstance(prediction, StepTime):
             raise InputError("several stacks have no single predicted time")
@@ -200,11 +204,11 @@ def _is_size(text: str) -> bool:
     return text[:1].isdigit()
 
 
-def _parse_max_step(text: str) -> tuple[float | None, float | None]:
-    """Return the factor of `1.2x predicted`, or the seconds of `15ms`, and None for the other."""
+def _parse_max_step(text: str) -> tuple[float, float | None]:
+    """Return the factor of `1.2x predicted` and None, or 1 and the seconds of `15ms`."""
     match = _FACTOR.fullmatch(text.strip())
     if match:
         return parse_number(match["number"], "max_step", 0, MAX_FACTOR), None
     if "predicted" in text:
         raise unknown("limit", text, ["1.2x predicted", "15ms"], "max_step")
-    return None, parse_seconds(text, "max_step")
+    return 1.0, parse_seconds(text, "max_step")

@@ -98,7 +98,7 @@ def measure_reference() -> float:
         )
         return float(process.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
-        return math.nan
+        return math.nan  # with it the rounds have no reference: `make_rounds` takes times above 0
 
 
 def write_reference(folder: Path, rounds: ReferencedRounds) -> None:
@@ -140,17 +140,20 @@ def judge_relative(
 
     from steptime.analysis.comparison.gate import judge_runs
 
+    # `judge_runs` compares many benchmarks at once: one here, with its rounds as runs
     judged = judge_runs(
         np.log([baseline.ratios]), np.log([branch.ratios]), margin=math.log1p(margin)
     )
-    low, high = float(judged.low[0]), float(judged.high[0])
-    references = [mean(map(math.log, side.reference_s)) for side in (baseline, branch)]
+    low = float(judged.low[0])
+    high = float(judged.high[0])
+    log_baseline_reference = mean(map(math.log, baseline.reference_s))
+    log_branch_reference = mean(map(math.log, branch.reference_s))
     return RelativeChange(
         is_slower=bool(judged.is_changed[0]) and low > 0,
         ratio=math.exp(judged.change[0]),
         low=math.exp(low),
         high=math.exp(high),
-        reference_ratio=math.exp(references[1] - references[0]),
+        reference_ratio=math.exp(log_branch_reference - log_baseline_reference),
     )
 
 
@@ -250,6 +253,6 @@ def needs_rounds(medians_s: Sequence[float], margin: float) -> bool:
         return False
     # Logarithms of times: a slowdown of 30 % is the same difference of fast and slow steps.
     noise = stdev(map(math.log, medians_s))
-    # A pair is this benchmark beside its baseline: the smallest change that it would show.
-    smallest = smallest_of_equal(noise, len(medians_s), pairs=1, margin=math.log1p(margin))
-    return math.expm1(smallest) > SOUGHT_SLOWDOWN
+    # the smallest change that these rounds would show beside a baseline with as much noise
+    detectable = smallest_of_equal(noise, len(medians_s), pairs=1, margin=math.log1p(margin))
+    return math.expm1(detectable) > SOUGHT_SLOWDOWN

@@ -63,14 +63,14 @@ class Watch:
         self._report: LoopReport | None = None
         self._samples = SampleList()
         self._first_step_s: float | None = None
-        self._examples = 0
-        self._wait_s = 0.0
+        self._examples = 0  # of the first step
+        self._wait_s = 0.0  # for input, since the last step or microbatch
         self._wait_before_step_s = 0.0
-        self._wait_within_step_s = 0.0
-        self._is_accumulating = False
+        self._wait_within_step_s = 0.0  # between microbatches
+        self._is_accumulating = False  # within a step of several microbatches
         self._has_loader = False
-        self._cpu_s = 0.0
-        self._prepare_s = 0.0
+        self._cpu_s = 0.0  # spent by the watch itself
+        self._prepare_s = 0.0  # spent on the prediction after the first step
         self._next_judged_step = FIRST_JUDGED
         self._step = _StepContext(self)
 
@@ -104,7 +104,7 @@ class Watch:
 
     def begin_step(self) -> None:
         """Begin a step, or go on with one whose gradients are accumulated; `step` does this."""
-        if self._is_accumulating:  # a further microbatch of the same step
+        if self._is_accumulating:  # a further microbatch of the step: its wait is part of the step
             self._wait_within_step_s += self._wait_s
             self._wait_s = 0.0
             return
@@ -138,7 +138,9 @@ class Watch:
 
     def drop_step(self) -> None:
         """Leave out a step that an exception ended, which the loop may catch."""
-        self._wait_s = self._wait_before_step_s = self._wait_within_step_s = 0.0
+        self._wait_s = 0.0
+        self._wait_before_step_s = 0.0
+        self._wait_within_step_s = 0.0
         self._is_accumulating = False
         if self._report is not None and self._report.trace is not None:
             self._run_guarded(self._report.trace.drop)
@@ -211,7 +213,8 @@ class Watch:
                 self._batch = self._examples or self._report.examples
             self._report.predict(self._batch, self._has_loader)
         self._prepare_s = time.perf_counter() - start_s
-        # Preparation is no cost of a step: `_run_guarded` adds its CPU time, so it begins below 0.
+        # Preparation is no cost of a step: `_run_guarded`, which runs this, adds its CPU time, so
+        # it is subtracted beforehand.
         self._cpu_s = -(time.thread_time() - start_cpu_s)
 
     def _end_traced_step(self, clock: StepClock, report: LoopReport) -> None:

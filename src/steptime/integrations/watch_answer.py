@@ -194,7 +194,9 @@ def describe_memory(memory: MemoryUse, predicted: WatchPrediction | None) -> str
     if predicted is None or predicted.peak_bytes is None:
         return text
     expected = format_bytes(predicted.peak_bytes)
-    return f"{text}, predicted {expected}{'' if memory.peak_bytes else ' of tensors'}"
+    # beside the memory of the process it must be said that only tensors are predicted
+    meaning = "" if memory.peak_bytes else " of tensors"
+    return f"{text}, predicted {expected}{meaning}"
 
 
 def _describe_ratio(step_s: float, verdict: str | None, predicted: WatchPrediction) -> str:

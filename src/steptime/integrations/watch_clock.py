@@ -154,7 +154,7 @@ class SampleList:
         self.samples.append(_mean(self._waiting))
         self._waiting = []
         is_full = len(self.samples) == 2 * MAX_SAMPLES
-        if is_full:
+        if is_full:  # join neighbours, so that a long loop needs no more memory
             pairs = zip(self.samples[::2], self.samples[1::2], strict=True)
             self.samples = [_mean([first, second]) for first, second in pairs]
             self.steps_per_sample *= 2

@@ -140,14 +140,13 @@ class ModelWatcher:
 def first_size(value: Any, depth: int = 0) -> int | None:
     """Return the first size of the first array in a tree of inputs: the number of examples."""
     shape = getattr(value, "shape", None)
-    has_sizes = shape is not None and len(shape) > 0
-    if shape is not None and has_sizes:
+    if shape is not None and len(shape) > 0:
         return int(shape[0])
-    is_branch = isinstance(value, Mapping | list | tuple)
-    if depth == MAX_DEPTH or not is_branch:
+    is_container = isinstance(value, Mapping | list | tuple)
+    if depth == MAX_DEPTH or not is_container:
         return None
-    subtrees = value.values() if isinstance(value, Mapping) else value
-    sizes = (first_size(subtree, depth + 1) for subtree in subtrees)
+    items = value.values() if isinstance(value, Mapping) else value
+    sizes = (first_size(item, depth + 1) for item in items)
     return next((size for size in sizes if size is not None), None)
 
 
@@ -196,11 +195,13 @@ def _specs_by_name(name: str, value: Any) -> Inputs:
     if value is None or isinstance(value, str | bytes):  # no tensor
         return {}
     if isinstance(value, list | tuple):
-        value = dict(enumerate(value))
-    if not isinstance(value, Mapping):
+        item_by_key: Mapping[Any, Any] = dict(enumerate(value))
+    elif isinstance(value, Mapping):
+        item_by_key = value
+    else:
         return specs_of({name: value})
     specs: Inputs = {}
-    for key, item in value.items():
+    for key, item in item_by_key.items():
         specs |= _specs_by_name(f"{name}.{key}", item)
     return specs
 

@@ -97,7 +97,8 @@ def find_device(platform: str) -> str | None:
         return catalog.device(platform).name
     except InputError:  # no device of this name: one may have been calibrated on this platform
         pass
-    for device in catalog.devices(lambda _line: None):  # passing over what is no device
+    # faulty files of the user are passed over without a warning
+    for device in catalog.devices(warn=lambda _message: None):
         if device.measured.get("platform") == platform:
             return device.name
     return None
@@ -122,7 +123,7 @@ def predict_step(
     high_s = answer["high_s"]
     # Each microbatch of a step is predicted as a step of its own.
     step_s = forward_passes * answer["step_s"]
-    # What the FLOP take at the peak: `utilisation` of the answer is time, not FLOP.
+    # For the MFU: the time of the FLOP at the peak (`utilisation` of the answer counts no FLOP).
     peaks = catalog.device(answer["device"]).datasheet.peak_flop_per_s
     peak_flop_per_s = peaks.get(precision(answer["dtype"]).compute)
     peak_work_s = None

@@ -57,7 +57,9 @@ def find_runtime(model: Any, has_loader: bool) -> Runtime:
     from steptime.measure import contract, machine
 
     torch = sys.modules.get("torch")
-    device, product, threads = "cpu", machine.cpu_model(), os.cpu_count() or 1
+    device = "cpu"
+    product = machine.cpu_model()
+    threads = os.cpu_count() or 1
     if torch is not None:
         threads = torch.get_num_threads()
         device = _device_of(model, torch)
@@ -97,7 +99,7 @@ def make_workload(
     """
     _, size = rank_and_size()
     plan = Plan(data=size)
-    if path is not None:
+    if path is not None:  # the network was exported to this file
         from steptime.core.copying import replace
         from steptime.questions.options import workload_of
 

@@ -90,19 +90,12 @@ class LoopReport:
         if not self.is_first_rank:  # one process of a training reports for all
             return
         self._device = self._device or find_device(self._runtime.platform)
-        try:
-            self._model_path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
-        except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
-            # A network that cannot be exported is predicted from a trace of its next step, which
-            # needs the device, too.
-            if self._device is None:
-                self._note_unknown_device(self._runtime.platform)
-            else:
-                self.trace = LoopTrace(describe_fault(error), self._device)
-            return
-        self._notes += [remark[:MAX_REASON] for remark in remarks]
+        export_fault = self._export_network()
         if self._device is None:
             self._note_unknown_device(self._runtime.platform)
+            return
+        if export_fault is not None:  # then it is predicted from a trace of its next step
+            self.trace = LoopTrace(export_fault, self._device)
             return
         try:
             self._prediction = predict_step(
@@ -111,6 +104,15 @@ class LoopReport:
             self._predicted_from = EXPORT
         except (InputError, OutsideError) as error:
             self._notes.append(f"no prediction: {describe_fault(error)}")
+
+    def _export_network(self) -> str | None:
+        """Export the network to a file, and return the fault that was in the way."""
+        try:
+            self._model_path, remarks = export_model(self._model, self._first_step, EXPORT_LIMIT_S)
+        except Exception as error:  # noqa: BLE001  # torch raises anything for what it cannot read
+            return describe_fault(error)
+        self._notes += [remark[:MAX_REASON] for remark in remarks]
+        return None
 
     def _note_unknown_device(self, platform: str) -> None:
         self._notes.append(
@@ -335,7 +337,7 @@ class LoopReport:
         """
         waits_long = wait_share is not None and wait_share >= watch_answer.MIN_WAIT
         wait_cause = ("loader",) if waits_long else ()
-        if self._model_path is None:  # `why` reads a network
+        if self._model_path is None:  # the question `why` needs the exported network
             return wait_cause
         # `why` explains one microbatch without its wait for input.
         compute_s = step_s * (1 - (wait_share or 0.0))

@@ -133,6 +133,7 @@ def predict_traced_step(path: Path, device: str, limit_s: float) -> TracedPredic
         low_s=answer["predicted_low_s"],
         high_s=answer["predicted_high_s"],
         device=answer["device"],
+        # the utilisation is the share of the step that its FLOP take at the peak
         peak_work_s=None if utilisation is None else step_s * utilisation,
     )
     return TracedPrediction(prediction, answer["uncounted_share"])

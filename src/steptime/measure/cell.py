@@ -51,18 +51,18 @@ def _open_feed(
     user's.
     """
     rank = ranks.find_rank().rank
-    # `dataset`: a folder of files. Else code of the user that yields batches, or made input.
-    if options.input == "dataset":
+    if options.input == "dataset":  # a folder of files
         from steptime.measure.data.sources import open_input  # with numpy
 
         dataset = open_input(graph, workload, options, rank, workload.plan.data)
         return dataset, dataset.feed, dataset.facts
-    if options.input not in INPUTS:
+    is_loader_of_user = options.input not in INPUTS  # `file.py:make_loader`
+    if is_loader_of_user:
         from steptime.measure.data.iterable import open_loader  # with numpy
 
         feed, facts = open_loader(graph, workload, options.input, options.seed, rank)
         return None, feed, facts
-    return None, None, {}
+    return None, None, {}  # random input, which the backend makes
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,10 @@ def measure_cell(
         **_timing_facts(samples),
         **measurement.facts,  # of memory, training and energy, added by the functions above
         **({"module_runs_for": missing_kinds} if missing_kinds else {}),
+        # `waited` is None where the input is on the device before the step
         **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
-        **prepared.afterwards(),  # known after the steps alone, such as the time of compiling
+        **prepared.afterwards(),  # facts known only after the steps, such as the compile time
         **feed_facts,
     }
     return measurement
@@ -194,10 +195,12 @@ def _open_counters(group_timer: GroupTimer | None) -> CounterWatch:
     """Open the counters of disturbance; several processes have one of their communication, too."""
     if group_timer is None:
         return CounterWatch(COUNTERS)
-    # A counter is opened by a call, which returns its reader.
-    return CounterWatch(
-        {**COUNTERS, "communication_s": lambda: lambda: group_timer.communication_s}
-    )
+
+    def read_communication_s() -> float:
+        return group_timer.communication_s
+
+    # a counter is a function that opens it and returns its reader
+    return CounterWatch({**COUNTERS, "communication_s": lambda: read_communication_s})
 
 
 def _measure_memory(
@@ -213,11 +216,12 @@ def _measure_memory(
     """
     prepared = run.prepared
     peak, meter = prepared.memory()
-    # With a compiler's plan the resident set is not read: it holds the memory of compiling, too.
-    if prepared.planned_bytes is not None:
+    backend_has_meter = peak is not None
+    if prepared.planned_bytes is not None:  # the memory that a compiler plans for the step
         planned = Quantity(float(prepared.planned_bytes))
         measurement.quantities["planned_memory_bytes"] = planned
-    elif peak is None and run.options.device == "cpu":
+        # no resident set beside it: that holds the memory of compiling, too
+    elif not backend_has_meter and run.options.device == "cpu":
         peak, meter = read_resident_peak()
     if run.group_timer:
         peak, communication, facts = gather_group_results(

@@ -135,11 +135,11 @@ def pick_device(
         InputError: if there is no such device.
     """
     kind, colon, number = device.partition(":")
-    index: float = 0  # `cuda` alone is the first; text in place of a number is beyond all devices
-    if colon:
-        index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf
-    if index < device_counts.get(kind, 0):
-        return kind, int(index)
+    if not colon:
+        number = "0"  # `cuda` is the first of its kind
+    is_index = re.fullmatch("[0-9]{1,6}", number) is not None
+    if is_index and int(number) < device_counts.get(kind, 0):
+        return kind, int(number)
     available = ", ".join(_format_devices(name, count) for name, count in device_counts.items())
     raise InputError(f"{shorten(device)} is not available {to}; there is: {available}")
 
@@ -218,11 +218,13 @@ def dataset_fingerprint(folder: str) -> str:
 
 def check_input(text: Any, option: str) -> Any:
     """Return an input: one of `INPUTS`, or a function in a file; raises `InputError` for others."""
-    if not (isinstance(text, str) and is_code(text)):
+    is_loader_of_user = isinstance(text, str) and is_code(text)  # `file.py:make_loader`
+    if not is_loader_of_user:
         check_choice("input", text, INPUTS, "" if option == "--input" else option)
-    elif not Path(text.rpartition(":")[0]).is_file():
-        file = shorten(text.rpartition(":")[0])
-        raise MissingFileError(f"{option} {shorten(text)}: there is no file {file}")
+        return text
+    file, _, _function = text.rpartition(":")
+    if not Path(file).is_file():
+        raise MissingFileError(f"{option} {shorten(text)}: there is no file {shorten(file)}")
     return text
 
 
@@ -242,8 +244,8 @@ def make_record_method(backend: str, version: str, options: Options, runs: int) 
     """
     data = dataset_fingerprint(options.data) if options.data else ""
     options = replace(options, data=data, input=_input_fingerprint(options.input))
-    # Options that came later stand in neither list: their default is left out, so that older
-    # records, which know nothing of them, have the same method.
+    # An option in neither list is recorded where it differs from its default: adding an option
+    # then leaves the methods of all earlier records as they are.
     recorded = {
         name: value
         for name, value in vars(options).items()

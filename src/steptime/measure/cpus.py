@@ -155,15 +155,17 @@ def choose_cpus(
     check_cpus(threads, processes, root)
     allowed = _read_allowed_cpus(root)
 
+    # First one hyper-thread of each core, then the second ones; within these by socket.
     def sort_key(cpu: int) -> tuple[int, int, int]:
         siblings = _read_thread_siblings(cpu, root) or (cpu,)
         allowed_siblings = [sibling for sibling in siblings if sibling in allowed]
-        place_in_core = allowed_siblings.index(cpu)  # one CPU of each core comes before second ones
-        package = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id")
-        return place_in_core, int(package or "0"), cpu
+        thread_of_core = allowed_siblings.index(cpu)
+        socket = procfs.read_text(root / CPUS / f"cpu{cpu}/topology/physical_package_id")
+        return thread_of_core, int(socket or "0"), cpu
 
-    first = process * threads  # earlier processes have the CPUs before it
-    return tuple(sorted(sorted(allowed, key=sort_key)[first : first + threads]))
+    preferred_cpus = sorted(allowed, key=sort_key)
+    start = process * threads  # the CPUs before belong to the earlier processes
+    return tuple(sorted(preferred_cpus[start : start + threads]))
 
 
 def affinity(pid: int = 0) -> set[int]:

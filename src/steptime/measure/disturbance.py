@@ -34,9 +34,9 @@ def involuntary_switches() -> ReadCounter:
     return lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def open_field(path: str, index: int, unit: float) -> ReadCounter:
+def open_field(path_format: str, index: int, unit: float) -> ReadCounter:
     """Return a reader of one number in the first line of a kernel file, times `unit`."""
-    path = path.format(cpu=min(affinity()))
+    path = path_format.format(cpu=min(affinity()))  # any CPU of the package says the same
     if not Path(path).exists():
         raise AbsentError(f"no {path}")
     file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
@@ -89,10 +89,11 @@ def counter_changes(
     `disturbed` follows `DISTURBED_RULE`. Steal is counted by the kernel in ticks of 10 ms, so one
     tick marks a short sample of a small machine and not a long one of a large machine.
     """
-    rise_by_counter = {
-        name: None if end is None or start is None else end - start
-        for (name, start), end in zip(before.items(), after.values(), strict=True)
-    }
+    rise_by_counter: dict[str, float | None] = {}
+    for name, start in before.items():
+        end = after[name]
+        # None: a counter that this machine does not have
+        rise_by_counter[name] = None if start is None or end is None else end - start
     limits = {
         "throttles": 0.0,  # any throttling disturbs
         "waited_s": MAX_LOST_SHARE * elapsed_s,

@@ -66,19 +66,21 @@ def list_calls(
         raise UnsupportedError(
             f"{backend} does not run: {kinds}{hint if OPAQUE in missing else ''}"
         )
-    tensor_of_left_out: dict[str, str] = {}  # the input that stands for an output
+    # pairs of an op, whose output is made, and of what runs in its place: a bias and the product
+    # before it are one product that adds the bias
+    op_pairs = merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True)
+    source_of_skipped: dict[str, str] = {}  # by the output of a skipped op: the input it stands for
     calls = []
-    # `run_op` is what is run in place of `op`: a product that adds the bias which follows it.
-    for op, run_op in merge_biases(graph) if takes_bias else zip(graph.ops, graph.ops, strict=True):
+    for op, run_op in op_pairs:
         if is_left_out(op):
             source = op.inputs[0]
-            tensor_of_left_out[op.outputs[0]] = tensor_of_left_out.get(source, source)
+            source_of_skipped[op.outputs[0]] = source_of_skipped.get(source, source)
             continue
         call = TableCall(
             name=op.name,
             kind=run_op.kind,
             function=table[run_op.kind],
-            inputs=tuple(tensor_of_left_out.get(name, name) for name in run_op.inputs),
+            inputs=tuple(source_of_skipped.get(name, name) for name in run_op.inputs),
             outputs=op.outputs,
             attrs=run_op.attrs,
             part=op.part,

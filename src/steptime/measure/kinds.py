@@ -28,14 +28,13 @@ def find_elementwise_functions(library: Table, *modules: Any) -> dict[str, Run]:
     run_by_name = dict(library)
     for name in elementwise.FUNCTIONS:
         # Python's operator first, then the library's modules, whose names may lack underscores.
-        runs_or_none = [getattr(operator, _OPERATORS.get(name, name), None)]
+        candidates = [getattr(operator, _OPERATORS.get(name, name), None)]
         for module in modules:
-            runs_or_none += [
-                getattr(module, name, None),
-                getattr(module, name.replace("_", ""), None),
-            ]
-        first_run = next(filter(None, runs_or_none), partial(_raise_missing, name))
-        run_by_name.setdefault(name, first_run)
+            candidates.append(getattr(module, name, None))
+            candidates.append(getattr(module, name.replace("_", ""), None))
+        raise_missing = partial(_raise_missing, name)  # when an op calls the function
+        run = next((candidate for candidate in candidates if candidate), raise_missing)
+        run_by_name.setdefault(name, run)  # what `library` says wins
     return run_by_name
 
 
@@ -88,8 +87,9 @@ def kinds(
         """Return a function of elements; a number is one of its operands."""
         operands: list[Any] = list(tensors)
         if scalar is not None:
-            # The place counts from 0, or from the end as -1; modulo turns both into an index.
-            operands.insert(scalar_place % (len(operands) + 1), scalar)
+            # counted among all operands from 0, or from the end as -1
+            operand_count = len(tensors) + 1
+            operands.insert(scalar_place % operand_count, scalar)
         return elementwise_functions[function](*operands, **limits)
 
     def reduce(x: Any, function: str, axes: tuple[int, ...], keep: bool = False) -> Any:
@@ -98,9 +98,8 @@ def kinds(
             return prod(x, axes, keep)
         is_index = function.startswith("arg")  # argmax and argmin
         reduced_axes = axes[0] if is_index else axes  # an index is along one axis alone
-        return getattr(array, _REDUCTIONS.get(function, function))(
-            x, axis=reduced_axes, keepdims=keep
-        )
+        run_reduction = getattr(array, _REDUCTIONS.get(function, function))
+        return run_reduction(x, axis=reduced_axes, keepdims=keep)
 
     def expand(x: Any, shape: tuple[int, ...], scale: float = 1.0) -> Any:
         """Return `x` repeated to `shape` along new last dimensions, times `scale`."""

@@ -235,15 +235,16 @@ class Worker(AbstractContextManager["Worker"]):
                     raise WorkerDiedError(Failure("timeout", "time-limit", note))
                 for key, _ in readable:
                     rank = key.data
-                    # A line is a report of progress, which has "event", or the answer.
                     for line in self._processes[rank].read_lines():
-                        if "event" not in line:
-                            if _is_failure_of_rank(line):
-                                return self._name_failed_rank(rank, line)
-                            answers[rank] = line
-                            selector.unregister(key.fileobj)
-                        elif on_event and rank == 0:
-                            on_event(line)
+                        is_progress = "event" in line
+                        if is_progress:
+                            if on_event and rank == 0:
+                                on_event(line)
+                            continue
+                        if _is_failure_of_rank(line):
+                            return self._name_failed_rank(rank, line)
+                        answers[rank] = line
+                        selector.unregister(key.fileobj)
         return answers[0]
 
     def _name_failed_rank(self, rank: int, answer: JsonObject) -> JsonObject:

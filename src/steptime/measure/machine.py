@@ -147,10 +147,12 @@ def platform_name(device: str, product: str, threads: int | None) -> str:
     shipped_name = device_words.platform_of(product)
     if device != "cpu":
         return shipped_name or slug(product)
-    # A device file of a CPU is of all its cores: with another number of threads it is another one.
     thread_count = threads or default_threads()
-    if shipped_name and catalog.device(shipped_name).datasheet.cores in {None, thread_count}:
-        return shipped_name
+    if shipped_name:
+        # a device file of a CPU describes all its cores, and not fewer or more threads
+        core_count = catalog.device(shipped_name).datasheet.cores
+        if core_count is None or core_count == thread_count:
+            return shipped_name
     return f"cpu-{slug(product)}-{thread_count}t"
 
 

@@ -44,11 +44,12 @@ class _Rounds:
         """Return the seconds by part: the median, or the minimum on a busy machine."""
         disturbed_share = 1 - len(self.quiet_rounds) / len(self.all_rounds)
         is_quiet = disturbed_share <= BUSY
-        # Other work only makes rounds longer: where it hit many, the shortest is the nearest.
-        rounds = self.quiet_rounds if is_quiet else self.all_rounds
-        average = median if is_quiet else min
-        part_names = self.all_rounds[0].keys()
-        seconds = {name: average([round_s[name] for round_s in rounds]) for name in part_names}
+        seconds: dict[str, float] = {}
+        for part in self.all_rounds[0]:
+            if is_quiet:
+                seconds[part] = median([round_s[part] for round_s in self.quiet_rounds])
+            else:  # other work only makes rounds longer: the shortest one is the nearest
+                seconds[part] = min(round_s[part] for round_s in self.all_rounds)
         return {"seconds": seconds, "rounds": len(self.all_rounds), "disturbed": disturbed_share}
 
 
@@ -81,7 +82,6 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
     watch = CounterWatch()
     rounds = _Rounds(all_rounds=[], quiet_rounds=[])
     start_s = time.perf_counter()
-    # Until the budget is spent or the median is precise, but for `least_s` and MIN_ROUNDS at least.
     while True:
         counters = watch.read()
         round_start_s = time.perf_counter()
@@ -91,10 +91,8 @@ def time_point(backend: Any, options: Options, request: Mapping[str, Any]) -> Js
         if not changes["disturbed"]:
             rounds.quiet_rounds.append(seconds)
         elapsed_s = time.perf_counter() - start_s
-        has_enough_rounds = len(rounds.all_rounds) >= MIN_ROUNDS
-        if elapsed_s < request["least_s"] or not has_enough_rounds:
-            continue
-        if elapsed_s >= request["budget_s"] or rounds.is_precise():
+        may_end = elapsed_s >= request["least_s"] and len(rounds.all_rounds) >= MIN_ROUNDS
+        if may_end and (elapsed_s >= request["budget_s"] or rounds.is_precise()):
             return rounds.summarise()
 
 

@@ -39,14 +39,18 @@ class GroupTimer:
 
     def finish_sampling(self, step: Step) -> None:
         """End the sampling of rank 0; the others run until then what it asks for."""
+        end_of_sampling = 0
         if self.group.is_rank_zero:
-            self.group.broadcast(0)  # which ends the loop of the other ranks
+            self.group.broadcast(end_of_sampling)
             return
-        # Rank 0 runs its first step outside of a sample, in which the others must take part.
+        # Rank 0 has run its first step outside of a sample; the others take part in it here.
         step()
         self.sync()
-        # Every rank passes a number and gets that of rank 0, where 0 ends the sampling.
-        while steps := self.group.broadcast(0):
+        # Before each sample rank 0 broadcasts its steps; what the others pass does not matter.
+        while True:
+            steps = self.group.broadcast(0)
+            if steps == end_of_sampling:
+                return
             self._time_on_all_ranks(step, steps)
             if self.take_wait_s:
                 self.take_wait_s()  # drops the wait for input so far, as rank 0 reads its own
@@ -89,7 +93,7 @@ def gather_group_results(
         and group_timer.group.make_step_without_exchange is not None,
         "comm_backend": group_timer.group.backend,
     }
-    has_all_peaks = None not in peak_bytes_of_ranks  # None: a rank without a meter
+    has_all_peaks = None not in peak_bytes_of_ranks  # else some rank has no meter
     max_peak_bytes = max(peak_bytes_of_ranks) if has_all_peaks else None
     quantities = {"communication_s": communication} if communication else {}
     return max_peak_bytes, quantities, facts
@@ -109,18 +113,14 @@ def _measure_communication(
     all of it hides behind the computation.
     """
     group = group_timer.group
-    if group.make_step_without_exchange is None:  # exchanges are timed inside of the step
-        if samples is None:
-            return None, group.comm_meter
-        totals_s = samples.columns["communication_s"]  # of all steps of a sample
-        step_counts = samples.columns["steps"]
-        steps_s = tuple(
-            total_s / step_count for total_s, step_count in zip(totals_s, step_counts, strict=True)
-        )
-        return Quantity(samples=steps_s), group.comm_meter
-    step_without_exchange, fault = None, ""
+    make_step_without_exchange = group.make_step_without_exchange
+    if make_step_without_exchange is None:  # exchanges are timed inside of the step
+        communication = None if samples is None else _communication_of_samples(samples)
+        return communication, group.comm_meter
+    step_without_exchange: Step | None = None
+    fault = ""
     try:
-        step_without_exchange = group.make_step_without_exchange()
+        step_without_exchange = make_step_without_exchange()
     except Exception as error:
         cause = translate_backend_error(backend, error)
         if not isinstance(cause, OutOfMemoryError | MemoryError):
@@ -130,20 +130,47 @@ def _measure_communication(
     faults_of_ranks = [text for text in group.gather(fault) if text]
     if faults_of_ranks or step_without_exchange is None:
         return None, faults_of_ranks[0]
-    # Rank 0 alone has samples: it broadcasts `pair_count` below, and `time_steps` its `steps`.
-    steps = pair_count = 0
+    exposed_s = _time_exposed_exchange(
+        prepared.step, step_without_exchange, group_timer, samples, budget_s
+    )
+    communication = Quantity(samples=exposed_s) if group.is_rank_zero else None
+    return communication, group.comm_meter
+
+
+def _communication_of_samples(samples: Samples) -> Quantity:
+    totals_s = samples.columns["communication_s"]  # of all steps of a sample
+    step_counts = samples.columns["steps"]
+    return Quantity(
+        samples=tuple(
+            total_s / step_count for total_s, step_count in zip(totals_s, step_counts, strict=True)
+        )
+    )
+
+
+def _time_exposed_exchange(
+    step: Step,
+    step_without_exchange: Step,
+    group_timer: GroupTimer,
+    samples: Samples | None,
+    budget_s: float,
+) -> tuple[float, ...]:
+    """Return the exposed seconds of an exchange: of steps with it less steps without, in turns.
+
+    Only rank 0 has samples: all ranks time as many pairs, of as many steps, as rank 0 says.
+    """
+    steps = 0  # on ranks without samples, for which `time_steps` takes the number of rank 0
+    pair_count = 0
     if samples is not None:
         steps = samples.steps_per_sample
         pair_s = 2 * steps * min(samples.step_s)
-        pairs_in_budget = int(budget_s / pair_s)
-        pair_count = max(MIN_PAIRS, min(MAX_PAIRS, pairs_in_budget))
+        pair_count = max(MIN_PAIRS, min(MAX_PAIRS, int(budget_s / pair_s)))
+    pair_count = group_timer.group.broadcast(pair_count)
     exposed_s = []
-    for _ in range(1 + group.broadcast(pair_count)):  # the first pair warms up
-        with_exchange_s = group_timer.time_steps(prepared.step, steps)
+    for _ in range(1 + pair_count):  # the first pair warms up
+        with_exchange_s = group_timer.time_steps(step, steps)
         without_exchange_s = group_timer.time_steps(step_without_exchange, steps)
         exposed_s.append((with_exchange_s - without_exchange_s) / max(1, steps))
-    quantity = Quantity(samples=tuple(exposed_s[1:])) if group.is_rank_zero else None
-    return quantity, group.comm_meter
+    return tuple(exposed_s[1:])
 
 
 def check_separate_cpus(processes: list[Mapping[str, Any]]) -> None:

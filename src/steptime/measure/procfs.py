@@ -64,9 +64,12 @@ def group_folders(controller: str, root: Path) -> list[Path]:
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)  # `4:cpu,cpuacct:/job`, in version 2 `0::/job`
         is_version_2 = not controllers
-        if not is_version_2 and controller not in controllers.split(","):  # of another one
+        if is_version_2:
+            mounts = ["", "unified"]  # alone, or beside the hierarchies of version 1
+        elif controller in controllers.split(","):
+            mounts = [controller]
+        else:  # the line of other controllers
             continue
-        mounts = ("", "unified") if is_version_2 else (controller,)
         names = [name for name in path.split("/") if name]
         for mount in mounts:
             top = root / "sys/fs/cgroup" / mount

@@ -59,45 +59,49 @@ def find_rank(environ: Mapping[str, str] = os.environ) -> Rank:
 
     Raises `InputError` for variables that are missing or no numbers.
     """
-    number = partial(_read_number, environ)
+    read_number = partial(_read_number, environ)
     if any(name in environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")):
-        return _read_torchrun_rank(environ, number)
-    return _read_srun_rank(environ, number) if "SLURM_STEP_ID" in environ else Rank()
+        return _read_torchrun_rank(environ, read_number)
+    return _read_srun_rank(environ, read_number) if "SLURM_STEP_ID" in environ else Rank()
 
 
-def _read_torchrun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
-    size = number("WORLD_SIZE")
-    local_size = number("LOCAL_WORLD_SIZE", size)  # not said: all are on this node
+def _read_torchrun_rank(environ: Mapping[str, str], read_number: Callable[..., int]) -> Rank:
+    size = read_number("WORLD_SIZE")
+    local_size = read_number("LOCAL_WORLD_SIZE", size)  # not said: all are on this node
     rank = Rank(
-        rank=number("RANK"),
+        rank=read_number("RANK"),
         size=size,
-        local_rank=number("LOCAL_RANK"),
+        local_rank=read_number("LOCAL_RANK"),
         local_size=local_size,
-        attempt=number(ATTEMPT, default=0),
+        attempt=read_number(ATTEMPT, default=0),
     )
     if size <= 1:
         return rank
-    return replace(rank, address=_read_text(environ, "MASTER_ADDR"), port=number("MASTER_PORT"))
+    return replace(
+        rank, address=_read_text(environ, "MASTER_ADDR"), port=read_number("MASTER_PORT")
+    )
 
 
-def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> Rank:
-    size, rank = number("SLURM_NTASKS"), number("SLURM_PROCID")
+def _read_srun_rank(environ: Mapping[str, str], read_number: Callable[..., int]) -> Rank:
+    size = read_number("SLURM_NTASKS")
+    rank = read_number("SLURM_PROCID")
     if size == 1:
         return Rank(rank)
     # A step may run on a part of the job's nodes; older Slurm names only those of the job.
     has_step_nodes = "SLURM_STEP_NODELIST" in environ
     nodes = _read_text(environ, "SLURM_STEP_NODELIST" if has_step_nodes else "SLURM_JOB_NODELIST")
-    job, step = number("SLURM_JOB_ID"), number("SLURM_STEP_ID")
-    attempt = number(ATTEMPT, default=0)
+    job = read_number("SLURM_JOB_ID")
+    step = read_number("SLURM_STEP_ID")
+    attempt = read_number(ATTEMPT, default=0)
     # All ranks compute the same port. Jobs and their steps differ in it: 31 is prime, so that
     # neighbouring jobs with a few steps rarely meet.
-    port = number("MASTER_PORT", default=FIRST_PORT + (31 * job + step) % PORTS)
-    local_size = _count_node_tasks(environ, number("SLURM_NODEID"))
+    port = read_number("MASTER_PORT", default=FIRST_PORT + (31 * job + step) % PORTS)
+    local_size = _count_node_tasks(environ, read_number("SLURM_NODEID"))
     is_single_node = local_size == size
     return Rank(
         rank=rank,
         size=size,
-        local_rank=number("SLURM_LOCALID"),
+        local_rank=read_number("SLURM_LOCALID"),
         local_size=local_size,
         address=environ.get("MASTER_ADDR") or (LOOPBACK if is_single_node else first_host(nodes)),
         port=port + attempt,  # the store of the attempt before may still hold its port
@@ -108,10 +112,11 @@ def _read_srun_rank(environ: Mapping[str, str], number: Callable[..., int]) -> R
 
 def _count_node_tasks(environ: Mapping[str, str], node: int) -> int:
     """Return the tasks of a node: `2(x3),1` are 2 on each of three nodes and 1 on the fourth."""
-    step, job = "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"
-    text = _read_text(environ, step if step in environ else job)
+    step_variable = "SLURM_STEP_TASKS_PER_NODE"
+    has_step_tasks = step_variable in environ
+    text = _read_text(environ, step_variable if has_step_tasks else "SLURM_TASKS_PER_NODE")
     end_node = 0  # the first node behind those read so far
-    for task_count, node_count in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+    for task_count, node_count in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):  # "4(x2),3"
         end_node += int(node_count or 1)
         if node < end_node:
             return int(task_count)

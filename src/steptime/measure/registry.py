@@ -70,16 +70,19 @@ def stack(name: str, place: str = "") -> Stack:
 
     Raises `InputError` for an unknown name, and for a stack that nothing here runs.
     """
-    labels = stacks.measured_labels()  # stacks by the label that their records have
-    if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
-        measured_stack = catalog.stack(labels.get(name, name))
+    stack_by_label = stacks.measured_labels()  # by the label that its records have
+    has_data_file = (
+        name in stack_by_label or name in catalog.stack_names() or name.endswith(".toml")
+    )
+    if has_data_file:
+        measured_stack = catalog.stack(stack_by_label.get(name, name))
         if not measured_stack.backend:
             prefix = f"{place}: " if place else ""
             raise InputError(f"{prefix}stack {name} is for predictions: no backend runs it")
         return measured_stack
     all_backends = backends()
     if name not in all_backends:
-        raise unknown("stack", name, {**labels, **all_backends}, place)
+        raise unknown("stack", name, {**stack_by_label, **all_backends}, place)
     return Stack(name, "", backend=name)  # a backend of another package, without a data file
 
 

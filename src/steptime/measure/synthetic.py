@@ -138,11 +138,14 @@ def _fills_by_use(graph: Graph) -> dict[str, Fill]:
         rule_by_input = FILLS_BY_KIND.get(OVER_VOLUMES.get(op.kind, op.kind), {})
         for input_index, name in enumerate(op.inputs):
             rule = rule_by_input.get(input_index)
-            is_unfilled = name in source_by_tensor and source_by_tensor[name] not in fills_by_use
-            if rule and is_unfilled:
+            source = source_by_tensor.get(name)  # an input, a weight or a buffer
+            if rule is None or source is None or source in fills_by_use:
+                continue  # nothing to fill, or the first op that used it has decided
+            if isinstance(rule, Fill):
+                fills_by_use[source] = rule
+            else:
                 specs = tuple(graph.tensors[input_name] for input_name in op.inputs)
-                fill = rule if isinstance(rule, Fill) else rule(specs, op.attrs)
-                fills_by_use[source_by_tensor[name]] = fill
+                fills_by_use[source] = rule(specs, op.attrs)
     return fills_by_use
 
 

@@ -37,6 +37,7 @@ MAX_HALF_WIDTH = 0.01  # half-width of the median's interval that ends sampling
 MARGIN = 1.1  # samples aim at 10 % more than the shortest that counts
 SIGMA_PER_DEVIATION = 1.4826  # standard over median absolute deviation, of normal noise
 MAX_BLOCKS = 1000  # of a training: a long one has longer samples, not more
+NORMAL_95 = 1.96  # standard deviations on either side that hold 95 % of a normal distribution
 
 WARM_UP_RULE = (
     "two windows of 5 samples whose medians differ by at most 1 % or twice their standard error; "
@@ -155,16 +156,18 @@ class _StepSampler:
         """Return the samples from `first_sample` on."""
         step_s = self.step_s[first_sample:]
         sample_rows = self.sample_rows[first_sample:]
-        half = len(step_s) // 2  # steady: the first half agrees with the second
+        half = len(step_s) // 2
+        is_steady = half > 0 and medians_agree(step_s[:half], step_s[-half:])
         columns = {name: tuple(row[name] for row in sample_rows) for name in sample_rows[0]}
+        input_s = columns.pop("input_s", ())
         return Samples(
             step_s=tuple(step_s),
             steps_per_sample=sample_rows[-1]["steps"],
             first_step_s=self.first_step_s,
             warmup_s=tuple(warmup_s),
-            steady=half > 0 and medians_agree(step_s[:half], step_s[-half:]),
+            steady=is_steady,
             few_samples=len(step_s) < self.target_samples,
-            input_s=columns.pop("input_s", ()),
+            input_s=input_s,
             columns=columns,
         )
 
@@ -175,7 +178,7 @@ def take_samples(
     """Return samples of `step` in seconds a step; `settings` are fields of `_StepSampler`."""
     sampler = _StepSampler(step, sync, **settings)
     start_s = sampler.clock()
-    # The first step compiled: the second one tells how long a step is.
+    # The sampler has run the first step, which compiled: the second one tells how long a step is.
     total_s = sampler.take_sample(1)
     min_remaining_s = (sampler.min_samples - 1) * total_s
     sampler.report_start(sampler.first_step_s, max(budget_s - total_s, min_remaining_s))
@@ -184,23 +187,24 @@ def take_samples(
     if total_s < budget_s:  # else this step is a sample already, and there is no warm-up
         warmup_s, steps = sampler.warm_up(total_s, start_s, WARM_UP_SHARE * budget_s)
         sampler.restart()
-    sorted_step_s = list(sampler.step_s)  # of the step above, if there was no warm-up
+    sorted_step_s = list(sampler.step_s)  # holds the step above, if there was no warm-up
     while True:
         total_s = sampler.take_sample(steps)
-        left_s = start_s + budget_s - sampler.clock()
-        # Shorter than a sample must be: steps are faster than in the warm-up.
+        remaining_s = start_s + budget_s - sampler.clock()
+        # Steps are faster than in the warm-up if as many no longer fill a sample.
         was_not_warm = total_s < sampler.min_sample_s
-        if was_not_warm and left_s > 0:
+        if was_not_warm and remaining_s > 0:
             warmup_s.append(sampler.step_s.pop())
             sampler.sample_rows.pop()
             steps = max(steps + 1, sampler.steps_in_sample(total_s / steps))
             continue
         insort(sorted_step_s, total_s / steps)
-        next_exceeds_budget = total_s > left_s  # it is expected to take as long as this one
+        next_exceeds_budget = total_s > remaining_s  # if it takes as long as this one
         if len(sorted_step_s) >= sampler.min_samples and next_exceeds_budget:
             break
         has_target = len(sorted_step_s) >= max(sampler.target_samples, sampler.min_samples)
-        if has_target and median_half_width(sorted_step_s) <= MAX_HALF_WIDTH:
+        is_precise = has_target and median_half_width(sorted_step_s) <= MAX_HALF_WIDTH
+        if is_precise:
             break
     return sampler.make_samples(warmup_s)
 
@@ -214,21 +218,24 @@ def take_training(step: Step, sync: Callable[[], object], total: int, **settings
     sampler = _StepSampler(step, sync, **settings)
     sampler.report_start(sampler.first_step_s, sampler.first_step_s * (total - 1))
     remaining_steps = total - 1
-    steps = 1  # of a block
+    steps_per_block = 1
     first_full_block: int | None = None  # the first one that fills a sample
     while remaining_steps:
-        is_last_block = remaining_steps < 2 * steps  # so that no short block is left over
-        block_steps = remaining_steps if is_last_block else steps
-        block_s = sampler.take_sample(block_steps)
-        remaining_steps -= block_steps
-        if first_full_block is None and block_s >= sampler.min_sample_s:
+        # the last block takes all steps that are left, so that it is not a short one
+        is_last_block = remaining_steps < 2 * steps_per_block
+        steps = remaining_steps if is_last_block else steps_per_block
+        block_s = sampler.take_sample(steps)
+        remaining_steps -= steps
+        if first_full_block is not None:
+            continue  # from there on all blocks have as many steps
+        if block_s >= sampler.min_sample_s:
             first_full_block = len(sampler.step_s) - 1
             min_steps = math.ceil(remaining_steps / MAX_BLOCKS)  # a long training has longer blocks
-            steps = max(steps, min_steps)
-        elif first_full_block is None:
-            larger_steps = sampler.increase_steps(steps, sampler.step_s[-1])
+            steps_per_block = max(steps_per_block, min_steps)
+        else:
+            larger_steps = sampler.increase_steps(steps_per_block, sampler.step_s[-1])
             max_steps = remaining_steps // sampler.min_samples  # enough blocks must follow
-            steps = max(1, min(larger_steps, max_steps))
+            steps_per_block = max(1, min(larger_steps, max_steps))
     times_s = sampler.step_s
     growing_blocks = first_full_block or 0
     warmup_blocks = growing_blocks + _count_warm_up_blocks(times_s[growing_blocks:])
@@ -279,10 +286,10 @@ def median_half_width(sorted_step_s: Sequence[float]) -> float:
     Its ends have the ranks (n - 1.96 sqrt(n)) / 2 and 1 + (n + 1.96 sqrt(n)) / 2, counted from 1,
     rounded outwards (Le Boudec 2010, chapter 2; Hoefler and Belli 2015).
     """
-    # The ends of the interval are the times of these ranks (Le Boudec 2010, chapter 2).
+    # The ends of the 95 % interval are the times of these ranks (Le Boudec 2010, chapter 2).
     n = len(sorted_step_s)
-    low_rank = max(0, math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1)
-    high_rank = min(n - 1, math.ceil((n + 1.96 * math.sqrt(n)) / 2))
+    low_rank = max(0, math.floor((n - NORMAL_95 * math.sqrt(n)) / 2) - 1)
+    high_rank = min(n - 1, math.ceil((n + NORMAL_95 * math.sqrt(n)) / 2))
     half_width_s = (sorted_step_s[high_rank] - sorted_step_s[low_rank]) / 2
     return half_width_s / median(sorted_step_s)
 

@@ -32,13 +32,14 @@ def prepare_examination(
     last_loss = prepared.loss
     # The same network without dropout and updates; it reads the weights as training leaves them.
     infer = prepared.inference(build(replace(workload, phase="infer", optimizer=NO_OPTIMIZER)))
-    test, per_epoch = cell_input.dataset.parts["test"], cell_input.order.per_epoch
+    test = cell_input.dataset.parts["test"]
     facts = {
         "steps": options.train_steps,
-        "epochs": options.train_steps / per_epoch,
+        "epochs": options.train_steps / cell_input.order.per_epoch,
         "seed": options.seed,
         "learning_rate": LEARNING_RATE,
         "test_images": len(test.labels),
+        # the accuracy of a network that always says the most frequent label
         "guess": int(np.bincount(test.labels).max()) / len(test.labels),
     }
     image_inputs = replace(cell_input.fit, labels="")  # inference takes no labels

@@ -151,14 +151,13 @@ def _fit_attribute_lines(
             continue
         if not isinstance(low_value, tuple) or not isinstance(high_value, tuple):
             lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
-        elif len(low_value) == len(high_value):  # a line for each size
-            sizes = zip(low_value, high_value, strict=True)
-            lines[name] = tuple(
-                _fit_line(low_size, high_size, low_batch, high_batch)
-                for low_size, high_size in sizes
-            )
-        else:  # `_fit_line` raises: the number of sizes differs
-            lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
+            continue
+        if len(low_value) != len(high_value):
+            raise NotLinearError("an attribute that is no size differs")
+        sizes = zip(low_value, high_value, strict=True)
+        lines[name] = tuple(
+            _fit_line(low_size, high_size, low_batch, high_batch) for low_size, high_size in sizes
+        )
     return lines
 
 

@@ -105,18 +105,18 @@ def live_bytes(
     The peak of `peak_bytes` is the largest of them. `sizes` replaces the bytes of tensors, which
     follow from their shapes, and of the scratch of ops, by the op's name.
     """
+    # `sizes` states bytes in place of a tensor's own, by its name, and of an op's scratch
     stated_bytes = dict(sizes or {})
-    # `sizes` states the scratch of ops, too, by the op's name
     op_scratch_bytes = scratch_bytes(graph, stack or catalog.stack()) | stated_bytes
     permanent_bytes = sum(
         stated_bytes.get(name, graph.tensors[name].size_bytes) for name in permanent_tensors(graph)
     )
-    bytes_of_ops = zip(graph.ops, allocated_and_freed_bytes(graph, sizes), strict=True)
-    moments = [
-        (allocated, [op_scratch_bytes.get(op.name, 0)], freed)
-        for op, (allocated, freed) in bytes_of_ops
-    ]
-    return sum_living_bytes([([permanent_bytes], [], []), *moments])
+    # what is allocated, used as scratch, and freed: before the first op, and at each op
+    moments: list[tuple[list[int], list[int], list[int]]] = [([permanent_bytes], [], [])]
+    bytes_of_ops = allocated_and_freed_bytes(graph, sizes)
+    for op, (allocated, freed) in zip(graph.ops, bytes_of_ops, strict=True):
+        moments.append((allocated, [op_scratch_bytes.get(op.name, 0)], freed))
+    return sum_living_bytes(moments)
 
 
 def sum_living_bytes(
@@ -196,12 +196,12 @@ def _find_storage(graph: Graph) -> dict[str, str]:
     for op in graph.ops:
         rule = OPS[op.kind].storage
         for i, name in enumerate(op.outputs):
-            source = name
             if rule == "view":
                 source = op.inputs[0]
-            # output i overwrites input i; outputs behind the last input have memory of their own
-            elif rule == "in_place" and i < len(op.inputs):
+            elif rule == "in_place" and i < len(op.inputs):  # output i overwrites input i
                 source = op.inputs[i]
+            else:  # new memory
+                source = name
             storage_by_tensor[name] = storage_by_tensor.get(source, source)
     return storage_by_tensor
 
@@ -241,6 +241,7 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     twice the largest of them is free; of that `NEW_SHARE` is new the next time. The second of two
     steps counts, its heap as the first left it. A step of one op that allocates 40 MiB: 40 MiB.
     """
+    # malloc puts large tensors into mapped pages of their own, and all others on the heap
     bytes_of_ops = allocated_and_freed_bytes(graph)
     heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
     # glibc cuts the heap back when twice its mmap threshold is free; the threshold grows to the
@@ -290,9 +291,8 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
         if op_row.always_saves and not is_differentiated:
             saved_specs = saved_of(op.kind, specs, op.settings)
             op_bytes += sum(spec.size_bytes for spec in saved_specs)
-        holder = op.name
-        # ops that are launched together hold their scratch at once: the first has the bytes of all
-        if execution.together:
-            holder = first_op_of_kind.setdefault(op.kind, op.name)
-        bytes_by_op[holder] = bytes_by_op.get(holder, 0) + op_bytes
+        scratch_owner = op.name
+        if execution.together:  # one launch for all ops of the kind: all scratch at the first
+            scratch_owner = first_op_of_kind.setdefault(op.kind, op.name)
+        bytes_by_op[scratch_owner] = bytes_by_op.get(scratch_owner, 0) + op_bytes
     return bytes_by_op

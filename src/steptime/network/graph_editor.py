@@ -62,12 +62,12 @@ def adapts(op: Op, on: str, head: str) -> bool:
         return op.name != head
     if on == "attention":
         return is_attention_name(op.name)
-    # names such as `q+v` are parts of the op's path
+    # else `on` names products, such as `q+v`: one of them must be in the op's path
     path_parts = set(re.split(r"[/.]", op.name))
     names = product_names(on)
-    has_part = bool(names & path_parts)
-    has_merged_part = "qkv" in path_parts and bool(names & {*MERGED_PRODUCTS})
-    return has_part or has_merged_part
+    has_name = bool(names & path_parts)
+    is_merged_product = "qkv" in path_parts and bool(names & {*MERGED_PRODUCTS})
+    return has_name or is_merged_product
 
 
 class GraphEditor:
@@ -127,27 +127,31 @@ class GraphEditor:
     def append(self, op: Op) -> None:
         """Append an op of the network, and what stands before and beside it."""
         if op.kind == "cast" and op.inputs[0] in self._quantised:
-            return  # the weight is in few bits, and is cast to a wide type before each product
-        weight = self.weight_of(op)
-        inputs = [self.results.get(name, name) for name in op.inputs]
-        if weight in self._quantised:
-            # the weight of a product is its second input
-            inputs[1] = self._append_wide(op, weight, self.tensors[inputs[0]].dtype, "wide")
-        input_sources = [self._sources.get(name, name) for name in op.inputs]
-        for expert_weight in self._expert_weights(op):
-            if expert_weight in self._quantised:
-                input_index = input_sources.index(expert_weight)
-                dtype = self.tensors[inputs[0]].dtype
-                wide = TensorSpec(self.tensors[expert_weight].shape, dtype)
-                name = f"{op.name}/wide{input_index}"
-                inputs[input_index] = self.append_op(name, "cast", (expert_weight,), wide)
-        op = replace(op, inputs=tuple(inputs))
+            return  # a quantised weight is dequantised before each product instead
+        op = replace(op, inputs=self._append_dequantised(op))
         if self.tuning.packed and op.kind == "attention":
             self._append_packed(op)
         elif self._adapt is not None:
             self._adapt(self, op)
         else:
             self.ops.append(op)
+
+    def _append_dequantised(self, op: Op) -> tuple[str, ...]:
+        """Append casts of an op's quantised weights, and return the inputs that it reads now."""
+        inputs = [self.results.get(name, name) for name in op.inputs]
+        compute_type = self.tensors[inputs[0]].dtype if inputs else ""
+        weight = self.weight_of(op)
+        if weight in self._quantised:
+            # the weight of a product is its second input
+            inputs[1] = self._append_wide(op, weight, compute_type, "wide")
+        stored_inputs = [self._sources.get(name, name) for name in op.inputs]
+        for expert_weight in self._expert_weights(op):
+            if expert_weight in self._quantised:
+                input_index = stored_inputs.index(expert_weight)
+                wide = TensorSpec(self.tensors[expert_weight].shape, compute_type)
+                name = f"{op.name}/wide{input_index}"
+                inputs[input_index] = self.append_op(name, "cast", (expert_weight,), wide)
+        return tuple(inputs)
 
     def is_target(self, op: Op) -> bool:
         """Whether the adapter stands beside an op."""
@@ -217,16 +221,17 @@ class GraphEditor:
         """Return the frozen weights that are kept in few bits; the head's where software does."""
         if not self.tuning.weights:
             return set()
-        quantised_ops = FEW_BITS[self.tuning.weights].places
+        # "experts" for MXFP4, which leaves the other products as they are
+        quantises_experts_alone = FEW_BITS[self.tuning.weights].places == "experts"
         layer_weights = {self.weight_of(op) for op in graph.ops if op.name != self._head}
         head_weights = {self.weight_of(op) for op in graph.ops if op.name == self._head}
         expert_weights = {name for op in graph.ops for name in self._expert_weights(op)}
-        if quantised_ops == "experts" and not expert_weights:
+        if quantises_experts_alone and not expert_weights:
             raise InputError(
                 f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
                 "nearest: --weights int4"
             )
-        product_weights = set() if quantised_ops == "experts" else layer_weights | head_weights
+        product_weights = set() if quantises_experts_alone else layer_weights | head_weights
         # A file holds the head in 16 bits. Software that quantises while it loads may include it.
         is_read_from_file = self.tuning.stored
         software_takes_head = "head" in self.tuning.methods
@@ -241,15 +246,14 @@ class GraphEditor:
         weight_format = FEW_BITS.get(self.tuning.weights)
         if op.kind != "experts" or weight_format is None:
             return []
-        # A format that does not say which weights it is for applies to experts if the weights come
-        # from a file, or if the software quantises experts.
-        is_for_products = weight_format.places == "products"
-        software_takes_experts = self.tuning.stored or "experts" in self.tuning.methods
-        is_for_experts = weight_format.places or software_takes_experts
-        if is_for_products or not is_for_experts:
+        if weight_format.places:  # the format says which weights it is for
+            quantises_experts = weight_format.places != "products"
+        else:  # stored in a file, or quantised by software that knows experts
+            quantises_experts = bool(self.tuning.stored) or "experts" in self.tuning.methods
+        if not quantises_experts:
             return []
-        names = [self._sources.get(name, name) for name in op.inputs]
-        return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
+        stored_inputs = [self._sources.get(name, name) for name in op.inputs]
+        return [name for name in stored_inputs if len(self.tensors[name].shape) == EXPERT_AXES]
 
     def _store_in_few_bits(self, weight: str) -> None:
         """Make a weight one of few bits, and add its scales."""
@@ -278,11 +282,13 @@ class GraphEditor:
         """Append attention within each document of a sequence: these are as examples there."""
         output = self.tensors[op.outputs[0]]
         examples, length, width = output.shape
-        # documents are of one length, a divisor of the sequence's: the nearest to the packed one
-        stated_count = length / min(length, self.tuning.packed)
+        # A sequence is cut into documents of equal length, near to `packed` tokens each: their
+        # number is the divisor of the sequence's length that comes nearest.
+        ideal_count = length / min(length, self.tuning.packed)
         divisors = [count for count in range(1, length + 1) if length % count == 0]
-        document_count = min(divisors, key=lambda count: abs(count - stated_count))
+        document_count = min(divisors, key=lambda count: abs(count - ideal_count))
         all_documents = examples * document_count
+        # documents become examples, so that no token attends to another document
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
             x = self.tensors[name]

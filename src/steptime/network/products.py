@@ -31,6 +31,8 @@ def is_left_wide(name: str, kind: str, stored: str) -> bool:
         kind: the kind of the op.
         stored: the weights that the file quantises: all, those outside attention, or experts'.
     """
-    if kind == "experts":
+    if kind == "experts":  # whatever a quantised file keeps in few bits includes the experts
         return False
-    return stored == STORED_EXPERTS or (stored == STORED_MLP and is_attention_name(name))
+    quantises_experts_alone = stored == STORED_EXPERTS
+    skips_attention = stored == STORED_MLP
+    return quantises_experts_alone or (skips_attention and is_attention_name(name))

@@ -35,22 +35,19 @@ def recompute_checkpoints(graph: Graph) -> Graph:
     reads its own result, as a ReLU does, although the next layer holds this output, too.
     A checkpoint inside of another runs with it, and then once more before its own gradients.
     """
-    # A checkpoint can lie inside others: by how many (its ops are then a proper subset of theirs).
-    depths = [
-        sum(checkpoint.ops < outer.ops for outer in graph.checkpoints)
-        for checkpoint in graph.checkpoints
-    ]
-    for depth in range(max(depths, default=0) + 1):
+    checkpoints_by_depth: dict[int, list[Checkpoint]] = {}
+    for checkpoint in graph.checkpoints:
+        # the number of checkpoints that contain this one: its ops are a proper subset of theirs
+        depth = sum(checkpoint.ops < outer.ops for outer in graph.checkpoints)
+        checkpoints_by_depth.setdefault(depth, []).append(checkpoint)
+    # from the outside in, as an outer checkpoint copies the ops of those inside it
+    for depth, checkpoints in sorted(checkpoints_by_depth.items()):
         region_by_op: dict[str, str] = {}
         repeated_ops: dict[str, list[Op]] = {}
-        for checkpoint, checkpoint_depth in zip(graph.checkpoints, depths, strict=True):
-            ops = (
-                _list_checkpointed_ops(graph, checkpoint, depth)
-                if checkpoint_depth == depth
-                else []
-            )
+        for checkpoint in checkpoints:
+            ops = _list_checkpointed_ops(graph, checkpoint, depth)
             if ops:
-                region = ops[0].name
+                region = ops[0].name  # any name that no other region has
                 region_by_op.update(dict.fromkeys(checkpoint.ops, region))
                 repeated_ops[region] = ops
         graph = _repeat_ops(graph, region_by_op, repeated_ops)
@@ -65,23 +62,23 @@ def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> 
         checkpoint: the checkpoint.
         depth: the number of checkpoints around it, and of the runs of its ops so far without one.
     """
-    # A checkpoint inside `depth` others was copied by each of them: its last copy is repeated.
-    run_names = {f"{name}{RECOMPUTED_ENDING * depth}" for name in checkpoint.ops}
-    last_runs = [op for op in graph.ops if op.name in run_names]
+    # Each of the `depth` checkpoints around this one has copied its ops, and added an ending to
+    # their names: the last copy is the one that is run again.
+    last_names = {f"{name}{RECOMPUTED_ENDING * depth}" for name in checkpoint.ops}
+    last_runs = [op for op in graph.ops if op.name in last_names]
     tensors_for_gradients = {
         tensor
         for op in graph.ops
         if op.part == "backward" and op.forward_op in checkpoint.ops and not _is_recomputed(op)
         for tensor in op.inputs
     }
-    needed_places = [
-        place
-        for place, op in enumerate(last_runs)
-        if not tensors_for_gradients.isdisjoint(op.outputs)
+    needed_indices = [
+        i for i, op in enumerate(last_runs) if not tensors_for_gradients.isdisjoint(op.outputs)
     ]
-    if not needed_places:
+    if not needed_indices:
         return []
-    return last_runs if checkpoint.to_end else last_runs[: needed_places[-1] + 1]
+    # without `to_end` the repetition stops early, at the last tensor that a gradient reads
+    return last_runs if checkpoint.to_end else last_runs[: needed_indices[-1] + 1]
 
 
 def _is_recomputed(op: Op) -> bool:
@@ -131,13 +128,14 @@ def _repeat_ops(
     tensors = dict(graph.tensors)
     ops: list[Op] = []
     copy_by_tensor: dict[str, str] = {}  # name of a tensor's copy by that of the tensor
-    regions_before_backward = dict(repeated_ops)  # their backward pass has not begun
+    pending_ops = dict(repeated_ops)  # of regions that were not repeated yet
     for op in graph.ops:
         if op.part != "backward" or _is_recomputed(op):
             ops.append(op)
             continue
         region = region_of_op.get(op.forward_op, "")
-        for forward_op in regions_before_backward.pop(region, ()):
+        # the first backward op of a region comes here: repeat the region before it, once
+        for forward_op in pending_ops.pop(region, ()):
             for name in forward_op.outputs:
                 copy_by_tensor[name] = f"{name}{RECOMPUTED_ENDING}"
                 tensors[copy_by_tensor[name]] = tensors[name]

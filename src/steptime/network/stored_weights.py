@@ -48,7 +48,8 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
     ops = [
         _read_few_bits(op, sources, scale_names_by_weight)
         for op in graph.ops
-        if sources.get(op.outputs[0]) not in quantised  # neither a cast nor a view of such weights
+        # casts and views of quantised weights go: products read the weights themselves
+        if sources.get(op.outputs[0]) not in quantised
     ]
     buffers = (*graph.buffers, *chain.from_iterable(scale_names_by_weight.values()))
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
@@ -69,31 +70,36 @@ def _find_sources(graph: Graph) -> dict[str, str]:
 def _find_quantised(graph: Graph, sources: Mapping[str, str], stored: str) -> set[str]:
     """Return the weights that products alone read, and that a file keeps in few bits."""
     head = find_head(graph)
-    routers = {op.inputs[ROUTER_LOGITS] for op in graph.ops if op.kind == "experts"}
-    read_by_products: set[str] = set()
-    read_wide = {sources.get(name, name) for name in graph.outputs}
+    router_logits = {op.inputs[ROUTER_LOGITS] for op in graph.ops if op.kind == "experts"}
+    # names of weights, and of the other tensors that ops read, which fall out at the end
+    readable_in_few_bits: set[str] = set()
+    needed_wide = {sources.get(name, name) for name in graph.outputs}
     for op in graph.ops:
         is_cast_or_view = op.outputs[0] in sources
         if is_cast_or_view:
             continue
-        matrix_input_indices = _matrix_input_indices(op, head, routers, stored)
+        matrix_input_indices = _matrix_input_indices(op, head, router_logits, stored)
         for input_index, name in enumerate(op.inputs):
             weight = sources.get(name, name)
             # a view of another shape cannot be replaced by the weight and its scales
             has_weight_shape = graph.tensors[weight].shape == graph.tensors[name].shape
             if input_index in matrix_input_indices and has_weight_shape:
-                read_by_products.add(weight)
+                readable_in_few_bits.add(weight)
             else:
-                read_wide.add(weight)
-    return (read_by_products - read_wide) & {*graph.weights}
+                needed_wide.add(weight)
+    return (readable_in_few_bits - needed_wide) & {*graph.weights}
 
 
-def _matrix_input_indices(op: Op, head: str, routers: set[str], stored: str) -> tuple[int, ...]:
+def _matrix_input_indices(
+    op: Op, head: str, router_logits: set[str], stored: str
+) -> tuple[int, ...]:
     """Return the inputs of an op that are matrices of weights in few bits."""
     if op.kind == "experts":
         return EXPERT_MATRICES
-    is_wide = op.kind != "linear" or op.name == head or op.outputs[0] in routers
-    return () if is_wide or is_left_wide(op.name, op.kind, stored) else (LINEAR_WEIGHT,)
+    is_head_or_router = op.name == head or op.outputs[0] in router_logits
+    if op.kind != "linear" or is_head_or_router or is_left_wide(op.name, op.kind, stored):
+        return ()
+    return (LINEAR_WEIGHT,)
 
 
 def _read_few_bits(
@@ -102,14 +108,17 @@ def _read_few_bits(
     """Return an op that reads quantised weights in place of their casts, with their scales."""
     inputs = []
     scale_names: list[str] = []
+    reads_quantised = False
     for name in op.inputs:
-        source = sources.get(name, name)  # the weight behind a cast
-        is_quantised = source in scale_names_by_weight
-        inputs.append(source if is_quantised else name)
-        if is_quantised:
-            scale_names += scale_names_by_weight[source]
-    if not any(name in scale_names_by_weight for name in inputs):
+        weight = sources.get(name, name)  # the weight behind a cast or a view
+        if weight in scale_names_by_weight:
+            reads_quantised = True
+            inputs.append(weight)
+            scale_names += scale_names_by_weight[weight]
+        else:
+            inputs.append(name)
+    if not reads_quantised:
         return op
-    if op.kind == "linear":  # other ops have no place for scales
+    if op.kind == "linear":  # an op of another kind has no inputs for scales
         inputs += scale_names
     return replace(op, inputs=tuple(inputs))

@@ -40,6 +40,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
     is_inference_on_few_bits = tuning.weights and tuning.stored and not tuning.has_frozen_weights
     if is_inference_on_few_bits:
         return store_quantised(graph, tuning.weights, tuning.stored)
+    # "saved" as in peft's `modules_to_save`: trained as a whole, and saved beside the adapter
     saved = _find_saved(graph, tuning)
     trained = _find_trained(graph, tuning) | saved
     frozen = [name for name in graph.weights if name not in trained]
@@ -48,7 +49,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
         editor.append(op)
     if tuning.has_adapter and not editor.weights:
         raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
-    # the original of a saved module stays in memory beside the trained copy
+    # peft trains a copy of a saved module, and keeps the original in memory
     for name in sorted(saved):
         editor.add_buffer(f"{name}/{ORIGINAL}", graph.tensors[name])
     trained_weights = [name for name in graph.weights if name in trained]
@@ -86,8 +87,9 @@ def _find_saved(graph: Graph, tuning: Tuning) -> set[str]:
     for module in filter(None, tuning.saved.split("+")):
         names = {module, SAVED_NAMES.get(module, module)}
         weights = {name for name in graph.weights if names & set(_split_name(name))}
-        if not weights and HEAD in names:  # the head has no weight of its own: the embedding's
-            weights = {weight for weight in (head_weight,) if weight in graph.weights}
+        is_tied_head = not weights and HEAD in names  # the head reads the embedding's weight
+        if is_tied_head and head_weight in graph.weights:
+            weights = {head_weight}
         if not weights:
             modules = dict.fromkeys(_modules_of(graph.weights))
             name_examples = ", ".join(list(modules)[:MESSAGE_NAMES])

@@ -41,33 +41,31 @@ def explain(
     Raises:
         InputError: as either method does.
     """
-    return [
-        CorrectedStep(
-            correction,
-            meaning,
-            StepModel(workload, device, method=method, graph=graph).timeline(),
-        )
-        for correction, meaning, method in _corrected_methods(
-            cost_model("analytic").with_options(options)
-        )
-    ]
+    target = cost_model("analytic").with_options(options)
+    steps = []
+    for correction, meaning, method in _corrected_methods(target):
+        timeline = StepModel(workload, device, method=method, graph=graph).timeline()
+        steps.append(CorrectedStep(correction, meaning, timeline))
+    return steps
 
 
 def _corrected_methods(target: Method) -> Iterator[tuple[str, str, Method]]:
     """Yield each correction, its meaning, and the method with it and those before it."""
-    # From Paleo with all faults, one correction after the other, to the target.
     remaining_faults = list(FAULTS)
-    extras = {name: getattr(ANALYTIC, name) for name in EXTRAS}  # at their defaults to begin with
-    start = {"paleo": "as published, compute and memory time added"}  # the first row, no fault
-    for name, meaning in {**start, **FAULTS, **EXTRAS}.items():
-        if name in settings_of(target.settings).faults:
-            continue  # an option keeps the fault
-        if name in EXTRAS:
-            target_setting = getattr(target.settings, name)
-            # The target does not change this setting.
-            if extras[name] == target_setting:
-                continue
-            extras[name] = target_setting
-        elif name in FAULTS:
+    extras = {name: getattr(ANALYTIC, name) for name in EXTRAS}  # the defaults
+
+    def make_method() -> Method:
+        return with_faults(target, remaining_faults).with_settings(**extras)
+
+    # From Paleo with all its faults, one correction after the other, to the target.
+    yield "paleo", "as published, compute and memory time added", make_method()
+    faults_of_target = settings_of(target.settings).faults  # which an option of the user keeps
+    for name, meaning in FAULTS.items():
+        if name not in faults_of_target:
             remaining_faults.remove(name)
-        yield name, meaning, with_faults(target, remaining_faults).with_settings(**extras)
+            yield name, meaning, make_method()
+    for name, meaning in EXTRAS.items():
+        target_setting = getattr(target.settings, name)
+        if target_setting != extras[name]:
+            extras[name] = target_setting
+            yield name, meaning, make_method()

@@ -119,12 +119,14 @@ def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> 
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
     x, weights, *_, y = shapes
     filters, _, *kernel = weights
-    top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
+    padding = attrs.get("padding", (0, 0, 0, 0))
+    is_padded = any(padding)
+    top, _, left, _ = padding
     sizes = {
         "kernel": tuple(kernel),
         "strides": attrs.get("stride", (1, 1)),
-        # Paleo has equal padding on both sides, or none ("VALID").
-        "padding": (top, left) if any(attrs.get("padding", ())) else "VALID",
+        # Paleo pads both sides alike.
+        "padding": (top, left) if is_padded else "VALID",
         "groups": attrs.get("groups", 1),
         # Paleo counts a bias for each filter.
         "parameters": prod(weights) + filters,

@@ -105,7 +105,9 @@ def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     compute = precision(dtype).compute
     # Layers as Paleo sees them are needed only where its rules replace the kernels of ops.
     layers = layers_of(graph) if faults & {"update", *_RULED_PASSES} else ()
-    passes = {pass_ for fault in faults & _RULED_PASSES.keys() for pass_ in _RULED_PASSES[fault]}
+    passes: set[Part] = set()  # whose products have Paleo's costs, because of a kept fault
+    for fault in faults & _RULED_PASSES.keys():
+        passes.update(_RULED_PASSES[fault])
     if passes:
         rules = _LayerRules(layers, settings, SIZE_BYTES[compute], compute)
         kernels = _replace_products(kernels, rules, layers, passes, _is_training(graph))
@@ -152,37 +154,45 @@ class _LayerRules:
     def __init__(
         self, layers: Iterable[Layer], settings: PaleoSettings, element_bytes: float, dtype: str
     ) -> None:
-        self.faults, self.algorithm = settings.faults, settings.algorithm
-        self.factor = element_bytes / FLOAT_BYTES
+        self.faults = settings.faults
+        self.algorithm = settings.algorithm
+        self.size_factor = element_bytes / FLOAT_BYTES  # Paleo's rules count bytes of float32
         self.dtype = dtype
         self.with_data_gradient = _layers_with_data_gradient(layers)
 
     def kernels(self, layer: Layer, row: str, trains: bool) -> Iterator[Kernel]:
         """Yield the kernels of a layer; `row` names the layer or its op."""
         costs_by_pass: dict[Part, Costs] = {"forward": self._forward(layer)}
-        costs_by_pass |= {"backward": self._backward(layer)} if trains else {}
+        if trains:
+            costs_by_pass["backward"] = self._backward(layer)
         for pass_, costs in costs_by_pass.items():
-            for flop, tensors in costs:
-                sizes = tensors if self.factor == 1 else tuple([n * self.factor for n in tensors])
-                yield _make_kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes))
+            for flop, float32_bytes in costs:
+                sizes_bytes = float32_bytes
+                if self.size_factor != 1:  # else the numbers stay whole
+                    sizes_bytes = tuple([size * self.size_factor for size in float32_bytes])
+                yield _make_kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes_bytes))
 
     def bias_kernels(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
         """Yield a kernel for the work of a layer's kernel that exceeds its product: the bias."""
-        cost = rule_of(layer).exact(layer)
-        if cost is None or kernel.pass_ != "forward":
+        product_cost = rule_of(layer).exact(layer)
+        if product_cost is None or kernel.pass_ != "forward":
             return
-        flop, moved = kernel.flop - cost.flop, kernel.bytes - sum(cost.tensors) * self.factor
-        if flop > 0 or moved > 0:
+        product_bytes = sum(product_cost.tensors) * self.size_factor
+        further_flop = max(0, kernel.flop - product_cost.flop)
+        further_bytes = max(0, kernel.bytes - product_bytes)
+        if further_flop > 0 or further_bytes > 0:
             yield kernel._replace(
-                unit="vector", flop=max(0, flop), bytes=max(0, moved), products=(), launches=0
+                unit="vector", flop=further_flop, bytes=further_bytes, products=(), launches=0
             )
 
     def _forward(self, layer: Layer) -> Costs:
         if "first" in self.faults and _find_omitted_pass(layer) == "forward":
             return ()
         rule = rule_of(layer)
-        if "padding" not in self.faults and (cost := rule.exact(layer)):
-            return (cost,)
+        # corrected, a layer that is one matrix product has its cost; else Paleo's rule holds
+        exact_cost = None if "padding" in self.faults else rule.exact(layer)
+        if exact_cost:
+            return (exact_cost,)
         return rule.forward(layer, self.algorithm)
 
     def _backward(self, layer: Layer) -> Costs:
@@ -191,9 +201,10 @@ class _LayerRules:
         needs_data_gradient = layer.name in self.with_data_gradient
         if "first" in self.faults:  # Paleo omits a pass of first layers by their kind
             needs_data_gradient = _find_omitted_pass(layer) != "backward"
-        if "backward" not in self.faults and (cost := rule.exact(layer)):
+        exact_cost = None if "backward" in self.faults else rule.exact(layer)
+        if exact_cost:
             # A corrected gradient costs as much as the forward product, for each operand.
-            return (cost, cost) if needs_data_gradient else (cost,)
+            return (exact_cost, exact_cost) if needs_data_gradient else (exact_cost,)
         weight_costs = rule.weight_gradient(layer, self.algorithm)
         if not needs_data_gradient:
             return weight_costs

@@ -59,6 +59,7 @@ def without_latency(fabric: Fabric) -> Fabric:
 
 def with_faults(method: Method, faults: Collection[str]) -> Method:
     """Return a method with exactly these faults of Paleo."""
+    # Paleo knows no host: only its correction lets one run ahead of the device.
     host: Any = "no" if "dispatch" in faults else "ahead"
     settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
     price = price_sequential if "overlap" in faults else price_overlapped
@@ -69,14 +70,15 @@ def with_faults(method: Method, faults: Collection[str]) -> Method:
 
 def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return remarks on the work that the rules of Paleo that are kept leave out or ignore."""
-    # A fault in the set is kept, one that is missing was corrected.
-    faults, remarks = settings_of(settings).faults, []
+    faults = settings_of(settings).faults  # those of Paleo that are not corrected
+    remarks = []
     if "dtype" in faults and precision(dtype).compute != "float32":
         remarks.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
     if "update" in faults and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
         remarks.append("Paleo updates by plain SGD, whatever the optimizer")
-    if "ops" in faults and (kinds := unknown_work(graph)):
-        remarks.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
+    unpriced_kinds = unknown_work(graph) if "ops" in faults else ()
+    if unpriced_kinds:
+        remarks.append(f"Paleo knows no {', '.join(unpriced_kinds)}: they count nothing")
     if "cycle" in faults and device.datasheet.clock_hz is None:
         remarks.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
     return tuple(remarks)

@@ -262,27 +262,30 @@ def _parallel_pass_s(
 
 def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
-    unsplit = {
+    unsplit_layers = {
         timed_layer.layer.name: timed_layer.layer
         for timed_layer in layers
         if timed_layer.layer.split is None
     }
     split_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is not None]
-    fetching = [
+    fetching_layers = [
         timed_layer
         for timed_layer in split_layers
-        if unsplit.keys() & set(timed_layer.layer.parents)
+        if not unsplit_layers.keys().isdisjoint(timed_layer.layer.parents)
     ]
     if not as_published(model):
         # Fetches run side by side, one on each device.
-        return max((timed_layer.fetch_s for timed_layer in fetching), default=0.0)
+        return max((timed_layer.fetch_s for timed_layer in fetching_layers), default=0.0)
     if model.fabric is None:
         return 0.0
     # the original divides elements, not bytes, by the rate, times devices less one
-    parents = {
-        name for timed_layer in fetching for name in timed_layer.layer.parents if name in unsplit
+    fetched_names = {
+        name
+        for timed_layer in fetching_layers
+        for name in timed_layer.layer.parents
+        if name in unsplit_layers
     }
-    elements = sum(prod(unsplit[name].outputs) for name in parents)
+    elements = sum(prod(unsplit_layers[name].outputs) for name in fetched_names)
     gigabytes_per_s = model.fabric.between.bytes_per_s / GB
     return elements / GIB / gigabytes_per_s * (device_count - 1)
 
@@ -311,10 +314,10 @@ def _add_host_waits(
     The host issues the passes of `layers` `pass_count` times, and their update once.
     """
     forward, backward, update = (
-        sum(timed_layer.kernels[i] for timed_layer in layers) for i in range(3)
+        sum(timed_layer.kernels[pass_index] for timed_layer in layers) for pass_index in range(3)
     )
-    counts = [forward * pass_count, backward * pass_count, update]
-    return wait_for_host(parts, host_of_launches(counts, model.issue_s))
+    launch_counts = [forward * pass_count, backward * pass_count, update]
+    return wait_for_host(parts, host_of_launches(launch_counts, model.issue_s))
 
 
 def _time_slowest_device(

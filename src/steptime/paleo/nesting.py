@@ -67,9 +67,11 @@ def _nest_chain(
         raise InputError(
             f"layer '{roots[0]}': more than {MAX_NESTED_FORKS} forks within each other"
         )
+    # Walk from layer to layer. At a fork each branch is a chain of its own, which ends before the
+    # first layer that other branches lead to as well; once all have come there, it goes on here.
     items: list[Item] = []
-    waiting_counts: ParentCounts = {}  # parents in this chain of layers that wait for more
-    ready: list[str] = []  # layers whose parents all came
+    waiting_counts: ParentCounts = {}  # layers behind a join: how many of their parents were passed
+    ready: list[str] = []  # layers all of whose parents were passed
     heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
     is_fork = has_fork
     while heads:
@@ -82,8 +84,7 @@ def _nest_chain(
             for _, chain_counts in chains:
                 joining_layers += chain_counts.items()
         else:
-            # Without a fork there is exactly one.
-            (head,) = heads
+            (head,) = heads  # without a fork there is exactly one
             items.append(head)
             children = [*edges.children[head]]
             joining_layers = [(name, 1) for name in children if edges.parent_counts[name] > 1]

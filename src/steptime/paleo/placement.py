@@ -70,9 +70,11 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
     layers = layers_of(model.graph(batch))
     fetch_s_by_layer = _find_fetches_s(model, layers, mode)
     rows_by_layer: dict[str, list[RowTime]] = {layer.name: [] for layer in layers}
+    last_layer = layers[-1].name
     for row in model.timeline(batch).rows:
-        # A row that no layer names counts to the last layer.
-        rows_by_layer[layer_name(row.row.name, rows_by_layer, layers[-1].name)].append(row)
+        # A row that no layer names, such as that of the loss, counts to the last layer.
+        name = layer_name(row.row.name, rows_by_layer, last_layer)
+        rows_by_layer[name].append(row)
     pipelined = model.settings.pipelined
     flop_by_row = model.flop_by_row(batch)
     layer_times = []
@@ -81,7 +83,9 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
         fetch_s = fetch_s_by_layer[layer.name]
         forward_times = [row.forward for row in layer_rows]
         backward_times = [row.backward for row in layer_rows]
-        kernel_counts = tuple(sum(row.launches[i] for row in layer_rows) for i in range(3))
+        kernel_counts = tuple(  # of the forward and backward pass, and of the update
+            sum(row.launches[pass_index] for row in layer_rows) for pass_index in range(3)
+        )
         layer_times.append(
             LayerTimes(
                 layer=layer,
@@ -209,11 +213,10 @@ def _fetch_s(layer: Layer, parents: Sequence[Layer], rates: _FetchRates) -> floa
         if _is_local(layer, parent, rates):
             continue
         crosses_group = rates.halves_between_groups and _crosses_group(layer, parent)
-        halves = crosses_group and (has_several_parents or not rates.is_published)
-        # Corrected: each fetch has the rate of its own link. The original halves on and on.
-        if not rates.is_published:
-            halvings = 0
-        halvings += halves
+        if not rates.is_published:  # each fetch has half the rate if it crosses, else all of it
+            halvings = 1 if crosses_group else 0
+        elif crosses_group and has_several_parents:  # the original halves on with each fetch
+            halvings += 1
         if halvings > MAX_HALVINGS:
             raise InputError(
                 f"paleo: layer '{layer.name}' fetches from over {MAX_HALVINGS} devices of "

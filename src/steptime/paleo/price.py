@@ -69,6 +69,7 @@ def price_sequential(
     if pass_device.datasheet.clock_hz is not None:
         cycle_s = 1.0 / pass_device.datasheet.clock_hz
         has_arithmetic = kernels.flop > 0
+        # arithmetic takes at least a cycle if there is any, and so does each tensor that is moved
         compute_s = np.maximum(cycle_s, compute_s) * has_arithmetic
         # `figures` are the bytes of each tensor of the layer, if Paleo counts them one by one.
         tensor_sizes_bytes = kernels.figures or (kernels.bytes,)

@@ -176,6 +176,7 @@ def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
         # Zeros ("holes") between the positions that the stride left out.
         dilated_size = (output_size[i] - 1) * convolution.strides[i] + 1
         padding_before = convolution.kernel[i] - 1 - convolution.padding[i]
+        # of which a convolution makes as many positions as the input has
         total_size = convolution.size[i] + convolution.kernel[i] - 1
         padding_after = total_size - dilated_size - padding_before
         # padding that differs by one is evened out by a further row of zeros
@@ -212,8 +213,7 @@ def _filter_gradient(
 ) -> Convolution:
     """Return the convolution of the input with the dilated output gradient as its filter."""
     size, padding = _dilate(convolution, output_size)
-    if layer.kind == "conv" and layer.padding == "VALID":
-        # As in the original.
+    if layer.kind == "conv" and layer.padding == "VALID":  # as in the original, nothing is padded
         padding = (0, 0)
     # The input's channels become images, and its images channels: each channel is convolved with
     # the output gradient of each filter.
@@ -269,13 +269,17 @@ def _gemm_cost(convolution: Convolution, output_size: Pair) -> Cost:
     if convolution.input_hole_share > 0:
         elements = convolution.images * prod(convolution.size) * convolution.channels
         flop += 2.0 * elements * (1.0 - convolution.input_hole_share)
-    (height, width), (ph, pw) = convolution.size, convolution.padding
-    read = convolution.images * (height + 2 * ph) * (width + 2 * pw) * convolution.channels
-    weights = (
-        prod(convolution.kernel) * convolution.filter_channels * convolution.filters * nonzero_share
+    height, width = convolution.size
+    vertical_padding, horizontal_padding = convolution.padding
+    padded_pixels = (height + 2 * vertical_padding) * (width + 2 * horizontal_padding)
+    filter_weights = prod(convolution.kernel) * convolution.filter_channels
+    element_counts = (
+        convolution.images * padded_pixels * convolution.channels,  # input
+        filter_weights * convolution.filters * nonzero_share,
+        convolution.images * prod(output_size) * convolution.filters,  # output
     )
-    output = convolution.images * prod(output_size) * convolution.filters
-    return Cost(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * output))
+    input_bytes, weight_bytes, output_bytes = (FLOAT_BYTES * count for count in element_counts)
+    return Cost(flop, (input_bytes, weight_bytes, output_bytes))
 
 
 def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
@@ -285,8 +289,10 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
     point by point, transform back. Holes save nothing; the tiles do not overlap.
     """
     if tiled:
-        size, side = TILE * TILE, TILE
-        tiles = -(-convolution.size[0] // TILE) * -(-convolution.size[1] // TILE)
+        side = TILE
+        size = TILE * TILE
+        height, width = convolution.size
+        tiles = math.ceil(height / TILE) * math.ceil(width / TILE)
     else:
         padded = [
             max(length + 2 * pad, kernel)
@@ -294,7 +300,9 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
                 convolution.size, convolution.padding, convolution.kernel, strict=True
             )
         ]
-        size, side, tiles = prod(padded), max(padded), 1
+        side = max(padded)
+        size = prod(padded)
+        tiles = 1
     is_flat_filter = 1 in convolution.kernel
     # A filter with a side of 1 needs a transform along one axis alone.
     transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)

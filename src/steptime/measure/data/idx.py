@@ -45,15 +45,14 @@ def files(folder: Path) -> Mapping[str, Path]:
     Of a file that is there twice, plain and gzipped, the plain one is taken. Raises
     `MissingFileError` where one is missing or two could be meant.
     """
-    file_names = sorted(path.name for path in folder.iterdir())
-    gzipped_first = file_names[::-1]  # "x.gz" before "x"
+    # In this order "x.gz" comes before "x", so that below a plain file replaces its gzipped copy.
+    file_names = sorted((path.name for path in folder.iterdir()), reverse=True)
     paths: dict[str, Path] = {}
     missing_names = []
     for (part, content), pattern in _NAMES.items():
-        # By the name without .gz: a plain file replaces its gzipped copy.
         file_by_plain_name = {
             file_name.removesuffix(".gz"): file_name
-            for file_name in gzipped_first
+            for file_name in file_names
             if pattern.fullmatch(file_name)
         }
         if len(file_by_plain_name) > 1:

@@ -19,6 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,15 @@ def open_loader(
     make_batches = partial(_call_loader, loader_name, make, values)
     batches = make_batches()
     specs = {name: graph.tensors[name] for name in graph.inputs}
-    epochs = _epochs(loader_name, make_batches, batches, specs)
-    first = [next(epochs)]  # checks that it fits; the feed gives it before it goes on
+    arrays = _epochs(loader_name, make_batches, batches, specs)
+    first_arrays = next(arrays)  # raises here if the loader's batches do not fit the network
+    all_arrays = chain([first_arrays], arrays)
     facts = {
         "loader": loader_name,
         "loader_class": f"{type(batches).__module__}.{type(batches).__qualname__}",
         "loaders": getattr(batches, "num_workers", None),
     }
-    return Feed(lambda: first.pop() if first else next(epochs), epochs.close), facts
+    return Feed(partial(next, all_arrays), arrays.close), facts
 
 
 def _call_loader(loader_name: str, make: Any, values: Mapping[str, Any]) -> Iterable[Any]:
@@ -111,17 +113,19 @@ def _epochs(
 
 def _describe_smaller_batch(arrays: Arrays, specs: Mapping[str, TensorSpec]) -> str:
     """Return "81 of 4096 examples" for a batch that lacks examples alone, else ""."""
-    sizes = {  # examples of the batch, and as many as the network takes
+    # (examples of the batch, examples that the network takes); a number has no axis of examples
+    size_pairs = {
         (len(array), specs[name].shape[0]) if array.ndim else (0, 0)
         for name, array in arrays.items()
     }
-    if len(sizes) != 1:  # inputs that disagree are another fault, which `_fit_array` names
+    if len(size_pairs) != 1:  # inputs that disagree are another fault, which `_fit_array` names
         return ""
-    (size, full_size) = sizes.pop()
-    is_smaller = 0 < size < full_size and all(
+    ((size, full_size),) = size_pairs
+    examples_fit = all(
         array[:1].size == math.prod(specs[name].shape[1:]) for name, array in arrays.items()
     )
-    return f"{size} of {full_size} examples" if is_smaller else ""
+    is_smaller_batch = 0 < size < full_size and examples_fit
+    return f"{size} of {full_size} examples" if is_smaller_batch else ""
 
 
 def _check_last(loader_name: str, smaller: str, iterator: Iterator[Any], batch_count: int) -> None:
@@ -131,7 +135,8 @@ def _check_last(loader_name: str, smaller: str, iterator: Iterator[Any], batch_c
             f"input {loader_name}: the first batch has {smaller}: give the loader this batch, or a "
             "smaller --batch"
         )
-    if next(iterator, None) is not None:
+    is_last_of_epoch = next(iterator, None) is None
+    if not is_last_of_epoch:
         raise BadDataError(
             f"input {loader_name}: a batch within an epoch has {smaller}: steps have one size; "
             "drop_last=True of a DataLoader leaves smaller ones out"

@@ -12,7 +12,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
@@ -88,10 +87,8 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     takes them flattened, and its output has at least as many classes. Raises `UnsupportedError`.
     """
     losses = [op for op in graph.ops if op.kind == "cross_entropy"]
-    label_names = []
-    for loss in losses:
-        _, *targets = loss.inputs  # logits, then labels
-        label_names += [name for name in targets[:1] if name in graph.inputs]
+    # the inputs of a loss are the logits, then the labels, which may come from another op
+    label_names = [name for loss in losses for name in loss.inputs[1:2] if name in graph.inputs]
     image_names = [name for name in graph.inputs if name not in label_names]
     if len(image_names) != 1 or len(label_names) > 1:
         names = ", ".join(graph.inputs)
@@ -138,9 +135,14 @@ class _Batches:
 
 def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefetch: int) -> Feed:
     """Return batches of a part of a data set; without loaders each is read when asked for."""
-    steps = count()  # epochs follow each other, as in `Order`
+    step_numbers = count()  # `order` starts a new epoch by itself
+
+    def decode_batch() -> Arrays:
+        images, labels = decode(split, order.indices(next(step_numbers)))
+        return fit.arrays(images, labels)
+
     if not loaders:
-        return Feed(lambda: fit.arrays(*decode(split, order.indices(next(steps)))), lambda: None)
+        return Feed(decode_batch, close=lambda: None)
     from torch.utils.data import DataLoader
 
     with warnings.catch_warnings():
@@ -148,24 +150,26 @@ def open_feed(split: Split, order: Order, fit: ImageInputs, loaders: int, prefet
         loader: Any = DataLoader(
             _Batches(split, order),  # type: ignore[arg-type]  # all that is needed
             batch_size=None,  # each number of a step is a whole batch already
-            sampler=steps,
+            sampler=step_numbers,
             num_workers=loaders,
             prefetch_factor=prefetch,
             worker_init_fn=partial(_begin_loader, os.getpid(), spare_cpus()),
             # Forked processes share the data set's memory; elsewhere fork is not safe.
             multiprocessing_context="fork" if sys.platform == "linux" else None,
         )
-        running = [_start_iterator(loader)]  # in a list, so that `close` can let go of the iterator
+        # The loaders end with the last reference to the iterator: `close` empties the list.
+        iterators = [_start_iterator(loader)]
 
-    def take() -> Arrays:
+    def take_batch() -> Arrays:
+        iterator = iterators[0]
         try:
-            images, labels = next(running[0])
+            images, labels = next(iterator)
         except (RuntimeError, ConnectionError, EOFError) as error:
-            loaders_of = running[0]._workers  # noqa: SLF001  # nothing public tells them
-            raise _find_death(loaders_of) or error from None
+            processes = iterator._workers  # noqa: SLF001  # nothing public tells them
+            raise _find_death(processes) or error from None
         return fit.arrays(images.numpy(), labels.numpy())
 
-    return Feed(take, running.clear)  # loaders end with the iterator
+    return Feed(take_batch, close=iterators.clear)
 
 
 def _start_iterator(loader: Any) -> Any:
@@ -173,7 +177,8 @@ def _start_iterator(loader: Any) -> Any:
 
     PyTorch also raises it from a signal, at any moment in any code of the process.
     """
-    # PyTorch's handler of the signal would raise at any moment in any code of this process.
+    # Starting the loaders, PyTorch sets a handler for their deaths, which would raise at any moment
+    # in any code of this process: set back the handler from before.
     current_handler = signal.getsignal(signal.SIGCHLD)
     iterator = iter(loader)
     signal.signal(signal.SIGCHLD, current_handler)
@@ -195,11 +200,12 @@ def _find_death(loaders: Sequence[Any]) -> Exception | None:
     return KilledError(note) if code == -signal.SIGKILL else RuntimeError(note)
 
 
-def _begin_loader(parent: int, cpus: Collection[int], _: int) -> None:
+def _begin_loader(parent: int, cpus: Collection[int], _loader_number: int) -> None:
     """Begin as a loader: it ends when its parent does, and keeps off the CPUs of steps."""
-    if sys.platform == "linux":  # the kernel kills this process when its parent ends
+    if sys.platform == "linux":  # from now on the kernel kills this process when its parent ends
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended before
+    has_parent_ended = os.getppid() != parent  # before that call
+    if has_parent_ended:
         os._exit(1)
     if cpus:
         os.sched_setaffinity(0, cpus)
@@ -213,7 +219,10 @@ def spare_cpus() -> list[int]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return []
-    bound = affinity()
-    with suppress(OSError):  # of the CPUs of the parent, those that this worker is not bound to
-        return sorted((affinity(os.getppid()) - bound) or bound)
-    return sorted(bound)
+    bound_cpus = affinity()
+    try:
+        parent_cpus = affinity(os.getppid())
+    except OSError:  # the system does not let this process ask
+        return sorted(bound_cpus)
+    free_cpus = parent_cpus - bound_cpus
+    return sorted(free_cpus or bound_cpus)

@@ -27,7 +27,8 @@ from steptime.measure.data.dataset import DataSet, find
 from steptime.measure.data.loader import ImageInputs, Order, fit, open_feed, spare_cpus
 
 PREFIX = "steptime-stage-"
-_PLACES = ("LOCAL", scratch.OUTER, "TMPDIR")  # name a disk of the machine, as schedulers set them
+# variables that name a folder on a disk of the machine, as schedulers set them
+_FOLDER_VARIABLES = ("LOCAL", scratch.OUTER, "TMPDIR")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -41,15 +42,21 @@ class Staged:
 
 def staging_folder(stage_to: str) -> Path:
     """Return the folder of copies: `stage_to`, $LOCAL, $TMPDIR, or the system's folder."""
-    candidates = {"": stage_to}  # by their origin in the message; the first that is set counts
-    candidates |= {f" (${name})": os.environ.get(name, "") for name in _PLACES}
-    for origin, text in candidates.items():
-        if text:
-            if not Path(text).is_dir():
-                fault = "is no folder" if Path(text).exists() else "no such folder"
-                raise contract.MissingFileError(f"'{text}'{origin}, where copies would go: {fault}")
-            return Path(text)
-    return Path(tempfile.gettempdir())
+    folder_text = stage_to
+    origin = ""  # of the text, for the message
+    if not folder_text:
+        for name in _FOLDER_VARIABLES:
+            folder_text = os.environ.get(name, "")
+            if folder_text:
+                origin = f" (${name})"
+                break
+    if not folder_text:
+        return Path(tempfile.gettempdir())
+    folder = Path(folder_text)
+    if not folder.is_dir():
+        fault = "is no folder" if folder.exists() else "no such folder"
+        raise contract.MissingFileError(f"'{folder_text}'{origin}, where copies would go: {fault}")
+    return folder
 
 
 def copy(dataset: DataSet, stage_to: str) -> Staged:
@@ -86,26 +93,32 @@ def copy(dataset: DataSet, stage_to: str) -> Staged:
 
 def _copy_files(dataset: DataSet, folder: Path) -> tuple[dict[str, Path], JsonObject]:
     """Return the copies of the files, and the seconds and the checksum of copying."""
-    copies, sums = {}, {}
-    began = perf_counter()
+    copies: dict[str, Path] = {}
+    sum_by_name: dict[str, str] = {}
+    copy_start_s = perf_counter()
     for name, path in dataset.files.items():
         digest = hashlib.sha256()  # of what is read
         copies[name] = folder / path.name
-        with path.open("rb") as reading, copies[name].open("wb") as writing:
-            while chunk := reading.read(_CHUNK_BYTES):
+        with path.open("rb") as original, copies[name].open("wb") as copied:
+            while chunk := original.read(_CHUNK_BYTES):
                 digest.update(chunk)
-                writing.write(chunk)
-            writing.flush()
-            os.fsync(writing.fileno())  # so that `copy_s` holds the writing to disk
-        sums[name] = digest.hexdigest()
-    copy_s = perf_counter() - began
+                copied.write(chunk)
+            copied.flush()
+            os.fsync(copied.fileno())  # so that `copy_s` holds the writing to disk
+        sum_by_name[name] = digest.hexdigest()
+    check_start_s = perf_counter()
     for name, path in copies.items():
         with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != sums[name]:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sum_by_name[name]:
                 raise contract.BadDataError(f"{path}: the copy differs from {dataset.files[name]}")
-    check_s = perf_counter() - began - copy_s
-    checksum = hashlib.sha256("".join(sums.values()).encode()).hexdigest()
-    return copies, {"copy_s": copy_s, "check_s": check_s, "checksum": f"sha256:{checksum}"}
+    check_s = perf_counter() - check_start_s
+    checksum = hashlib.sha256("".join(sum_by_name.values()).encode()).hexdigest()
+    facts: JsonObject = {
+        "copy_s": check_start_s - copy_start_s,
+        "check_s": check_s,
+        "checksum": f"sha256:{checksum}",
+    }
+    return copies, facts
 
 
 STAGES: Mapping[str, Callable[[DataSet, str], Staged]] = {

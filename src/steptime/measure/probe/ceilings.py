@@ -56,16 +56,17 @@ def array_sizes_bytes(cache_bytes: int | None, room_bytes: int | None) -> tuple[
     Two arrays of the largest make `OUT_OF_CACHE` last-level caches. The five arrays of both kernels
     of all sizes (at most 7/3 of the largest) together stay within half of the room.
     """
-    largest = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE // ARRAYS_OF_COPY
+    all_arrays_bytes = (cache_bytes or UNKNOWN_CACHE_BYTES) * OUT_OF_CACHE
+    largest_bytes = all_arrays_bytes // ARRAYS_OF_COPY
     if room_bytes is not None:
-        largest = min(largest, room_bytes // ROOM_PER_LARGEST_ARRAY)
-    sizes = []
-    size = SMALLEST_ARRAY_BYTES
-    while size < largest:
-        sizes.append(size)
-        size *= 4
-    largest_aligned = largest // CACHE_LINE_BYTES * CACHE_LINE_BYTES
-    return (*sizes, max(SMALLEST_ARRAY_BYTES, largest_aligned))
+        largest_bytes = min(largest_bytes, room_bytes // ROOM_PER_LARGEST_ARRAY)
+    sizes_bytes = []
+    size_bytes = SMALLEST_ARRAY_BYTES
+    while size_bytes < largest_bytes:
+        sizes_bytes.append(size_bytes)
+        size_bytes *= 4
+    aligned_bytes = largest_bytes // CACHE_LINE_BYTES * CACHE_LINE_BYTES
+    return (*sizes_bytes, max(SMALLEST_ARRAY_BYTES, aligned_bytes))
 
 
 def probe(
@@ -84,12 +85,12 @@ def probe(
     """
     for dtype in dtypes or ():
         check_choice("dtype", dtype, DTYPES, "probe")
-    started = time.perf_counter()
+    start_s = time.perf_counter()
     load = machine.load_per_cpu()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them
     facts: DeviceFacts = backend.device_facts(options.device)
-    supported = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
-    cases = _list_cases(partial(_prepare_graph, backend, options), facts, supported)
+    probed_dtypes = [dtype for dtype in dtypes or DTYPES if dtype != "tf32" or facts.has_tf32]
+    cases = _list_cases(partial(_prepare_graph, backend, options), facts, probed_dtypes)
     curves, skipped = sample(cases, budget_s)
     on_cpu = options.device == "cpu"
     return {
@@ -103,7 +104,7 @@ def probe(
         "cache_bytes": facts.cache_bytes,
         "load": load,
         "budget_s": budget_s,
-        "wall_s": time.perf_counter() - started,
+        "wall_s": time.perf_counter() - start_s,
         "taken_at": current_time(),
         "curves": curves,
         "skipped": skipped,
@@ -118,9 +119,9 @@ def _prepare_graph(
     backend: Any, options: Options, graph: Graph, dtype: str, phase: str
 ) -> Prepared:
     """Prepare a graph as that of any network; raises `RefusedError` where that cannot be."""
-    plain = "float32" if dtype == "tf32" else dtype
+    tensor_dtype = "float32" if dtype == "tf32" else dtype
     # A workload must name some network; the backend runs the graph.
-    workload = make_workload(Choice("fc", {}), 1, dtype=plain, phase=phase)
+    workload = make_workload(Choice("fc", {}), 1, dtype=tensor_dtype, phase=phase)
     try:
         prepared: Prepared = backend.prepare(
             graph, workload, replace(options, tf32=dtype == "tf32")
@@ -192,9 +193,10 @@ def _make_op_timer(
     prepare: Prepare, dtype: str, work: float, kind: str, shapes: Sequence[Shape], **attrs: Any
 ) -> Timer:
     """Return the timer of one op, of which a step runs as many as are worth a step."""
-    plain = "float32" if dtype == "tf32" else dtype
+    tensor_dtype = "float32" if dtype == "tf32" else dtype
+    # many small ops in a step, so that its start does not count
     count = max(1, min(MAX_OPS, int(STEP_WORK / work)))
-    builder = Builder("ceiling", precision(plain), training=False)
+    builder = Builder("ceiling", precision(tensor_dtype), training=False)
     inputs = [builder.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
     outputs = [builder.op(kind, *inputs, name=f"{kind}{i}", **attrs) for i in range(count)]
     # The backends that are probed run every op, though nothing reads the outputs but the last.
@@ -216,7 +218,8 @@ def _per_op(timer: Timer, count: int) -> Timer:
 def _chain(prepare: Prepare) -> Timer:
     """Return the timer of issuing a tiny op in a chain; the device is awaited after it, untimed."""
     b = Builder("chain", precision("float32"), training=False)
-    x, y = b.input("x", (8, 8)), b.input("y", (8, 8))
+    x = b.input("x", (8, 8))
+    y = b.input("y", (8, 8))
     for i in range(MAX_OPS):
         x = b.op("add", x, y, name=f"add{i}")
     prepared = prepare(b.graph(x), "float32", "infer")
@@ -225,9 +228,9 @@ def _chain(prepare: Prepare) -> Timer:
         spent_s = 0.0
         for _ in range(steps):
             prepared.sync()  # an empty queue: the host never waits for the device below
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             prepared.step()
-            spent_s += time.perf_counter() - began
+            spent_s += time.perf_counter() - start_s
         prepared.sync()
         return spent_s
 

@@ -10,7 +10,6 @@ is a line in bytes. It is fitted by least squares of relative errors, so that sm
 much as large ones. What comes out is the link as software reaches it, its own work included.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -50,8 +49,9 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
         group: curve for group, curve in curves.items() if group.startswith("memory.") and curve
     }
     if not peaks or not streams:
-        lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
-        raise InputError(f"calibrate: {lack}; give it more --minutes")
+        missing = "copy or add" if peaks else "GEMM"
+        fault = f"no {missing} was measured in {answer['budget_s']:g} s"
+        raise InputError(f"calibrate: {fault}; give it more --minutes")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     is_shipped = platform in catalog.device_names(with_user_files=False)
     is_cpu = answer["kind"] == "cpu"
@@ -71,8 +71,11 @@ def device_table(answer: Mapping[str, Any]) -> JsonObject:
     dispatch = curves.get("dispatch")
     if dispatch:  # a single case
         table["launch_us"] = dispatch["min_s"][0] * 1e6
-    shipped_table = catalog.device_table(platform) if is_shipped and not is_cpu else {}
-    table |= _cpu_details(answer) if is_cpu else _accelerator_details(answer, shipped_table)
+    if is_cpu:
+        table |= _cpu_details(answer)
+    else:  # what no probe measures comes from the shipped file of the device
+        shipped_table = catalog.device_table(platform) if is_shipped else {}
+        table |= _accelerator_details(answer, shipped_table)
     table["peak_TFLOP_per_s"] = peaks
     table["measured"] = _parse_measurements(answer, platform)
     return table
@@ -92,20 +95,22 @@ def _bandwidth(streams: Mapping[str, Any], cache_bytes: int | None) -> float:
 
     Without such arrays, or with an unknown cache, it is that of the largest arrays.
     """
-    # Without a known cache size no array is known to be out of the cache.
-    min_bytes = FAR_OUT_OF_CACHE * (cache_bytes or math.inf)
-    far_rates = []  # of arrays that no cache holds
-    largest_bytes: float = 0
-    largest_rate = 0.0  # the highest of the largest arrays
+    rates_out_of_cache = []
+    if cache_bytes:
+        for curve in streams.values():
+            for work_bytes, rate in _rates(curve):
+                if work_bytes >= FAR_OUT_OF_CACHE * cache_bytes:
+                    rates_out_of_cache.append(rate)
+    if rates_out_of_cache:
+        return max(rates_out_of_cache)
+    # No array is known to be out of the cache: the best rate of the largest arrays, the last of
+    # each curve, comes nearest.
+    sizes_and_rates = []
     for curve in streams.values():
-        rates = _rates(curve)
-        far_rates += [rate for work_bytes, rate in rates if work_bytes >= min_bytes]
-        _, last_rate = rates[-1]  # of the largest arrays of this kernel
-        array_bytes = curve["array_bytes"][-1]
-        if (array_bytes, last_rate) > (largest_bytes, largest_rate):
-            largest_bytes = array_bytes
-            largest_rate = last_rate
-    return max(far_rates, default=largest_rate)
+        _, last_rate = _rates(curve)[-1]
+        sizes_and_rates.append((curve["array_bytes"][-1], last_rate))
+    _, best_rate = max(sizes_and_rates)
+    return best_rate
 
 
 def _cpu_details(answer: Mapping[str, Any]) -> JsonObject:
@@ -146,17 +151,14 @@ def _list_doubts(answer: Mapping[str, Any], streams: Mapping[str, Any]) -> list[
             arrays = f"arrays of {footprint:.2g} last-level caches"
             doubts.append(f"{arrays}: bandwidth may be of a cache")
     # A peak needs large matrices; a device that is too slow for them ends at small ones.
-    doubts += [
-        f"{group} is of small matrices only: {why[0]}"
-        for group, why in answer["skipped"].items()
-        # A group without a curve is named below.
-        if group.startswith("gemm.") and max(answer["curves"][group].get("work", [SMALL])) < SMALL
-    ]
-    doubts += [
-        f"{group} not measured: {answer['skipped'].get(group, ['no budget'])[0]}"
-        for group, curve in answer["curves"].items()
-        if not curve
-    ]
+    for group, reasons in answer["skipped"].items():
+        curve = answer["curves"][group]
+        if group.startswith("gemm.") and curve and max(curve["work"]) < SMALL:
+            doubts.append(f"{group} is of small matrices only: {reasons[0]}")
+    for group, curve in answer["curves"].items():
+        if not curve:
+            reason, *_ = answer["skipped"].get(group, ["no budget"])
+            doubts.append(f"{group} not measured: {reason}")
     return doubts
 
 

@@ -21,6 +21,8 @@ MAX_SAMPLES = 60
 SMALLEST = 2  # cases of a group that are taken unasked: the pace of the others needs two
 MAX_CALLS = 1 << 20  # of one sample
 PATIENCE = 10  # samples of a case at whose pace the next would not fit
+WARM_UP_CALLS = 2  # of a case that no sample has shown yet
+MIN_PACE_SHARE = 1 / 4  # of the mean pace, where larger cases hardly took longer than smaller ones
 SHARES = {"gemm": 0.5, "memory": 0.35, "dispatch": 0.1}  # of the budget, preparing included
 
 
@@ -84,34 +86,36 @@ def sample(
     warm-up and `MIN_SAMPLES` fit in what is left; the first that is not ends its group, which
     also bounds what a slow type costs.
     """
-    started = clock()
-    groups = group_by(cases, lambda case: case.group)
-    kinds = [name.partition(".")[0] for name in groups]
+    start_s = clock()
+    cases_by_group = group_by(cases, lambda case: case.group)
+    kinds = [group.partition(".")[0] for group in cases_by_group]
     # A kind such as `gemm` has groups by type, which share its part of the budget equally.
-    left_s = {
-        name: budget_s * SHARES[kind] / kinds.count(kind)
-        for name, kind in zip(groups, kinds, strict=True)
+    left_s_by_group = {
+        group: budget_s * SHARES[kind] / kinds.count(kind)
+        for group, kind in zip(cases_by_group, kinds, strict=True)
     }
-    visited: dict[str, list[ProbeCase]] = {}
+    admitted_by_group: dict[str, list[ProbeCase]] = {}
     skipped: dict[str, list[str]] = {}
-    for name, members in groups.items():
-        visited[name], left_s[name], why = _admit(members, left_s[name], clock)
-        if why:
-            skipped[name] = [why]
-    while clock() - started < budget_s:
+    for group, group_cases in cases_by_group.items():
+        admitted, left_s, obstacle = _admit(group_cases, left_s_by_group[group], clock)
+        admitted_by_group[group] = admitted
+        left_s_by_group[group] = left_s
+        if obstacle:
+            skipped[group] = [obstacle]
+    while clock() - start_s < budget_s:
         ready = [
             candidate
-            for candidate in chain(*visited.values())
+            for candidate in chain(*admitted_by_group.values())
             if len(candidate.samples) < MAX_SAMPLES
-            and candidate.sample_s <= left_s[candidate.group]
+            and candidate.sample_s <= left_s_by_group[candidate.group]
         ]
         if not ready:  # every case has its samples, or no time is left for one more
             break
-        began = clock()
+        visit_start_s = clock()
         case = min(ready, key=lambda case: len(case.samples))  # in turns
         case.visit()
-        left_s[case.group] -= clock() - began
-    return {name: _curve(admitted) for name, admitted in visited.items()}, skipped
+        left_s_by_group[case.group] -= clock() - visit_start_s
+    return {group: _curve(admitted) for group, admitted in admitted_by_group.items()}, skipped
 
 
 def _admit(
@@ -123,34 +127,53 @@ def _admit(
     a few.
     """
     admitted: list[ProbeCase] = []
-    end = clock() + left_s  # when the time of this group is over
+    end_s = clock() + left_s  # when the time of this group is over
+
+    def remaining_s() -> float:
+        return end_s - clock()
+
     prepare_s = 0.0  # of the case before
     for case in cases:
         name = " ".join(f"{key}={value}" for key, value in case.columns.items())
         # The smallest cases are timed however long they take: they tell the pace of the others.
         must_fit = len(admitted) >= SMALLEST and case.work > admitted[0].work
-        while must_fit:
-            needs_s = _expected_s(case, admitted, prepare_s)
-            remaining_s = end - clock()
-            if needs_s <= remaining_s:
-                break
-            last = admitted[-1]
-            has_enough_samples = len(last.samples) >= PATIENCE
-            is_expensive = last.sample_s >= remaining_s / PATIENCE  # no time for so many more
-            if has_enough_samples or is_expensive:
-                reason = f"{name} and larger: no time, it needs {needs_s:.2g} s"
-                return admitted, remaining_s, reason
-            last.visit()  # a shorter sample may show that the case fits
-        started = clock()
+        missing_s = _find_missing_time(case, admitted, prepare_s, remaining_s) if must_fit else None
+        if missing_s is not None:
+            reason = f"{name} and larger: no time, it needs {missing_s:.2g} s"
+            return admitted, remaining_s(), reason
+        prepare_start_s = clock()
         try:
             case.timer = case.prepare()
-            prepare_s = clock() - started
+            prepare_s = clock() - prepare_start_s
             case.warm_up()
         except RefusedError as refusal:  # larger ones would be refused, too
-            return admitted, end - clock(), f"{name} and larger: {refusal}"
+            return admitted, remaining_s(), f"{name} and larger: {refusal}"
         case.visit()
         admitted.append(case)
-    return admitted, end - clock(), ""
+    return admitted, remaining_s(), ""
+
+
+def _find_missing_time(
+    case: ProbeCase,
+    admitted: Sequence[ProbeCase],
+    prepare_s: float,
+    remaining_s: Callable[[], float],
+) -> float | None:
+    """Return the seconds that a case needs if the group has not as many left, None if it fits.
+
+    The last admitted case is sampled on as long as a shorter sample might show that the case fits.
+    """
+    last = admitted[-1]
+    while True:
+        needed_s = _expected_s(case, admitted, prepare_s)
+        left_s = remaining_s()
+        if needed_s <= left_s:
+            return None
+        has_enough_samples = len(last.samples) >= PATIENCE
+        is_expensive = last.sample_s >= left_s / PATIENCE  # no time for so many more
+        if has_enough_samples or is_expensive:
+            return needed_s
+        last.visit()
 
 
 def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float) -> float:
@@ -161,8 +184,8 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
     """
     before_last, last = admitted[-2:]
     last_call_s = min(last.samples)
-    # A part of a call does not grow with work: at least a quarter of the last case's mean pace.
-    s_per_work = last_call_s / last.work / 4
+    # A part of a call's time does not grow with work: the pace is that between the last two cases.
+    s_per_work = MIN_PACE_SHARE * last_call_s / last.work
     if last.work > before_last.work:
         added_s = last_call_s - min(before_last.samples)
         s_per_work = max(s_per_work, added_s / (last.work - before_last.work))
@@ -172,8 +195,7 @@ def _expected_s(case: ProbeCase, admitted: Sequence[ProbeCase], prepare_s: float
     for admitted_case in admitted:
         missing_samples = max(0, MIN_SAMPLES - len(admitted_case.samples))
         promised_s += admitted_case.sample_s * missing_samples
-    warm_up_calls = 2
-    return promised_s + case_prepare_s + call_s * (warm_up_calls + MIN_SAMPLES)
+    return promised_s + case_prepare_s + call_s * (WARM_UP_CALLS + MIN_SAMPLES)
 
 
 def _curve(visited: Iterable[ProbeCase]) -> dict[str, list[Any]]:

@@ -16,10 +16,10 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     editor.ops.append(op)
     if not editor.is_target(op):
         return
-    names = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
     is_merged_product = op.outputs[0] in editor.split_sizes  # its result is split afterwards
-    adapts_parts_alone = 0 < len(names) < len(MERGED_PRODUCTS)
-    if is_merged_product and adapts_parts_alone:
+    adapted_parts = product_names(editor.tuning.on) & {*MERGED_PRODUCTS}
+    adapts_single_parts = 0 < len(adapted_parts) < len(MERGED_PRODUCTS)
+    if is_merged_product and adapts_single_parts:
         raise InputError(
             f"--adapter dora on={editor.tuning.on}: {op.name} makes queries, keys and values "
             "together; nearest: on=attention"
@@ -81,13 +81,14 @@ def _append_norm(editor: GraphEditor, op: Op) -> str:
         name = editor.read_name_by_weight[f"{op.name}/lora_{part}"]
         return append(f"detached_{part}", "detach", (name,), editor.tensors[name].shape)
 
-    small = detach("a")
-    large = detach("b")
-    # B A as two products with the identity, transposed to the layout of W.
+    lora_a = detach("a")
+    lora_b = detach("b")
+    # B A as two products with the identity, transposed to the layout of W. Of the identity only
+    # its size counts here: a row that is repeated has it.
     row = editor.add_buffer(f"identity{columns}/{CONSTANT}", TensorSpec((1, columns), x.dtype))
     identity = append("ones", "tile", (row,), (columns, columns), times=(columns, 1))
-    product = append("down", "linear", (identity, small), (columns, rank))
-    product = append("up", "linear", (product, large), (columns, rows))
+    product = append("down", "linear", (identity, lora_a), (columns, rank))
+    product = append("up", "linear", (product, lora_b), (columns, rows))
     product = append("turned", "transpose", (product,), (rows, columns), order=(1, 0))
     scaled = append(
         "scaled", "pointwise", (product,), (rows, columns), function="mul", scalar=SCALE

@@ -16,18 +16,16 @@ def adapt(editor: GraphEditor, op: Op) -> None:
     x, *further_inputs = op.inputs
     output = op.outputs[0]
     splits_merged_product = op.kind == "split" and x in editor.split_sources
-    is_scaled_in_parts = output in editor.split_sizes
-    if splits_merged_product:
+    is_split_later = output in editor.split_sizes
+    if splits_merged_product:  # into queries, keys and values, which are scaled one by one
         editor.ops.append(op)
         _scale_parts(editor, op)
-    # a product that makes queries, keys and values together is scaled behind its split
-    elif is_scaled_in_parts or not editor.is_target(op):
+    elif is_split_later or not editor.is_target(op):
         editor.ops.append(op)
-    # of attention the results are scaled, of a feed-forward product what it reads
-    elif is_attention_name(op.name):
+    elif is_attention_name(op.name):  # the keys or values that the product makes are scaled
         editor.ops.append(op)
         editor.results[output] = _append_scaling(editor, op, output, "output")
-    else:
+    else:  # what a feed-forward product reads is scaled
         scaled = _append_scaling(editor, op, x, "input")
         editor.ops.append(replace(op, inputs=(scaled, *further_inputs)))
 

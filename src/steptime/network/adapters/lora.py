@@ -31,8 +31,10 @@ def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str
     x = editor.tensors[op.inputs[0]]
     y = editor.tensors[op.outputs[0]]
     output_width = y.shape[-1]
-    # Of a product that makes queries, keys and values together, some parts can be adapted alone.
-    columns, part_count = (output_width, 1) if is_merged else _adapted_columns(editor, op)
+    if is_merged:
+        columns, part_count = output_width, 1
+    else:  # of queries, keys and values that one product makes, only some may be adapted
+        columns, part_count = _adapted_columns(editor, op)
     rank = editor.tuning.rank
     *leading_sizes, input_width = x.shape
     source = read_dropped(editor, op)
@@ -40,8 +42,8 @@ def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str
     up = editor.add_weight(f"{op.name}/lora_b", (columns, rank), op, x.dtype)
     small = TensorSpec((*leading_sizes, rank * part_count), x.dtype)
     result = editor.append_op(f"{op.name}/lora_down", "linear", (source, down), small)
-    # Each part multiplies `rank` columns of its own; one product on the first `rank` columns, with
-    # the results of all parts, costs as much.
+    # Each part has its own `rank` columns of the small result. One product that reads the first
+    # `rank` columns and makes the results of all parts stands for theirs: it costs as much.
     if part_count > 1:
         part = TensorSpec((*leading_sizes, rank), x.dtype)
         first_columns: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}

@@ -45,15 +45,16 @@ def find_network_name(text: str) -> str:
     """
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {YOUR_NETWORK_HINT}")
-    plain_names = {_plain(name): name for name in (*SHORT, *ZOO, *FAMILIES)}
-    name = plain_names.get(_plain(text))
-    # `SHORT` maps further names of a network to its own
-    if name:  # the large table of language models is not read
-        return SHORT.get(name, name)
-    all_names = {_plain(name): name for name in language.rows()} | plain_names
+    # compared without case and marks: "ResNet-50" is resnet50
+    name_by_plain = {_plain(name): name for name in (*SHORT, *ZOO, *FAMILIES)}
+    name = name_by_plain.get(_plain(text))
+    if name:  # found without reading the large table of language models
+        return SHORT.get(name, name)  # `SHORT` maps other names of a network to its own
+    name_by_plain = {_plain(name): name for name in language.rows()} | name_by_plain
+    # "meta-llama/Llama-3-8B-Instruct": drop one affix after the other until a name fits
     candidate = text
     while True:
-        name = all_names.get(_plain(candidate))
+        name = name_by_plain.get(_plain(candidate))
         if name:
             return SHORT.get(name, name)
         shorter = _AFFIX.sub("", candidate, count=1)
@@ -82,15 +83,15 @@ def family(name: str, context: str = "") -> Family:
     Raises:
         InputError: for an unknown name.
     """
-    # "" marks the rows of the table of language models, which `language` builds
-    is_built_in = bool((FAMILIES | ZOO).get(name))
+    built_in = FAMILIES | ZOO  # the module of each
+    is_built_in = bool(built_in.get(name))
     if not is_built_in:
         if name in language.rows():
             return language.model(name)
-        all_names = list_names()
+        all_names = list_names()  # with those of other packages
         if name not in all_names:
             raise unknown("model", name, all_names, context)
-    result: Family = registry.resolve(FAMILIES | ZOO, "models", "model", name, context)
+    result: Family = registry.resolve(built_in, "models", "model", name, context)
     return result
 
 

@@ -50,13 +50,14 @@ def build_residual(
             is_first_block = i == 0
             stride = 2 if group > 0 and is_first_block else 1
             layers = BLOCKS[p["block"]](width, stride)
-            if stride_first:  # the first layer has the stride, whatever `BLOCKS` says
+            if stride_first:  # as in He et al. 2015; later networks have it on the 3x3 layer
                 strides = [stride] + [1] * (len(layers) - 1)
                 layers = [
                     (channels, kernel, layer_stride)
                     for (channels, kernel, _), layer_stride in zip(layers, strides, strict=True)
                 ]
             output_channels, _kernel, _stride = layers[-1]
+            # where the input cannot be added as it is, a 1x1 convolution projects the shortcut
             changes_shape = stride > 1 or b.shape(x)[1] != output_channels
             project = is_first_block and (projects_all_groups or changes_shape)
             name = f"group{group + 1}/block{i + 1}"

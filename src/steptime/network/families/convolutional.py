@@ -33,10 +33,11 @@ _LINEAR = {"linear": "", "dense": "relu", "gelu": "gelu"}  # their activations
 @lru_cache(maxsize=64)
 def __getattr__(name: str) -> Family:
     """Return the network of a row; raises `AttributeError` for an unknown name."""
+    # an attribute of this module, such as `convolutional.resnet50`, is made of a row of the table
     row = read_packaged_toml("convolutional_networks.toml").get(name)
     if row is None:
         raise AttributeError(name)
-    if "settings" in row:
+    if "settings" in row:  # a setting of the family `cnn`; other rows list their layers
         return make_setting(
             name, cnn.FAMILY, row["source"], row["settings"], ["image"], **row["build_options"]
         )

@@ -61,7 +61,7 @@ def _add_positions(b: Builder, x: str, p: Parameters, rows: int, name: str = "")
         return x
     _, length, width = b.shape(x)
     positions = b.weight(f"{name}position/w", (rows, width))
-    if rows > length:
+    if rows > length:  # the table has rows before or behind those of these tokens
         start = p["first_position"]
         stop = start + length
         positions = b.op("slice", positions, name=f"{name}position", axis=0, start=start, stop=stop)

@@ -160,7 +160,8 @@ def make_setting(
     values = resolve(base, settings)
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-        return partial(base.build, **build_options)(b, {**values, **p}, batch)
+        build_base = partial(base.build, **build_options)
+        return build_base(b, {**values, **p}, batch)
 
     # a user may still choose these; all others have the values of the preset
     free_parameters = {key: Parameter(values[key], base.parameters[key].meaning) for key in free}
@@ -181,9 +182,10 @@ def drop_defaults(family: Family, values: Mapping[str, Value]) -> dict[str, Valu
     workload_values = {}
     for name, value in values.items():
         parameter = family.parameters[name]
-        # what a preset lets a user choose is named, as a detail is, only where it differs
-        is_detail = family.is_preset or parameter.detail
-        if not is_detail or value != parameter.default_in(values):
+        # details, and all that a user may choose of a preset, are left out at their defaults
+        may_be_left_out = family.is_preset or parameter.detail
+        has_default = value == parameter.default_in(values)
+        if not (may_be_left_out and has_default):
             workload_values[name] = value
     return workload_values
 

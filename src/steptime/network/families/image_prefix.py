@@ -53,6 +53,7 @@ class ImagePrefix:
         with b.scope("images"):
             image = self._tokens(b, p, batch)
         _, length, _ = b.shape(words)
+        # the images take the place of the first words
         behind_images: Attributes = {"axis": 1, "start": image_tokens, "stop": length}
         text_tokens = b.op("slice", words, name="words", **behind_images)
         return b.op("concat", image, text_tokens, name="images_and_words", axis=1)
@@ -67,18 +68,19 @@ class ImagePrefix:
         # The outputs of some blocks (`taps`) are added to the image's tokens. So the blocks are
         # built in segments: each ends behind a tapped block, the last one behind the last block.
         segment_ends = [*(tap + 1 for tap in self.taps), self.depth]
-        tapped = []
+        tapped_outputs = []
         start = 0
         for number, end in enumerate(segment_ends, start=1):
             segment = {**settings, "layers": end - start}
             x = blocks(b, x, segment, causal=False, name=f"part{number}_block")
-            is_tapped = number <= len(self.taps)
-            if is_tapped:
-                tapped.append(self._merge_patches(b, x, f"merger{number}", is_normed_after=True))
+            is_last_segment = number == len(segment_ends)
+            if not is_last_segment:
+                merged = self._merge_patches(b, x, f"merger{number}", is_normed_after=True)
+                tapped_outputs.append(merged)
             start = end
         tokens = self._merge_patches(b, x, "merger", is_normed_after=False)
-        for number, term in enumerate(tapped, start=1):
-            tokens = b.op("add", tokens, term, name=f"add_tap{number}")
+        for number, tapped_output in enumerate(tapped_outputs, start=1):
+            tokens = b.op("add", tokens, tapped_output, name=f"add_tap{number}")
         shape = (batch, self.token_count(p), self.output_width)
         return b.op("reshape", tokens, name="all", shape=shape)
 

@@ -40,7 +40,7 @@ def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     width = b.shape(x)[-1]
     x = b.op("reshape", x, name="rows", shape=(batch, side * side, width))
     x = norm(b, x, "layer", "norm")
-    if p["pixels"]:  # the pixels of all patches, some of which a learned token stood for
+    if p["pixels"]:  # pretraining: restores the pixels of patches that a mask token replaced
         b.weight("mask/w", (1, 1, p["width"]))
         pixels = p["pixels"] ** 2 * p["channels"]
         return mean_loss(b, linear(b, x, pixels, "pixels"))
@@ -180,7 +180,8 @@ def check(p: Mapping[str, Any]) -> str | None:
     """Return the first fault of sizes that do not fit together, or None."""
     depths = parse_numbers(p["depths"])
     heads = parse_numbers(p["heads"])[: len(depths)]
-    if len(depths) != len(heads) or not all((*depths, *heads)):
+    has_zero = 0 in (*depths, *heads)
+    if len(depths) != len(heads) or has_zero:
         return f"depths {p['depths']} and heads {p['heads']} are not of as many stages"
     if p["image"] % p["patch"]:
         return f"image {p['image']} does not divide into patches of {p['patch']}"

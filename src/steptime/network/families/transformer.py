@@ -51,8 +51,9 @@ def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x)
     x = _append_norm(b, x, p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
-    has_second_decoder = p["decoder_layers"] > 0  # which reads `x`
-    return _append_decoder(b, x, p, batch, table) if has_second_decoder else (x, table)
+    if p["decoder_layers"]:  # this part is the encoder of an encoder-decoder
+        return _append_decoder(b, x, p, batch, table)
+    return x, table
 
 
 def _stem(b: Builder, p: Mapping[str, Any], batch: int) -> tuple[str, str]:
@@ -90,11 +91,10 @@ def blocks(
     for i in b.repeat(p["layers"]):
         block_p = block_parameters(p, i)
         design = design_of(block_p)
-        # the letters repeat over the blocks: "w" sees a window, "l" has linear attention, others
-        # see all
-        window_letter = p["windows"][i % len(p["windows"])]
-        sees_window, has_linear_attention = window_letter == "w", window_letter == "l"
-        window = block_p["window"] if sees_window else 0
+        # a letter for each block, which repeat: "w" is attention within a window, "l" linear
+        # attention, and any other letter full attention
+        attention_letter = p["windows"][i % len(p["windows"])]
+        window = block_p["window"] if attention_letter == "w" else 0
         # which tokens the attention of this block sees, and by which positions
         angles = _angles(b, block_p, length)
         sight = Sight(causal=causal, window=window, angles=angles, relative=relative)
@@ -102,15 +102,12 @@ def blocks(
         # a decoder beside an encoder also attends to the encoder's output
         sights = [sight, Sight(memory=memory)] if memory else [sight]
         parts = _mixing_parts(b, block_p, sights)
-        if has_linear_attention:
-            # a state takes the place of attention, the first part
-            parts[0] = lambda x: delta_net(b, x, p, "attention")
+        if attention_letter == "l":
+            parts[0] = partial(delta_net, b, p=p, name="attention")  # in place of self-attention
         with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
             if design.feeds:
-                parts.append(_feeds(b, block_p, i))
-            embed_block = partial(
-                _block_embeddings, b, p=block_p, tokens=block_embeddings, number=i
-            )
+                parts.append(_feed_forward_part(b, block_p, i))
+            embed_block = partial(_embed_block, b, p=block_p, embeddings=block_embeddings, number=i)
             # embeddings of the block's own, where the design has such
             x = _block_of_design(b, x, block_p, parts, embed_block)
             if design.added_input:
@@ -124,7 +121,7 @@ def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
     It is "" for the first block of a group, and where no blocks share weights.
     """
     layers = p["layers"]
-    groups = p["block_groups"] or layers
+    groups = p["block_groups"] or layers  # ALBERT: all blocks of a group share weights
     # group g begins with block ceil(g * layers / groups)
     group = i * groups // layers
     first_block = ceil(group * layers / groups)
@@ -152,11 +149,11 @@ def _block_of_design(
     design = design_of(p)
     if design.alternating:
         return design.alternating.build(b, x, p, parts, embed_block)
-    x = _mixed_and_fed(b, x, p, parts)
+    x = _run_parts(b, x, p, parts)
     return b.op("add", embed_block(x), x, name="own_tokens/add") if design.token_width else x
 
 
-def _mixed_and_fed(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
+def _run_parts(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
     """Return `x` after the parts of a block: a usual one, of several streams, or with experts."""
     design = design_of(p)
     if design.is_dense_with_experts:
@@ -181,22 +178,25 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: Bloc
     with b.scope("embedding_of_blocks"):
         rows = b.rank_words(design.token_rows or p["vocabulary"])
         table = b.weight("w", (rows, total_width))
-        # "tokens" is the input that the stem of words reads
-        y = b.sum_over_ranks(b.op("embedding", "tokens", table, name="embedding"), "sum")
-        z = linear(b, x, total_width, "projection", bias=False)
-        z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
-        z = b.op(
-            "reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, total_width)
-        )
-        return b.op("add", y, z, name="add")
+        # a table's row for each token ("tokens" is the input of token numbers) ...
+        rows_of_tokens = b.op("embedding", "tokens", table, name="embedding")
+        rows_of_tokens = b.sum_over_ranks(rows_of_tokens, "sum")
+        # ... and a product of its usual embedding, normed block by block
+        projected = linear(b, x, total_width, "projection", bias=False)
+        projected = b.op("reshape", projected, name="blocks", shape=(n, length, layers, width))
+        projected = norm(b, projected, p["norm"], "norm")
+        shape = (n, length, total_width)
+        projected = b.op("reshape", projected, name="all", shape=shape)
+        return b.op("add", rows_of_tokens, projected, name="add")
 
 
-def _block_embeddings(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+def _embed_block(b: Builder, x: str, p: Mapping[str, Any], embeddings: str, number: int) -> str:
     """Return the block's own token embeddings, gated by `x`, in the width of the network."""
     width = design_of(p).token_width
     with b.scope("own_tokens"):
+        # the columns of this block among the embeddings for all blocks
         start = number * width
-        embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
+        embedding = b.op("slice", embeddings, name="own", axis=-1, start=start, stop=start + width)
         ungated_activation = GATED.get(p["activation"], p["activation"])
         gate = linear(b, x, width, "gate", bias=False)
         gate = append_activation(b, gate, ungated_activation)
@@ -211,15 +211,14 @@ def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
         return ""
     width = p["rotary_width"]
     table_shape = (length, width)
-    # all blocks share the table of their width, which the first of them adds; blocks may rotate two
-    # widths; the first table has the plain name
-    usual_name, name_of_width = "angles", f"angles_{width}"
-    paths = [b.full_path(name) for name in (usual_name, name_of_width)]
-    tables = [path for path in paths if path in b.tensors]
-    for table in tables:
+    # all blocks that rotate the same width share one table; a second width gets a second table
+    plain_name, name_with_width = "angles", f"angles_{width}"
+    paths = [b.full_path(name) for name in (plain_name, name_with_width)]
+    existing_tables = [path for path in paths if path in b.tensors]
+    for table in existing_tables:
         if b.shape(table) == table_shape:
             return table
-    return b.buffer(name_of_width if tables else usual_name, table_shape)
+    return b.buffer(name_with_width if existing_tables else plain_name, table_shape)
 
 
 def _with_shared_keys(b: Builder, sight: Sight, p: Mapping[str, Any], name: str) -> Sight:
@@ -235,24 +234,24 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
     """Return the parts of a block that mix tokens: attention, or what a design has in its place."""
     design = design_of(p)
     if not design.mixes:
-        return []
-    mixer, parallel = design.mixer, design.parallel
+        return []  # a block with a feed-forward part alone
+    mixer, parallel_mixer = design.mixer, design.parallel
     if mixer is not None:
         return [lambda x: mixer.build(b, x, p["width"], "attention")]
-    parts = [_attends(b, p, sight) for sight in sights]
-    if parallel is None:
-        return parts
-    # the parallel mixer reads what attention to the tokens themselves reads; both are added
-    attends = parts[0]
-    return [
-        lambda x: b.op(
-            "add", attends(x), parallel.build(b, x, p["width"], "mixer"), name="mixed_both"
-        ),
-        *parts[1:],
-    ]
+    self_attention, *cross_attention = [_attention_part(b, p, sight) for sight in sights]
+    if parallel_mixer is None:
+        return [self_attention, *cross_attention]
+
+    def attend_and_mix(x: str) -> str:
+        """Add self-attention and the mixer beside it (such as Mamba), which read the same `x`."""
+        attended = self_attention(x)
+        mixed = parallel_mixer.build(b, x, p["width"], "mixer")
+        return b.op("add", attended, mixed, name="mixed_both")
+
+    return [attend_and_mix, *cross_attention]
 
 
-def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
+def _attention_part(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
     # a design with scores of places put its table of distances into `sight.relative`
     places = design_of(p).places
     if places:
@@ -260,12 +259,13 @@ def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:
     return lambda x: attention(b, x, p, "cross" if sight.memory else "attention", sight)
 
 
-def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
+def _feed_forward_part(b: Builder, p: Mapping[str, Any], i: int) -> Part:
     """Return the feed-forward part of block number `i` from 0: dense, or a mixture of experts."""
-    # `dense_at` are the numbers of dense blocks, such as "0-3"
+    # the first `dense_layers` blocks are dense, and those that `dense_at` lists, "0-3" for 0 and 3
     is_dense = i < p["dense_layers"] or str(i) in p["dense_at"].split("-")
-    is_turn_of_experts = (i + 1) % p["expert_every"] == 0
-    if p["experts"] and is_turn_of_experts and not is_dense:
+    # of `expert_every` blocks the last has experts
+    is_expert_block = (i + 1) % p["expert_every"] == 0
+    if p["experts"] and is_expert_block and not is_dense:
         return lambda x: mixture(b, x, p, "experts")
     keeps_largest = design_of(p).keeps_largest
     return lambda x: feed_forward(
@@ -274,7 +274,7 @@ def _feeds(b: Builder, p: Mapping[str, Any], i: int) -> Part:
 
 
 def _append_decoder(
-    b: Builder, memory: str, p: Mapping[str, Any], batch: int, table: str
+    b: Builder, encoder_output: str, p: Mapping[str, Any], batch: int, table: str
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
@@ -283,29 +283,30 @@ def _append_decoder(
         "heads": heads,
         "layers": p["decoder_layers"],
         "ffn": p["decoder_ffn"],
-        "segments": 0,
+        "segments": 0,  # a decoder has no segment embeddings
         "max_length": p["target_rows"],
         "length": p["target_length"],
     }
-    # the encoder's sizes of heads belong to its number of heads
+    # with another number of heads than the encoder's, the heads divide the width evenly
     if heads != p["heads"]:
         decoder_p["kv_heads"] = heads
         decoder_p["head_width"] = p["width"] // heads
         decoder_p["value_width"] = p["width"] // heads
     x, table = words(b, decoder_p, batch, "target_", table)
-    x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=memory)
+    x = blocks(b, x, decoder_p, causal=True, name="decoder", memory=encoder_output)
     return _append_norm(b, x, decoder_p, "target_final_norm"), table
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
     """Return a term of each head's scores that depends on how far two places are apart."""
-    if p["positions"] == "alibi":  # fixed slopes
+    if p["positions"] == "alibi":  # not learned: each head's slope times the distance
         return b.buffer(name, (p["heads"], length, length))
     with b.scope(name):
-        places = b.buffer("places", (length, length), "int64")
-        table = b.weight("w", (p["buckets"], p["heads"]))
-        by_distance = b.op("embedding", places, table, name="embedding")
-        return b.op("transpose", by_distance, name="by_head", order=(2, 0, 1))
+        # as in T5: the distance of two tokens falls into a bucket, which has a bias for each head
+        bucket_numbers = b.buffer("places", (length, length), "int64")
+        bias_table = b.weight("w", (p["buckets"], p["heads"]))
+        biases = b.op("embedding", bucket_numbers, bias_table, name="embedding")
+        return b.op("transpose", biases, name="by_head", order=(2, 0, 1))
 
 
 PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")

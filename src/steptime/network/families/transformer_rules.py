@@ -90,7 +90,7 @@ def _head_faults(p: Parameters) -> Iterator[str]:
 def _position_faults(p: Parameters) -> Iterator[str]:
     rotary_width, head_width = p["rotary_width"], p["head_width"]
     if p["positions"] == "rotary":
-        # only the first fault is reported: the plainer message comes first
+        # only the first fault is reported, and a user who gave no rotary_width has this one
         is_odd = bool(rotary_width % 2)
         if is_odd and rotary_width == head_width:
             yield f"rotary positions need an even head width, not {rotary_width}"
@@ -98,11 +98,11 @@ def _position_faults(p: Parameters) -> Iterator[str]:
             yield (
                 f"rotary_width {rotary_width} is not an even part of the head width {head_width}"
             )
-    length, max_length, first = p["length"], p["max_length"], p["first_position"]
-    has_table = p["positions"] == "learned" and p["stem"] == "words"
-    if has_table and max_length < length + first:
-        lacking = f" less {first}" if first else ""
-        yield f"length {length} is larger than max_length {max_length}{lacking}"
+    length, max_length, first_position = p["length"], p["max_length"], p["first_position"]
+    has_position_table = p["positions"] == "learned" and p["stem"] == "words"
+    if has_position_table and max_length < first_position + length:
+        unused_rows = f" less {first_position}" if first_position else ""
+        yield f"length {length} is larger than max_length {max_length}{unused_rows}"
     if p["stem"] == "patches" and p["image"] % p["patch"]:
         yield f"image {p['image']} does not divide into patches of {p['patch']}"
 
@@ -112,14 +112,13 @@ def _decoder_faults(p: Parameters) -> Iterator[str]:
         return
     heads = p["decoder_heads"]
     width = p["width"]
-    # a decoder with heads of its own cuts the width into them; the encoder's may have any width
+    # only with as many heads as the encoder's can it use `head_width`; else they divide the width
     divides_width = heads == p["heads"] or width % heads == 0
     if not _is_encoder(p) or not divides_width:
         yield f"a decoder of {heads} heads reads an encoder of width {width}"
-    length = p["target_length"]
-    rows = p["target_rows"]  # of the table of learned positions
-    if p["positions"] == "learned" and rows < length + p["first_position"]:
-        yield f"target_length {length} is larger than target_rows {rows}"
+    length, position_rows = p["target_length"], p["target_rows"]
+    if p["positions"] == "learned" and position_rows < p["first_position"] + length:
+        yield f"target_length {length} is larger than target_rows {position_rows}"
 
 
 def _expert_faults(p: Parameters) -> Iterator[str]:
@@ -135,7 +134,9 @@ def _expert_faults(p: Parameters) -> Iterator[str]:
         return
     if per_token > experts:
         yield f"experts_per_token {per_token} of {experts} experts"
-    if per_token > experts // groups * groups_per_token:
+    # a token first chooses groups, and then its experts among those of these groups
+    eligible_experts = experts // groups * groups_per_token
+    if per_token > eligible_experts:
         yield (
             f"experts_per_token {per_token} of {groups_per_token} groups of {groups} "
             f"of {experts} experts"
@@ -150,7 +151,8 @@ def _layer_faults(p: Parameters) -> Iterator[str]:
         if p["rotary_width"] >= p["head_width"]:
             yield f"latent_kv needs a rotary_width below the head width {p['head_width']}"
     linear_heads, key_heads = p["linear_heads"], p["linear_key_heads"]
-    if "l" in p["windows"] and not linear_heads:
+    has_linear_attention = "l" in p["windows"]  # a letter for each block, such as "lllg"
+    if has_linear_attention and not linear_heads:
         yield f"windows {p['windows']} with l need linear_heads"
     if linear_heads and linear_heads % max(key_heads, 1):
         yield f"linear_heads {linear_heads} do not share {key_heads} linear_key_heads"

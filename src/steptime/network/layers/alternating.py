@@ -59,23 +59,25 @@ class AltUp:
             parts: attention and the feed-forward part.
             add_tokens: makes what the block's own embeddings add to the streams but the first.
         """
-        kind = p["norm"]
-        attends, feeds = parts
+        norm_kind = p["norm"]
+        attention, feed_forward = parts
         router = [
             b.weight("router/norm/w", (p["width"],)),
             b.weight("router/w", (self.count, p["width"])),
         ]
+        # AltUp: predict all streams, compute the first, correct all by the first one's error
         predicted = self._predict(b, x, router)
         first = _stream(b, predicted, self.count, number=0, name="active")
-        normed = norm(b, first, kind, "norm1")
-        laurel = self._laurel(b, normed, kind)
-        attended = norm(b, attends(normed), kind, "output_norm1")
+        normed = norm(b, first, norm_kind, "norm1")
+        laurel = self._laurel(b, normed, norm_kind)  # the learned residual of low rank
+        attended = norm(b, attention(normed), norm_kind, "output_norm1")
         y = b.op("add", b.op("add", attended, first, name="add1"), laurel, name="add_laurel")
-        # the mean magnitude of two residual sums
+        # two residual sums, each of the magnitude of `first`, are brought back to its magnitude
         y = _scale(b, y, 1 / math.sqrt(2), "joined")
-        fed = norm(b, feeds(norm(b, y, kind, "norm2")), kind, "output_norm2")
-        y = b.op("add", fed, y, name="add2")
-        return self._add_tokens(b, self._correct(b, predicted, first, y, router), add_tokens)
+        fed = norm(b, feed_forward(norm(b, y, norm_kind, "norm2")), norm_kind, "output_norm2")
+        computed = b.op("add", fed, y, name="add2")
+        corrected = self._correct(b, predicted, first, computed, router)
+        return self._add_tokens(b, corrected, add_tokens)
 
     def _project(self, b: Builder, x: str, target: str, number: int) -> str:
         """Return a product of `x`, brought to the target's magnitude."""
@@ -106,7 +108,8 @@ class AltUp:
         width = total_width // self.count
         with b.scope("predict"):
             first = _stream(b, x, self.count, number=0, name="first")
-            # a number of each stream for each token, as the paper's router makes them
+            # the router gives each token a number for each stream (the paper's modalities), and
+            # these give it a matrix that mixes the streams
             modalities = self._route(b, first, router, "router")
             mixing = linear(b, modalities, self.count**2, "coefficients", bias=False)
             shape = (n, length, self.count, self.count)
@@ -125,13 +128,14 @@ class AltUp:
         with b.scope("correct"):
             modalities = self._route(b, computed, router, "router")
             shares = linear(b, modalities, self.count, "coefficients", bias=False)
+            # each stream takes its share, learned around 1, of the first stream's error
             shares = b.op("pointwise", shares, name="shares", function="add", scalar=1.0)
             shares = b.op("reshape", shares, name="column", shape=(n, length, self.count, 1))
             error = b.op("pointwise", computed, first, name="error", function="sub")
             error = b.op("reshape", error, name="row", shape=(n, length, 1, width))
-            spread = b.op("pointwise", shares, error, name="spread", function="mul")
-            spread = b.op("reshape", spread, name="whole", shape=(n, length, total_width))
-            return b.op("add", spread, predicted, name="add")
+            correction = b.op("pointwise", shares, error, name="spread", function="mul")
+            correction = b.op("reshape", correction, name="whole", shape=(n, length, total_width))
+            return b.op("add", correction, predicted, name="add")
 
     def _add_tokens(self, b: Builder, x: str, add_tokens: Part) -> str:
         """Return streams with the block's own embeddings, gated by the first, added to the rest."""
@@ -153,10 +157,11 @@ def keep_largest(b: Builder, x: str) -> str:
     with b.scope("sparse"):
         mean = b.op("reduce", x, name="mean", function="mean", axes=(2,), keep=True)
         centred = b.op("pointwise", x, mean, name="centred", function="sub")
-        cut = _scale(b, _magnitude(b, centred, "deviation"), SPARSE_DEVIATIONS, "cut")
-        return b.op(
-            "relu", b.op("pointwise", centred, cut, name="above", function="sub"), name="relu"
-        )
+        # the magnitude of what has mean 0 is its standard deviation
+        deviation = _magnitude(b, centred, "deviation")
+        threshold = _scale(b, deviation, SPARSE_DEVIATIONS, "cut")
+        excess = b.op("pointwise", centred, threshold, name="above", function="sub")
+        return b.op("relu", excess, name="relu")
 
 
 def _magnitude(b: Builder, x: str, name: str) -> str:

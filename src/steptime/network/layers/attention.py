@@ -49,9 +49,7 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if indexer:  # attention reads the tokens that the indexer selects, as many as a window
             _score_tokens(b, x, qkv.query_input, indexer, sight.angles)
             window = indexer.selected
-        score_terms = [sight.relative] if sight.relative else []
-        if p["sinks"]:
-            score_terms.append(b.weight("sinks", (heads,)))
+        sinks = b.weight("sinks", (heads,)) if p["sinks"] else ""  # a score that has no value
         # Context ranks see all keys: each has all tokens of some heads, or gathers the keys.
         exchanges_heads = b.plan.context_method == "all-to-all" and b.plan.context > 1
         if exchanges_heads:
@@ -60,18 +58,15 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
             v = b.exchange_sequence_for_heads(v, "spread_v", kv_heads)
             heads = heads // b.plan.context
             kv_heads = max(1, kv_heads // b.plan.context)
-            if p["sinks"]:
-                # the sinks are the last term; a rank needs those of its heads
-                sinks = score_terms.pop()
-                score_terms.append(
-                    b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads)
-                )
+            if sinks:  # those of the rank's heads
+                sinks = b.op("slice", sinks, name="own_sinks", axis=0, start=0, stop=heads)
         else:
             k = b.gather_context(k, "gather_k")
             v = b.gather_context(v, "gather_v")
         attributes: Attributes = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
         if window:
             attributes["window"] = window
+        score_terms = [term for term in (sight.relative, sinks) if term]
         z = b.op("attention", q, k, v, *score_terms, name="attention", **attributes)
         if exchanges_heads:
             z = b.exchange_heads_for_sequence(z, "join_y")
@@ -99,20 +94,20 @@ def _queries_keys_values(
     if p["latent_q"]:
         query_input = linear(b, x, p["latent_q"], "q_down", p["qkv_bias"])
         query_input = norm(b, query_input, p["norm"], "q_down_norm")
-    q = k = v = ""
+    merged_k = merged_v = ""  # of one product for all three, "" where each has its own product
     if p["merged_qkv"] and not sight.memory:
-        q, k, v = _split_merged(b, x, p, heads, kv_heads)
+        q, merged_k, merged_v = _split_merged(b, x, p, heads, kv_heads)
     else:
         # with latent vectors the bias belongs to the products that make these
         has_bias = p["qkv_bias"] and not p["latent_kv"]
         q = linear(b, query_input, head_width * heads, "q", has_bias)
     q = _norm_queries_or_keys(b, q, p, heads, "q_norm")
-    if sight.keys:
+    if sight.keys:  # this block reuses the keys and values of an earlier one
         k, v = sight.keys, sight.values
     elif p["latent_kv"]:
         k, v = _from_latent(b, x, p, heads, sight.angles)
     else:
-        k, v = _keys_values(b, sight.memory or x, p, kv_heads, k, v)
+        k, v = _keys_values(b, sight.memory or x, p, kv_heads, merged_k, merged_v)
     if sight.angles:
         q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head_width)
         are_keys_rotated = p["latent_kv"] or sight.keys
@@ -122,17 +117,16 @@ def _queries_keys_values(
 
 
 def _keys_values(
-    b: Builder, x: str, p: Parameters, kv_heads: int, k: str, v: str
+    b: Builder, x: str, p: Parameters, kv_heads: int, merged_k: str, merged_v: str
 ) -> tuple[str, str]:
     """Return keys and values of `x`; `k` and `v` are "" if they are still to be made."""
     design = design_of(p)
-    # "": not made yet; one product for queries, keys and values has made them already
-    k = k or linear(b, x, p["head_width"] * kv_heads, "k", p["key_bias"])
-    plain_keys = k
-    k = _norm_queries_or_keys(b, k, p, kv_heads, "k_norm")
+    plain_k = merged_k or linear(b, x, p["head_width"] * kv_heads, "k", p["key_bias"])
+    k = _norm_queries_or_keys(b, plain_k, p, kv_heads, "k_norm")
     if design.keys_are_values:
-        v = plain_keys
-    v = v or linear(b, x, p["value_width"] * kv_heads, "v", p["qkv_bias"])
+        v = plain_k
+    else:
+        v = merged_v or linear(b, x, p["value_width"] * kv_heads, "v", p["qkv_bias"])
     if design.value_norm:
         v = norm_heads(b, v, kv_heads, "plain_rms", "v_norm")
     return k, v
@@ -159,9 +153,8 @@ def _score_tokens(b: Builder, x: str, query_input: str, indexer: Indexer, angles
     The scores are counted as attention with one key for all heads, and values of width 1, which
     stand for their weighted sum.
     """
-    # the choice of an earlier block holds, which scored the tokens
     if indexer.is_reused:
-        return
+        return  # this block attends to the tokens that an earlier block chose
     with b.scope("indexer"):
         q = linear(b, query_input, indexer.heads * indexer.width, "q", bias=False)
         k = linear(b, x, indexer.width, "k", bias=False)

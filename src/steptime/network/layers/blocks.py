@@ -131,10 +131,10 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
         return b.op("add", y, shared, name="add_shared")
 
 
-def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str:
+def _routed_experts(b: Builder, x: str, p: Parameters, router_input: str = "") -> str:
     """Return the sum of the chosen experts, in the width that experts read.
 
-    The router reads `chooser`, or `x` where that is "".
+    The router reads `router_input`, or `x` where that is "".
     """
     ranks = b.plan.expert
     if p["experts"] % ranks:
@@ -150,8 +150,8 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
         tokens = b.gather_sequence(x, "gather")
     up_width = 2 * inner if p["activation"] in GATED else inner  # the gate and what it gates
     choices = p["experts"] + p["zero_experts"]
-    # some networks choose experts by another tensor than the one that these read
-    logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
+    # in some networks the router reads another tensor than the experts do
+    logits = linear(b, router_input or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
         tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
     # a rank runs its own experts; zero experts, which pass a token on, cost nothing
@@ -186,12 +186,13 @@ def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
     dense = norm(b, dense, kind, "dense_norm")
     with b.scope("choice"):
         scale = b.weight("scale/w", (p["width"],))
-        read = b.op("pointwise", norm(b, x, "plain_rms", "norm"), scale, name="x", function="mul")
-        # a factor of each expert's output, whose product is not counted
+        normed = norm(b, x, "plain_rms", "norm")
+        router_input = b.op("pointwise", normed, scale, name="x", function="mul")
+        # a weight without an op: multiplying an expert's output by it costs too little to count
         b.weight("expert_scale/w", (p["experts"],))
     routed = norm(b, x, kind, "experts_norm")
     with b.scope("experts"):
-        routed = _routed_experts(b, routed, p, read)
+        routed = _routed_experts(b, routed, p, router_input)
     routed = norm(b, routed, kind, "experts_output_norm")
     y = norm(b, b.op("add", dense, routed, name="both"), kind, "output_norm2")
     return residual(b, x, y, p["dropout"], "add2")
@@ -225,18 +226,21 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
         for i, branch in enumerate(branches, start=1):
             x = residual(b, x, branch, p["dropout"], f"add{i}")
         return x
-    places = NORMS[p["norms"]]
+    norm_positions = NORMS[p["norms"]]  # around a part: before it, on its output, after the sum
     for i, part in enumerate(parts, start=1):
-        is_before = "before" in places or ("before_second" in places and i > 1)
-        part_input = norm(b, x, p["norm"], f"norm{i}") if is_before else x
+        is_second = i > 1
+        norms_input = "before" in norm_positions or (
+            "before_second" in norm_positions and is_second
+        )
+        part_input = norm(b, x, p["norm"], f"norm{i}") if norms_input else x
         y = part(part_input)
-        if "output" in places:
+        if "output" in norm_positions:
             y = norm(b, y, p["norm"], f"output_norm{i}")
         if p.get("layer_scale"):
             scale = b.weight(f"scale{i}/w", (b.shape(y)[-1],))
             y = b.op("pointwise", y, scale, name=f"scale{i}", function="mul")
         x = residual(b, x, y, p["dropout"], f"add{i}")
-        if "after" in places:
+        if "after" in norm_positions:
             x = norm(b, x, p["norm"], f"norm{i}")
     return x
 

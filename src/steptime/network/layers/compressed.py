@@ -77,7 +77,7 @@ class CompressedAttention:
         with b.scope("compressor"):
             keys = self._compress(b, x, self.head_width)
         indexer = self.indexer
-        if indexer:  # scores the compressed tokens; attention reads the best ones alone
+        if indexer:  # scores the compressed tokens: attention reads only those of high scores
             with b.scope("indexer"):
                 index_keys = self._compress(b, x, indexer.width)
                 index_q = linear(b, reduced, indexer.heads * indexer.width, "q", bias=False)
@@ -93,7 +93,7 @@ class CompressedAttention:
                 b.op("attention", *index_inputs, name="scores", causal=False, **sizes)
             _, key_count, _ = b.shape(keys)
             selected = min(key_count, indexer.selected)
-            # any keys cost as much as the chosen ones
+            # the first `selected` keys stand for the chosen ones: the cost is the same
             keys = b.op("slice", keys, name="chosen", axis=1, start=0, stop=selected)
         return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
 
@@ -102,32 +102,34 @@ class CompressedAttention:
         n, length, _ = b.shape(x)
         range_size = min(self.ratio, length)
         range_count = length // range_size
-        sides = 2 if self.overlaps else 1  # a range and the one before it
-        side_width = sides * width
-        values = linear(b, x, side_width, "kv", bias=False)
-        gates = linear(b, x, side_width, "gate", bias=False)
-        places = b.weight("places/w", (self.ratio, side_width))
-        places = b.op("slice", places, name="places", axis=0, start=0, stop=range_size)
+        # A compressed token sums one range of tokens, or with overlap also the range before: each
+        # token then has one set of features for its own range and one for the next.
+        ranges_read = 2 if self.overlaps else 1
+        feature_count = ranges_read * width
+        values = linear(b, x, feature_count, "kv", bias=False)
+        gates = linear(b, x, feature_count, "gate", bias=False)
+        positions = b.weight("places/w", (self.ratio, feature_count))
+        positions = b.op("slice", positions, name="places", axis=0, start=0, stop=range_size)
 
         def cut_ranges(tensor: str, name: str) -> str:
             """Return the tokens as ranges, `[n, ranges, tokens, width]`, without the last ones."""
             stop = range_count * range_size
             tensor = b.op("slice", tensor, name=name, axis=1, start=0, stop=stop)
-            shape = (n, range_count, range_size, side_width)
+            shape = (n, range_count, range_size, feature_count)
             return b.op("reshape", tensor, name=f"{name}/ranges", shape=shape)
 
         values = cut_ranges(values, "values")
         gates = cut_ranges(gates, "gates")
-        gates = b.op("pointwise", gates, places, name="placed", function="add")
-        # The shares of a range's tokens in each feature: softmax is along the last axis.
+        gates = b.op("pointwise", gates, positions, name="placed", function="add")
+        # Softmax is along the last axis: move a range's tokens there and back.
         swap_last_axes = (0, 1, 3, 2)
         gates = b.op("transpose", gates, name="gates/last", order=swap_last_axes)
         gates = b.op("softmax", gates, name="shares")
         gates = b.op("transpose", gates, name="shares/places", order=swap_last_axes)
         y = b.op("mul", values, gates, name="weighed")
         y = b.op("reduce", y, name="summed", function="sum", axes=(2,), keep=False)
-        if sides > 1:
-            y = b.op("reshape", y, name="sides", shape=(n, range_count, sides, width))
+        if ranges_read > 1:
+            y = b.op("reshape", y, name="sides", shape=(n, range_count, ranges_read, width))
             y = b.op("reduce", y, name="joined", function="sum", axes=(2,), keep=False)
         return norm(b, y, "rms", "kv_norm")
 
@@ -168,8 +170,8 @@ def through_streams(
     n, length, total_width = b.shape(x)
     width = total_width // count
     with b.scope(f"{name}_streams"):
-        # Of each token: shares of the streams in the input, shares of the output in the streams,
-        # and a matrix that mixes the old streams.
+        # Hyper-connections. Each token has weights that sum the streams into the part's input,
+        # weights that spread the part's output over the streams, and a matrix that mixes them.
         sizes = (count, count, count * count)
         coefficients = _coefficients(b, x, sum(sizes), scales=len(sizes))
         input_shares, output_shares, mixing = b.append(

@@ -71,18 +71,18 @@ class Disentangled:
 
     def _of_places(self, b: Builder, table: str, heads: int, inner: int, part: str) -> str:
         """Return the keys or queries of places of each head, `[heads, 2*span, d]`."""
-        scope = part if self.shares_products else f"place_{part}"
+        position_part = f"place_{part}"
         if self.shares_products:
-            # the weight and the bias of the products of content, which `attention` made
-            w, bias = (f"{b.full_path(scope)}/{name}" for name in "wb")
-            y = b.op("linear", table, w, name=f"place_{part}/linear")
-            y = b.op("bias", y, bias, name=f"place_{part}/bias", axis=-1)
+            # positions and content share the weights, which `attention` has made already
+            content_path = b.full_path(part)
+            y = b.op("linear", table, f"{content_path}/w", name=f"{position_part}/linear")
+            y = b.op("bias", y, f"{content_path}/b", name=f"{position_part}/bias", axis=-1)
         else:
-            y = linear(b, table, inner, scope)
-        y = b.op(
-            "reshape", y, name=f"place_{part}/heads", shape=(2 * self.span, heads, inner // heads)
-        )
-        return b.op("transpose", y, name=f"place_{part}/by_head", order=(1, 0, 2))
+            y = linear(b, table, inner, position_part)
+        # a distance lies between -span and span
+        shape = (2 * self.span, heads, inner // heads)
+        y = b.op("reshape", y, name=f"{position_part}/heads", shape=shape)
+        return b.op("transpose", y, name=f"{position_part}/by_head", order=(1, 0, 2))
 
 
 def _heads(b: Builder, x: str, heads: int, name: str) -> str:
@@ -95,6 +95,7 @@ def _heads(b: Builder, x: str, heads: int, name: str) -> str:
 def _scores_of_places(b: Builder, x: str, places: str, name: str, scale: Attributes) -> str:
     """Return for `x [n, heads, l, d]` its product with the place of each other token."""
     with b.scope(name):
+        # a score for each token and distance, of which each pair of tokens takes that of its own
         by_distance = b.op("matmul", x, places, name="scores", transpose_b=True)
         n, heads, length, _ = b.shape(x)
         distances = b.buffer("distances", (1, 1, length, length), "int64")

@@ -60,6 +60,7 @@ def normalise_heads(b: Builder, x: str, heads: int) -> str:
 def decay_of(b: Builder, x: str, heads: int) -> str:
     """Return the decay of a state at each token: `x` times a learned rate of each head."""
     n, length, width = b.shape(x)
+    # each head has a learned rate: the state decays by the exponential of rate times x
     rate = b.op("pointwise", b.weight("rate/w", (heads,)), name="rate_exp", function="exp")
     differs_by_feature = width != heads
     if not differs_by_feature:
@@ -85,6 +86,7 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
         x = b.gather_sequence(x, "gather")
         mixed = linear(b, x, sum(sizes), "qkv", bias=False)
         gate = linear(b, x, value_width, "gate", bias=False)
+        # of each token: the share of its value that enters the state, and the decay of the state
         share = linear(b, x, heads, "share", bias=False)
         share = b.op("sigmoid", share, name="share_sigmoid")
         decay = linear(b, x, heads, "decay")
@@ -178,12 +180,12 @@ class ShortConvolution:
             x = b.gather_sequence(x, "gather")
             both = linear(b, x, 3 * inner, "in", self.bias)
             sizes = (inner,) * 3
-            before, after, x = b.append(
+            gate_before, gate_after, x = b.append(
                 b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
             )
-            x = b.op("mul", before, x, name="gated_before")
+            x = b.op("mul", gate_before, x, name="gated_before")
             x = to_tokens(b, causal_convolution(b, x, self.kernel, bias=self.bias))
-            x = b.op("mul", after, x, name="gated_after")
+            x = b.op("mul", gate_after, x, name="gated_after")
             return b.sum_over_ranks(linear(b, x, width, "out", self.bias), "sum")
 
 
@@ -276,7 +278,8 @@ class Mamba:
             rates = b.weight("rate/w", (inner, self.state))
             rates = b.op("pointwise", rates, name="rate_exp", function="exp")
             attributes: Attributes = {"heads": inner, "key_heads": 1, "rule": "scan"}
-            y = b.op("delta_rule", q, k, mixed, share, share, rates, name="state", **attributes)
+            decay = share
+            y = b.op("delta_rule", q, k, mixed, decay, share, rates, name="state", **attributes)
             pass_weight = b.weight("passed/w", (inner,))
             passed = b.op("pointwise", mixed, pass_weight, name="passed", function="mul")
             y = b.op("add", y, passed, name="add_passed")

@@ -10,11 +10,12 @@ def norm(b: Builder, x: str, kind: str, name: str) -> str:
     `unbiased_layer` has a weight and no bias.
     """
     vector_shape = (b.shape(x)[-1],)
-    # the ops read all vectors: buffers of ones or zeros where a norm has no weight or bias
-    add_weight = b.buffer if kind.startswith("plain_") else b.weight
-    add_bias = b.weight if kind == "layer" else b.buffer
+    has_weight = not kind.startswith("plain_")
+    has_bias = kind == "layer"
+    # the ops always read these vectors: without a weight or bias, buffers of ones or zeros
     with b.scope(name):
-        w = add_weight("w", vector_shape)
+        w = b.weight("w", vector_shape) if has_weight else b.buffer("w", vector_shape)
         if kind.endswith("rms"):
             return b.op("rms_norm", x, w, name="rms_norm")
-        return b.op("layer_norm", x, w, add_bias("b", vector_shape), name="layer_norm")
+        bias = b.weight("b", vector_shape) if has_bias else b.buffer("b", vector_shape)
+        return b.op("layer_norm", x, w, bias, name="layer_norm")

@@ -83,9 +83,8 @@ class Waveform:
         for number, (channels, kernel, stride) in enumerate(layers, 1):
             with b.scope(f"sound{number}"):
                 x = _convolve(b, x, channels, (kernel, stride), bias=self.bias)
-                x = append_activation(
-                    b, self._append_norm(b, x, is_first=number == 1), self.activation
-                )
+                x = self._append_norm(b, x, is_first=number == 1)
+                x = append_activation(b, x, self.activation)
         x = _to_frames(b, x)
         x = norm(b, x, "layer", "frames_norm") if self.has_norm else x
         x = linear(b, x, p["width"], "frames_in")
@@ -93,7 +92,7 @@ class Waveform:
             # a parameter that no op reads: no frame is masked
             b.weight("mask/w", (p["width"],))
         with b.scope("places"):
-            return b.op("add", x, self._places(b, x), name="add")
+            return b.op("add", x, self._convolve_positions(b, x), name="add")
 
     def _append_norm(self, b: Builder, x: str, is_first: bool) -> str:
         if self.norm == "layer":
@@ -108,7 +107,7 @@ class Waveform:
         weights = [b.weight(f"norm/{name}", (channels,)) for name in ("w", "b")]
         return b.op("group_norm", x, *weights, name="norm/group_norm", groups=channels)
 
-    def _places(self, b: Builder, x: str) -> str:
+    def _convolve_positions(self, b: Builder, x: str) -> str:
         """Return a convolution of the frames around each; its weights are normed."""
         n, length, width = b.shape(x)
         kernel, groups = self.place_kernel, self.place_groups

@@ -96,8 +96,9 @@ class Builder:
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
+        # inside of a scope that reads the weights of an earlier one, the weight exists already
         reads_shared_weights = any(scope.weights_of for scope in self._scopes)
-        if reads_shared_weights:  # the weight exists: return its name in the earlier scope
+        if reads_shared_weights:
             path = [scope.weights_of or scope.name for scope in self._scopes]
             return "/".join((*path, name))
         weight = self._add_tensor(name, shape, self.precision.weights, self.weights)
@@ -136,11 +137,12 @@ class Builder:
     def _cast(self, name: str, dtype: str, path: str) -> str:
         if self.tensors[name].dtype == dtype:
             return name
-        if name in self._trained:
+        if name in self._trained:  # autocast keeps the cast of a weight for all ops that read it
             path = f"{name}/cast"
             if path in self.tensors:
                 return path
-        return self._append(path, "cast", (name,), {"dtype": dtype})[0]
+        (result,) = self._append(path, "cast", (name,), {"dtype": dtype})
+        return result
 
     def op(self, kind: str, *inputs: str, name: str, **attrs: Attr) -> str:
         """Append an op in the open scopes, and return the name of its first output."""
@@ -206,6 +208,7 @@ class Builder:
             ShapeError: if they do not divide among the ranks.
         """
         ranks = self.plan.tensor
+        # fewer heads of keys and values than ranks: several ranks have a copy of the same head
         ranks_have_copies = count < ranks and ranks % count == 0
         if min_share and ranks_have_copies:
             return min_share

@@ -46,13 +46,13 @@ def all_gather_outputs(
     require(not lengths or len(lengths) == len(x), f"{len(lengths)} lengths of {len(x)} tensors")
     gathered = []
     for i, shard in enumerate(x):
-        place = normalize_axis(shard, axis)
-        shard_length = shard.shape[place]
-        # the shard of the last rank need not be full
+        shard_axis = normalize_axis(shard, axis)
+        shard_length = shard.shape[shard_axis]
+        # the shard of the last rank need not be full: then `lengths` has the length of the whole
         full_length = lengths[i] if lengths else ranks * shard_length
         is_rank_share = shard_length == ceil(full_length / ranks)
         require(is_rank_share, f"{full_length} is not shared by {ranks} as {format_shapes(shard)}")
-        gathered.append(resize_axis(shard, place, full_length))
+        gathered.append(resize_axis(shard, shard_axis, full_length))
     return tuple(gathered)
 
 
@@ -61,9 +61,9 @@ def reduce_scatter_outputs(*x: TensorSpec, ranks: int, stride: int = 1, axis: in
     _check_group(ranks, stride)
     shards = []
     for spec in x:
-        place = normalize_axis(spec, axis)
-        shard_length = ceil(spec.shape[place] / ranks)
-        shards.append(resize_axis(spec, place, shard_length))
+        shard_axis = normalize_axis(spec, axis)
+        shard_length = ceil(spec.shape[shard_axis] / ranks)
+        shards.append(resize_axis(spec, shard_axis, shard_length))
     return tuple(shards)
 
 
@@ -81,7 +81,8 @@ def all_to_all_outputs(
     Each row goes to `copies` of the ranks; `merged` rows come back as their sum.
     """
     _check_group(ranks, stride)
-    # rows that go to several ranks are copied, and come back as their sum
+    # tokens go to `copies` experts each, as copies of their rows; on the way back `merged` rows
+    # are summed into one
     parts = ranks * merged
     split_axis = normalize_axis(x, split)
     join_axis = normalize_axis(x, join)

@@ -336,8 +336,8 @@ def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     operands = _operands(b)
     tensor_by_operand = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
     grads: list[str | None] = []
-    for place, rule in enumerate(function_of(b.attrs["function"]).gradients):
-        if operands[place] is None:  # a number
+    for operand_index, rule in enumerate(function_of(b.attrs["function"]).gradients):
+        if operands[operand_index] is None:  # a number
             continue
         # inputs are the operands that are tensors, each with an entry in `grads`
         input_index = len(grads)
@@ -345,11 +345,12 @@ def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
             grads.append(None)
             continue
         grad = b.grad
-        suffix = f"grad_{OPERAND_LETTERS[place]}"
-        if rule != OUTPUT_GRADIENT:
+        suffix = f"grad_{OPERAND_LETTERS[operand_index]}"
+        if rule != OUTPUT_GRADIENT:  # else it passes through, as the gradient of a sum
+            # the derivative reads some of the operands and the output
             tensors = [tensor_by_operand[operand] for operand in rule.reads]
             names = [name for name in tensors if name]
-            attrs = {**b.attrs, "operand": place}
+            attrs = {**b.attrs, "operand": operand_index}
             (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
         input_shape = b.specs[input_index].shape
         grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, f"{suffix}_sum"))

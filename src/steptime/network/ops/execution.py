@@ -192,17 +192,17 @@ def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> li
         is_fusible = stack.fuses and _can_run_in_loop(op, stack)
         if op.kind in stack.joins or is_fusible:
             input_groups = [group_by_tensor[name] for name in op.inputs if name in group_by_tensor]
-            group_index = max(input_groups, default=NO_GROUP)
+            group_index = max(input_groups, default=NO_GROUP)  # before it some input is not made
             first_group = input_groups[0] if input_groups else NO_GROUP
-            is_early = first_group < group_index
-            # A product whose bias is cast after it moves behind the cast, so that it can add it.
-            if is_early and _can_wait(op, groups[first_group], read_counts, stack):
+            # A product runs before the cast of its bias: it moves behind the cast, to add the bias.
+            is_before_other_input = first_group < group_index
+            if is_before_other_input and _can_wait(op, groups[first_group], read_counts, stack):
                 group_index = len(groups)
                 groups.append(groups[first_group])
                 groups[first_group] = []
         has_group = group_index != NO_GROUP
         if not has_group or not _can_join(graph, op, groups[group_index], read_counts, stack):
-            group_index = len(groups)
+            group_index = len(groups)  # of a group that begins with this op
             groups.append([])
         groups[group_index].append(op)
         for name in op.outputs:
@@ -342,8 +342,8 @@ def dequantise(graph: Graph) -> Graph:
         return graph
     tensors = dict(graph.tensors)
     ops = list(graph.ops)
-    # Exported formats have no weights in few bits: they get the type of the other operand.
-    multiplied_dtype = ""  # of the tensors that quantised weights multiply
+    # Exported formats have no weights in few bits: they get the type of the other operands.
+    multiplied_dtype = ""  # of these operands, the same in all products of a network
     for i, op in enumerate(graph.ops):
         is_view = OPS[op.kind].storage == "view"
         if is_view and op.inputs[0] in quantised:

@@ -129,6 +129,7 @@ def experts_products(
     products = []
     for weight in (up, down):
         _experts, n, k = weight.shape
+        # each is (batch, m, n, k): experts with as many tokens are one batch of products
         products += [(experts, tokens, n, k) for experts, tokens in spread]
     return tuple(products)
 

@@ -33,7 +33,7 @@ REDUCTIONS = {  # function: the type that it makes, "" for that of its input
     **dict.fromkeys(("argmax", "argmin"), "int64"),
     **dict.fromkeys(("any", "all"), "bool"),
 }
-_READS_BOTH = ("max", "min", "prod")  # gradients that read input and output
+_VALUE_REDUCTIONS = ("max", "min", "prod")  # whose gradients read input and output
 PADDINGS = ("constant", "reflect", "edge", "circular")
 
 
@@ -66,10 +66,10 @@ def reduce_outputs(
 def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
     """Spread dY over what was reduced; an extreme's goes to where it was, in equal shares."""
     function = b.attrs["function"]
-    # indices and truth values have no gradient
-    if REDUCTIONS[function]:
+    result_type = REDUCTIONS[function]  # "" for that of the input
+    if result_type:  # indices and truth values have no gradient
         return (None,)
-    reads = (b.op.inputs[0], b.output) if function in _READS_BOTH else ()
+    reads = (b.op.inputs[0], b.output) if function in _VALUE_REDUCTIONS else ()
     return b.emit(
         "reduce_grad",
         (*reads, b.grad),
@@ -93,7 +93,7 @@ def tile_outputs(x: TensorSpec, times: tuple[int, ...]) -> Specs:
         len(times) == len(x.shape) and min(times, default=1) >= 1,
         f"{format_shapes(x)} times {times}",
     )
-    shape = tuple(n * t for n, t in zip(x.shape, times, strict=True))
+    shape = tuple(size * count for size, count in zip(x.shape, times, strict=True))
     return (TensorSpec(shape, x.dtype),)
 
 

@@ -67,7 +67,7 @@ class GradientTape:
         specs = saved_of(op.kind, tuple([self.tensors[name] for name in op.inputs]), op.settings)
         names = tuple([f"{op.name}/saved{i}" for i in range(len(specs))])
         self.tensors.update(zip(names, specs, strict=True))
-        if names:  # `dataclasses.replace` takes ten times as long
+        if names:  # not `dataclasses.replace`, which takes ten times as long
             op = Op(
                 op.name, op.kind, op.inputs, (*op.outputs, *names), op.attrs, op.part, op.forward_op
             )
@@ -83,10 +83,14 @@ class GradientTape:
             name = self._name_sum(tensor)
             summands = (self.grads[tensor], grad)
             shape = self.tensors[tensor].shape
-            # `sparse` gradients hold some rows of a table: these are joined, not added
-            is_of_rows = any(self.tensors[part].shape != shape for part in summands)
-            kind = "concat" if is_of_rows else "add"
-            attrs: dict[str, Attr] = {"axis": 0} if is_of_rows else {}
+            # the gradient of an embedding may have only the rows that were looked up
+            is_sparse = any(self.tensors[summand].shape != shape for summand in summands)
+            if is_sparse:
+                kind = "concat"
+                attrs: dict[str, Attr] = {"axis": 0}
+            else:
+                kind = "add"
+                attrs = {}
             (grad,) = self.append(name, kind, summands, attrs, "backward", forward_op)
         self.grads[tensor] = grad
 
@@ -141,20 +145,20 @@ class GradientTape:
         Appends these casts, and a view of the op's first input where the software keeps it alive
         until then.
         """
-        # the weight of a product is its second input
+        # the casts from few bits of a product's weight, its second input
         casts = self.wide_casts.get(op.inputs[1]) if len(op.inputs) > 1 else None
+        has_weight_in_few_bits = casts is not None
         # a concat that puts a trained tensor before a frozen one
         joins_frozen = op.kind == "concat" and op.inputs[-1] in self.frozen
-        # Some software keeps tensors alive that no gradient reads: the inputs of products with
-        # weights in few bits (`keeps`), and the tensors that such concats join (`sources`).
-        if casts is not None and "keeps" in self.habits:
+        # Some software keeps tensors alive that no gradient reads.
+        if has_weight_in_few_bits and "keeps" in self.habits:
             self._append_view(op, SAVED_INPUT)
         elif joins_frozen and "sources" in self.habits:
-            self._append_view(op, SAVED_INPUT if casts else CONCAT_SOURCE)
+            self._append_view(op, SAVED_INPUT if has_weight_in_few_bits else CONCAT_SOURCE)
         if casts is None:
             return op
-        first_cast = casts[0]
-        weight = first_cast.inputs
+        # repeat the casts in the backward pass, as the wide weight was dropped
+        weight = casts[0].inputs
         for cast in casts:
             name = f"{cast.name}_again"
             weight = self.append(name, "cast", weight, cast.attrs, "backward", op.name)
@@ -180,11 +184,11 @@ class GradientTape:
         These are the logits, since the loop names the loss, and inputs that products keep by
         themselves.
         """
-        sources = [
+        # the loop still names the previous loss, which holds its logits and the kept inputs
+        referenced_tensors = [
             op.inputs[0] for op in self.ops if op.name.endswith(SAVED_INPUT) or op.kind == LOSS_KIND
         ]
-        # logits and inputs that the software keeps live on: the loop still holds the previous loss
-        for name in dict.fromkeys(sources):
-            former = f"{name}{FORMER}"
-            self.tensors[former] = self.tensors[name]
-            yield former
+        for name in dict.fromkeys(referenced_tensors):
+            former_name = f"{name}{FORMER}"
+            self.tensors[former_name] = self.tensors[name]
+            yield former_name

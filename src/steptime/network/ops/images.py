@@ -118,9 +118,10 @@ def gradient(b: Backward) -> tuple[str | None, ...]:
         (dx,) = b.emit(transpose, (b.grad, w), "grad_input", **attrs, output_size=size)
     if needs_dw:
         kernel = w_spec.shape[2:]
-        correlated = (b.grad, x) if is_transpose else (x, b.grad)
+        # a convolution's input and its output's gradient; in a transpose they change places
+        image_and_gradient = (b.grad, x) if is_transpose else (x, b.grad)
         kind = f"{convolution}_grad_weight"
-        (dw,) = b.emit(kind, correlated, "grad_weight", **attrs, kernel=kernel)
+        (dw,) = b.emit(kind, image_and_gradient, "grad_weight", **attrs, kernel=kernel)
     return dx, dw
 
 

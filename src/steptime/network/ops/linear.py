@@ -123,7 +123,7 @@ def _right_gradient(b: Backward) -> str:
     factors = (b.grad, left) if is_right_transposed else (left, b.grad)
     has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
     batch_shares_right = has_batch and len(right_shape) == 2
-    if batch_shares_right:  # `fold`: one product over the rows of the whole batch
+    if batch_shares_right:  # `fold` joins the batch and the rows: one product sums over both
         (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True, fold=True)
         return db
     (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True)

@@ -67,27 +67,30 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
     An op that is linear in its floating inputs reads only the others: indices and the like.
     """
     differentiated = [i for i, is_needed in enumerate(b.needs) if is_needed]
-    # The gradient of a linear op reads none of the numbers, only indices.
     is_linear = b.attrs.get("is_linear")
-    reads = []
+    inputs_read = []
     for name, spec in zip(b.op.inputs, b.specs, strict=True):
-        if not (is_linear and spec.is_floating):
-            reads.append(name)
+        is_index = not spec.is_floating
+        # the gradient of a linear op, such as a gather, depends on indices alone
+        if is_index or not is_linear:
+            inputs_read.append(name)
+    output_grads = [grad for grad in b.grads if grad]
     input_grads = b.emit(
         "opaque_grad",
-        (*reads, *filter(None, b.grads)),
+        (*inputs_read, *output_grads),
         "inputs_grad",
         function=b.attrs["function"],
         flop_count=b.attrs.get("gradient_flop", b.attrs.get("flop_count", 0)),
         **pack_specs([b.specs[i] for i in differentiated]),
     )
-    grads = dict(zip(differentiated, input_grads, strict=True))
-    return tuple(grads.get(i) for i in range(len(b.needs)))
+    grad_by_input = dict(zip(differentiated, input_grads, strict=True))
+    return tuple(grad_by_input.get(i) for i in range(len(b.needs)))
 
 
 def _attach_gradient(b: Backward) -> tuple[str | None, ...]:
     """Pass dY on to the output of the layer, and make a gradient of each state from it."""
-    # the first input passes through; the states enter the layer at its first step
+    # `attach` passes its first input, the output of a recurrent layer, through; its further inputs
+    # are the initial states, whose gradients come from the layer's first step
     needs_output_grad, *state_needs = b.needs
     grads: list[str | None] = [b.grad if needs_output_grad else None]
     for i, needs_state_grad in enumerate(state_needs, start=1):

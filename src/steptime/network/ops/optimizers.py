@@ -67,10 +67,11 @@ def find_update_kind(optimizer: str, weight: TensorSpec, reader_kind: str) -> st
         weight: the weight.
         reader_kind: the kind of the first op that reads it.
     """
-    other = optimizer_rows()[optimizer].other
+    # Muon and the like update matrices alone, and have another optimizer for all other weights
+    optimizer_of_vectors = optimizer_rows()[optimizer].other
     # tables of embeddings are matrices by shape, but are updated as vectors are
     is_matrix = len(weight.shape) >= MATRIX_AXES and reader_kind != "embedding"
-    return optimizer if is_matrix or not other else other
+    return optimizer if is_matrix or not optimizer_of_vectors else optimizer_of_vectors
 
 
 def make_states(optimizer: str, weight: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -94,12 +95,12 @@ def _orthogonal_products(iterations: int) -> Callable[..., Products]:
         *leading_sizes, rows, columns = weight.shape
         matrices = prod(leading_sizes)
         count = iterations * matrices
-        # X X^T is taken over the longer side: a tall matrix is transposed first
+        # Newton-Schulz: A = X X^T over the longer side, A A, and a polynomial in A times X
         short, long = sorted((rows, columns))
         gram = (count, short, short, long)
         square = (count, short, short, short)
-        step = (count, short, long, short)
-        return (gram, square, step)
+        polynomial = (count, short, long, short)
+        return (gram, square, polynomial)
 
     return products
 

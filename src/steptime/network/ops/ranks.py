@@ -66,15 +66,17 @@ class _Rank:
             weights_by_op.setdefault(update.forward_op, []).append(weight)
         # gradients are made from the last op back: buckets are filled in that order
         forward_ops = sorted(weights_by_op, key=lambda op: self.index_by_op[op])
-        buckets: list[list[str]] = [[]]  # the last bucket first
+        buckets: list[list[str]] = [[]]  # the first one is of the network's last ops
         filled_bytes = 0.0
         for op in reversed(forward_ops):
             if filled_bytes >= bucket_bytes:
                 buckets.append([])
                 filled_bytes = 0.0
-            buckets[-1] = weights_by_op[op] + buckets[-1]
-            filled_bytes += sum(self.tensors[weight].size_bytes for weight in weights_by_op[op])
-        return buckets[::-1]
+            weights = weights_by_op[op]
+            buckets[-1] = weights + buckets[-1]  # within a bucket in the order of the network
+            filled_bytes += sum(self.tensors[weight].size_bytes for weight in weights)
+        buckets.reverse()
+        return buckets
 
     def scatter_gradients(self, bucket: Sequence[str], number: int) -> None:
         """Scatter the sums of a bucket's gradients when its last row has them; update shards."""
@@ -127,16 +129,15 @@ class _Rank:
 
     def gather_before_use(self, buckets: Sequence[Sequence[str]]) -> None:
         """Gather each bucket of weights while the one before is used, in both passes."""
-        # a single bucket stays gathered for both passes
-        passes: tuple[Part, ...] = ("forward", "backward") if len(buckets) > 1 else ("forward",)
+        stays_gathered = len(buckets) == 1  # for both passes; of several one is freed for the next
+        passes: tuple[Part, ...] = ("forward",) if stays_gathered else ("forward", "backward")
         for part in passes:
             first_reads = self._first_reads(buckets, part)
             first_read_indices = [op_index for op_index, _number in first_reads]
-            # a bucket is gathered when the one before it is first read
+            # prefetch: a bucket is gathered before the first op that reads the bucket before it
             gather_indices = [first_read_indices[0], *first_read_indices[:-1]]
-            serves_both_passes = len(passes) == 1
             for op_index, (_, number) in zip(gather_indices, first_reads, strict=True):
-                self.gather(buckets[number], number, part, op_index, serves_both_passes)
+                self.gather(buckets[number], number, part, op_index, stays_gathered)
 
     def _first_reads(self, buckets: Sequence[Sequence[str]], part: Part) -> list[tuple[int, int]]:
         """Return the index of the first op of a pass that reads each bucket, and its number."""
@@ -173,6 +174,7 @@ class _Rank:
         reader_indices: set[int] = set()
         for weight in bucket:
             reader_indices.update(self.reader_indices_by_weight[weight])
+        # the ops of the pass read the gathered weights in place of the rank's shards
         for reader_index in reader_indices:
             op = self.ops[reader_index]
             is_in_pass = op.part == part or (serves_both_passes and op.part != "update")

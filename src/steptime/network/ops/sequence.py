@@ -93,7 +93,8 @@ def share_in_window(q: TensorSpec, k: TensorSpec, window: int, causal: bool) -> 
 
     For example 4 causal places with a window of 2 have (1 + 2 + 2 + 2) / 16.
     """
-    length, keys = q.shape[1], k.shape[1]
+    length = q.shape[1]
+    keys = k.shape[1]
     if keys < length:
         # with more queries than keys these do not stand at the end of them: no window applies
         return 1.0
@@ -120,11 +121,12 @@ def describe_heads(op: Op, score_product: tuple[int, int, int, int]) -> tuple[fl
     heads, kv_heads, window = (
         float(str(op.attrs.get(name, 0))) for name in ("heads", "kv_heads", "window")
     )
-    width = score_product[3]
-    if width > MAX_HEAD_WIDTH:  # run by other kernels, which these figures do not describe
+    _batch, _queries, _keys, head_width = score_product
+    if head_width > MAX_HEAD_WIDTH:  # run by other kernels, which these figures do not describe
         return ()
     heads_per_key = heads / kv_heads
-    return (heads_per_key, float(window > 0))
+    has_window = window > 0
+    return (heads_per_key, float(has_window))
 
 
 def attention_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
@@ -212,12 +214,12 @@ def recurrent_products(
 
 def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Products:
     """Return dX (if `of_data`), gradients of the state at each step, and those of the matrices."""
-    # inputs: x, w_ih, w_hh, b_ih, b_hh; output, saved tensor, dY; the projection if there is one
-    forward = recurrent_products(*specs[:5], *specs[8:])
+    forward_products = recurrent_products(*_forward_inputs(specs))
     data_grads: list[tuple[int, int, int, int]] = []
     weight_grads: list[tuple[int, int, int, int]] = []
-    for times, m, n, k in forward:
+    for times, m, n, k in forward_products:
         data_grads.append((times, m, k, n))
+        # the gradient of a weight sums over all time steps in one product
         weight_grads.append((1, n, k, times * m))
     if not of_data:
         # the first product reads x, whose gradient nothing needs
@@ -254,6 +256,13 @@ def _recurrent_scratch_bytes(
     # the bytes of one feature over all steps of the batch, times the hidden size
     column_bytes = scratch_sizes * x.size_bytes // features
     return column_bytes * w_hh.shape[1]
+
+
+def _forward_inputs(specs: Specs) -> Specs:
+    """Return the inputs of a layer among those of its gradient (`_emit_recurrent_gradient`)."""
+    sequence_weights_and_biases = specs[:5]  # x, w_ih, w_hh, b_ih, b_hh
+    projection = specs[8:]  # behind the output, the saved tensor and the output's gradient
+    return (*sequence_weights_and_biases, *projection)
 
 
 def _emit_recurrent_gradient(kind: str, b: Backward) -> tuple[str | None, ...]:
@@ -301,10 +310,8 @@ def recurrent_kinds(
             serial=lambda x, *_: x.shape[1],
             scratch=partial(_recurrent_scratch_bytes, scratch_sizes),
         ),
-        # the gradient reads 5 inputs, output, saved values and the output's gradient, then a
-        # projection; it returns gradients of the inputs and of the projection
         f"{kind}_grad": matrix_kind(
-            lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
+            lambda *specs, of_data=True: _forward_inputs(specs),  # each has a gradient
             recurrent_grad_products,
             example(*inputs, output, saved, output),  # and the gradient of the output
             f"derivative of {kind}: data and weight gradients, twice forward",

@@ -31,13 +31,16 @@ from steptime.network.ops.table import (
 def concat_outputs(*specs: TensorSpec, axis: int) -> Specs:
     """Return the inputs joined along `axis`."""
     require(bool(specs), "concat of nothing")
-    place = normalize_axis(specs[0], axis, "concat ")
-    shapes_without_axis = {(len(spec.shape), resize_axis(spec, place).shape) for spec in specs}
+    positive_axis = normalize_axis(specs[0], axis, "concat ")
+    shapes_without_axis = {
+        (len(spec.shape), resize_axis(spec, positive_axis).shape) for spec in specs
+    }
     require(
-        len(shapes_without_axis) == 1, f"concat of {format_shapes(*specs[:8])} along axis {place}"
+        len(shapes_without_axis) == 1,
+        f"concat of {format_shapes(*specs[:8])} along axis {positive_axis}",
     )
-    total_size = sum(spec.shape[place] for spec in specs)
-    output = resize_axis(specs[0], place, total_size)
+    total_size = sum(spec.shape[positive_axis] for spec in specs)
+    output = resize_axis(specs[0], positive_axis, total_size)
     return (output._replace(dtype=widest(*specs)),)
 
 
@@ -87,20 +90,22 @@ _reshape_back = emit_single_op(
 
 def slice_outputs(x: TensorSpec, axis: int, start: int, stop: int, step: int = 1) -> Specs:
     """Return `x[..., start:stop:step, ...]` along `axis`."""
-    place = normalize_axis(x, axis, "slice ")
-    is_inside = 0 <= start < stop <= x.shape[place]
+    positive_axis = normalize_axis(x, axis, "slice ")
+    is_inside = 0 <= start < stop <= x.shape[positive_axis]
     range_text = f"{start}:{stop}" if step == 1 else f"{start}:{stop}:{step}"
-    require(is_inside and step >= 1, f"slice {range_text} of {format_shapes(x)}, axis {place}")
+    require(
+        is_inside and step >= 1, f"slice {range_text} of {format_shapes(x)}, axis {positive_axis}"
+    )
     element_count = math.ceil((stop - start) / step)
-    return (resize_axis(x, place, element_count),)
+    return (resize_axis(x, positive_axis, element_count),)
 
 
 def split_outputs(x: TensorSpec, axis: int, sizes: tuple[int, ...]) -> Specs:
     """Return `x` cut along `axis` into parts of these sizes."""
-    place = normalize_axis(x, axis, "split ")
-    fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[place]
-    require(fits, f"split of {format_shapes(x)} into {list(sizes)}, axis {place}")
-    return tuple(resize_axis(x, place, size) for size in sizes)
+    positive_axis = normalize_axis(x, axis, "split ")
+    fits = min(sizes, default=0) > 0 and sum(sizes) == x.shape[positive_axis]
+    require(fits, f"split of {format_shapes(x)} into {list(sizes)}, axis {positive_axis}")
+    return tuple(resize_axis(x, positive_axis, size) for size in sizes)
 
 
 def split_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -109,23 +114,27 @@ def split_gradient(b: Backward) -> tuple[str | None, ...]:
     part_grads = [grad for grad in b.grads if grad]
     if len(part_grads) == len(sizes):
         return b.emit("concat", tuple(part_grads), "grad_input", axis=axis)
+    # some parts have no gradient: pad the others with zeros to the full size, and add them
     full_size = sum(sizes)
     total = ""
     for i, grad in enumerate(b.grads):
         if not grad:
             continue
-        place: dict[str, Attr] = {"axis": axis, "start": sum(sizes[:i]), "size": full_size}
-        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", **place)
-        total = b.emit("add", (total, padded), f"grad_sum{i}")[0] if total else padded
+        position: dict[str, Attr] = {"axis": axis, "start": sum(sizes[:i]), "size": full_size}
+        (padded,) = b.emit("slice_grad", (grad,), f"grad_{i}", **position)
+        if total:
+            (total,) = b.emit("add", (total, padded), f"grad_sum{i}")
+        else:
+            total = padded
     return (total,)
 
 
 def slice_grad_outputs(grad: TensorSpec, axis: int, start: int, size: int, step: int = 1) -> Specs:
     """Return zeros of `size` along `axis` with `grad` at every `step` from `start` on."""
-    place = axis % len(grad.shape)
-    last = start + (grad.shape[place] - 1) * step
+    positive_axis = axis % len(grad.shape)
+    last = start + (grad.shape[positive_axis] - 1) * step
     require(last < size, f"{format_shapes(grad)} at {start} in {size}")
-    return (resize_axis(grad, place, size),)
+    return (resize_axis(grad, positive_axis, size),)
 
 
 def _view(outputs: Callable[..., Specs], gradient: Gradient, case: Example) -> OpKind:

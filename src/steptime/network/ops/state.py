@@ -51,7 +51,7 @@ def delta_outputs(
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
     batch_and_length = q.shape[:2]
     key_width = q.shape[-1] // key_heads
-    # a token forgets a part of the state, the same for a head or different by feature
+    # how much of the state a token keeps: a number for each head, or for each feature of a key
     decay_by_head = (*batch_and_length, heads)
     decay_by_feature = (*batch_and_length, key_width * heads)
     has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
@@ -61,6 +61,7 @@ def delta_outputs(
     has_decay = decay.shape in (decay_by_head, decay_by_feature)
     fits = has_keys and has_values and has_share and has_decay
     require(fits, f"a delta rule of {format_shapes(q, k, v, decay, share)} in {heads} heads")
+    # only a selective scan (Mamba) has a weight of rates, its matrix A
     rate_shapes = [(heads, key_width)] if rule == "scan" else []
     has_rates = [rate.shape for rate in rates] == rate_shapes
     require(has_rates, f"rates {format_shapes(*rates)} of a rule {rule} in {heads} heads")

@@ -215,8 +215,8 @@ def emit_single_op(
     def emit_gradients(b: Backward) -> tuple[str | None, ...]:
         operands = _find_operands(reads, b.op.inputs, b.op.outputs, b.saved, b.grad)
         gradients = b.emit(kind, operands, suffix, **attrs(b))
-        inputs_without_gradient = len(b.op.inputs) - len(gradients)
-        return (*gradients, *[None] * inputs_without_gradient)
+        last_inputs = len(b.op.inputs) - len(gradients)  # these have no gradient
+        return (*gradients, *[None] * last_inputs)
 
     return emit_gradients
 
@@ -253,7 +253,7 @@ def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
     gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
     suffix = "grad" if gradient_count > 1 else "grad_input"
     gradient = emit_single_op(gradient_kind, gradient_op.reads, suffix, gradient_op.attrs)
-    # columns of the forward kind that hold for the gradient, too; others have their defaults
+    # columns that the gradient's row takes over from the forward kind's; others have their defaults
     shared_columns = ("work", "read") if row.products else ("pointwise", "row", "window")
     columns = {name: getattr(row, name) for name in shared_columns} | dict(gradient_op.columns)
     make_row = matrix_kind if row.products else OpKind
@@ -268,9 +268,9 @@ def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> E
     specs, attrs = row.example.specs, row.example.attrs
     outputs = row.outputs(*specs, **attrs)
     saved = row.saved(*specs, **attrs) if row.saved else ()
-    operands = _find_operands(gradient_op.reads, specs, outputs, saved, outputs[0])
+    operands = _find_operands(gradient_op.reads, specs, outputs, saved, grad=outputs[0])
     forward_op = Op("", kind, (), (), attrs)
-    # rules of attributes read the specs and attributes alone
+    # the rule of the attributes reads only specs and attributes: all else may be empty
     backward = Backward(
         forward_op, specs, outputs[0], grads=(), needs=(), saved=(), emit=lambda *_: ()
     )

@@ -45,11 +45,11 @@ def training_graph(
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
     tape = GradientTape(graph, habits)
-    seed = _append_passes(graph, tape, loss)
+    loss_gradient = _append_passes(graph, tape, loss)
     states = _append_updates(graph, tape, optimizer, has_8bit_states)
-    # software with this habit keeps tensors of the previous microbatch
-    former = tape.add_former_tensors() if "former" in habits else ()
-    buffers = (*graph.buffers, seed, *states, *former)
+    # with this habit tensors of the previous microbatch are still in memory
+    former_tensors = tape.add_former_tensors() if "former" in habits else ()
+    buffers = (*graph.buffers, loss_gradient, *states, *former_tensors)
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
     )
@@ -58,8 +58,8 @@ def training_graph(
 def _append_passes(graph: Graph, tape: GradientTape, loss: str) -> str:
     """Append the forward and the backward pass; return the name of the loss's gradient."""
     sources = {*graph.weights}
-    if "inside" in tape.habits:
-        # a layer before this network needs the gradient of its input
+    lies_behind_layers = "inside" in tape.habits
+    if lies_behind_layers:  # which need the gradient of this graph's input
         sources.update(graph.inputs)
     differentiated = find_differentiated(graph.ops, graph.tensors, sources, loss)
     saved_names_by_op: dict[str, tuple[str, ...]] = {}
@@ -68,12 +68,12 @@ def _append_passes(graph: Graph, tape: GradientTape, loss: str) -> str:
             tape.ops.append(op)
         else:
             saved_names_by_op[op.name] = tape.append_saving(op)
-    seed = tape.add_seed(loss)
+    loss_gradient = tape.add_seed(loss)
     for op in reversed(graph.ops):
-        grads = tuple(tape.grads.get(name, "") for name in op.outputs)
-        if any(grads) and op.name in saved_names_by_op:
-            tape.differentiate(op, grads, saved_names_by_op[op.name], differentiated)
-    return seed
+        output_grads = tuple(tape.grads.get(name, "") for name in op.outputs)
+        if any(output_grads) and op.name in saved_names_by_op:
+            tape.differentiate(op, output_grads, saved_names_by_op[op.name], differentiated)
+    return loss_gradient
 
 
 def _append_updates(
@@ -97,26 +97,27 @@ def _append_update(
 ) -> list[str]:
     """Append the update of a weight to a step, and return the names of its states."""
     spec = tape.tensors[weight]
-    specs = make_states(kind, spec)
-    names = [f"{weight}/{kind}{number}" for number in range(len(specs))]
-    scales: list[str] = []
+    state_specs = make_states(kind, spec)
+    state_names = [f"{weight}/{kind}{number}" for number in range(len(state_specs))]
+    scale_names: list[str] = []
     is_large = spec.size >= MIN_8BIT_ELEMENTS  # small weights keep wide states
-    if has_8bit_states and specs and is_large:
-        scales = [f"{weight}/{kind}{SCALES}"]
-        # each block of a state's elements shares a scale
-        blocks = len(specs) * ceil(spec.size / STATE_BLOCK)
-        tape.tensors[scales[0]] = TensorSpec((blocks,), "float32")
-        specs = tuple(TensorSpec(state.shape, "int8") for state in specs)
-    tape.tensors.update(zip(names, specs, strict=True))
+    if has_8bit_states and state_specs and is_large:
+        # one tensor has the scales of all states: each block of a state's elements shares a scale
+        scale_name = f"{weight}/{kind}{SCALES}"
+        scale_count = len(state_specs) * ceil(spec.size / STATE_BLOCK)
+        tape.tensors[scale_name] = TensorSpec((scale_count,), "float32")
+        scale_names.append(scale_name)
+        state_specs = tuple(TensorSpec(state.shape, "int8") for state in state_specs)
+    tape.tensors.update(zip(state_names, state_specs, strict=True))
     grad = tape.grads[weight]
-    updated_tensors = (weight, *names)
-    first_grad_size = tape.tensors[grad].shape[:1]  # () for a number
-    is_sparse = first_grad_size < spec.shape[:1]  # only some rows of a table have a gradient
+    updated_tensors = (weight, *state_names)
+    grad_shape = tape.tensors[grad].shape
+    # the gradient of an embedding has only the rows that the batch looked up
+    is_sparse = grad_shape != () and grad_shape[0] < spec.shape[0]
     if is_sparse:
-        (grad_rows,) = first_grad_size
-        updated_tensors = _slice_rows(tape, updated_tensors, grad_rows, user_name)
+        updated_tensors = _slice_rows(tape, updated_tensors, grad_shape[0], user_name)
     tape.append(f"{weight}/update", kind, (*updated_tensors, grad), {}, "update", user_name)
-    return [*scales, *names]
+    return [*scale_names, *state_names]
 
 
 def _slice_rows(
@@ -143,11 +144,11 @@ def find_differentiated(
         reads_dependent = not depend_on_sources.isdisjoint(op.inputs)
         if reads_dependent and not _stops_gradient(op):
             depend_on_sources.update([name for name in op.outputs if tensors[name].is_floating])
-    # gradients exist where a path leads from a source to the loss
+    # from the loss back to the sources
     lead_to_loss = {loss}
     for op in reversed(ops):
-        makes_leading = not lead_to_loss.isdisjoint(op.outputs)
-        if makes_leading and not _stops_gradient(op):
+        is_output_used = not lead_to_loss.isdisjoint(op.outputs)  # by the loss
+        if is_output_used and not _stops_gradient(op):
             lead_to_loss.update([name for name in op.inputs if name in depend_on_sources])
     return depend_on_sources & lead_to_loss
 

@@ -23,8 +23,8 @@ _COMPARED_NAMES = 2_000
 
 MeaningByName = dict[str, str | int]
 """Full name: the name itself for a layer, the name of its endpoint for a block, the number of its
-parts for a split layer, and 0 for a block that splits."""
-
+parts for a split layer, and `SPLIT_BLOCK` for a block that splits."""
+SPLIT_BLOCK = 0
 
 Reference = tuple[str, tuple[str, ...]]
 """A parent as the file writes it, and the namespaces in which it is resolved: prefixes such as
@@ -85,22 +85,22 @@ def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
         file_layers.append(file_layer)
     if not file_layers:
         raise InputError("the network has no layers")
-    # A name means: itself (a layer), another name (the endpoint of a block), or a number (into how
-    # many parts it is split; 0 for a block of split layers).
     for name, meaning in meaning_by_name.items():
-        if isinstance(meaning, str):
-            _resolve_endpoint(meaning_by_name, name)
-    count = 0
-    for i, file_layer in enumerate(file_layers):
+        is_layer_or_block = isinstance(meaning, str)  # of what is split it is a number
+        if is_layer_or_block:
+            _resolve_endpoint(meaning_by_name, name)  # raises for a block without its endpoint
+    total_parents = 0
+    layers_with_parents: list[FileLayer] = []
+    for file_layer in file_layers:
         _check_reserved(meaning_by_name, file_layer)
         parents: list[str] = []
         for reference in file_layer.references:
             parents += _resolve_parent(meaning_by_name, reference, file_layer)
-            if count + len(parents) > MAX_LAYERS:
+            if total_parents + len(parents) > MAX_LAYERS:
                 raise file_layer.fault(f"the network has more than {MAX_LAYERS} parents")
-        count += len(parents)
-        file_layers[i] = replace(file_layer, parents=tuple(parents))
-    return _sort_entries(file_layers)
+        total_parents += len(parents)
+        layers_with_parents.append(replace(file_layer, parents=tuple(parents)))
+    return _sort_entries(layers_with_parents)
 
 
 def _collect_layers(
@@ -116,14 +116,14 @@ def _collect_layers(
         if file_layer.type == BLOCK:
             if len(scopes) > MAX_NESTED_BLOCKS:
                 raise file_layer.fault(f"more than {MAX_NESTED_BLOCKS} blocks within each other")
-            # A block stands for its endpoint.
+            # As a parent, a block stands for the layer that it calls its endpoint.
             meaning_by_name[file_layer.name] = f"{file_layer.name}/{file_layer.text('endpoint')}"
             yield from _collect_layers(
                 meaning_by_name, file_layer.inner_layers, inner_scopes, file_layer.references
             )
         elif file_layer.type == MODEL_PARALLEL:
-            # Such a block has no endpoint: its layers are named one by one.
-            meaning_by_name[file_layer.name] = 0
+            # Such a block is nobody's parent: others name its layers, as `block/layer@all`.
+            meaning_by_name[file_layer.name] = SPLIT_BLOCK
             yield from _split_layers(meaning_by_name, file_layer, inner_scopes)
         else:
             yield file_layer
@@ -157,13 +157,9 @@ def _read_head(
 ) -> FileLayer:
     """Return a layer with checked name, type and references to its parents."""
     name = scopes[-1] + short_name
-    file_layer = FileLayer(name, "", keys, scopes)
-    if (
-        not short_name
-        or "@" in short_name
-        or not short_name.isprintable()
-        or len(name) > MAX_NAME_LENGTH
-    ):
+    file_layer = FileLayer(name, type="", keys=keys, scopes=scopes)
+    has_valid_characters = short_name.isprintable() and "@" not in short_name
+    if not short_name or not has_valid_characters or len(name) > MAX_NAME_LENGTH:
         raise InputError(
             f"{shorten(name)} is no name of a layer: it needs 1 to {MAX_NAME_LENGTH} printable "
             "characters, none of them @"
@@ -180,9 +176,11 @@ def _read_head(
         raise file_layer.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
         raise file_layer.fault(f"an input has no parents, not {shorten(parents)}")
-    # A layer of a block without parents of its own has those of the block.
-    references = tuple((text, scopes) for text in parents) or inherited
-    return replace(file_layer, type=keys["type"], references=() if is_input else references)
+    if is_input:
+        references: tuple[Reference, ...] = ()
+    else:  # a layer without parents of its own has those of the block around it
+        references = tuple((text, scopes) for text in parents) or inherited
+    return replace(file_layer, type=keys["type"], references=references)
 
 
 def _resolve_parent(
@@ -195,24 +193,22 @@ def _resolve_parent(
     if mark and not base:
         raise file_layer.fault(f"{parent} names no layer")
     name = _resolve_name(meaning_by_name, base, reference, file_layer)
-    # A text for a layer or a block with an endpoint, a number of parts for a split layer.
-    meaning = meaning_by_name[name]
-    # Layers of one split block may refer to each other's part of the same split.
-    is_sibling = file_layer.split is not None and scopes == file_layer.scopes
+    endpoint_or_parts = meaning_by_name[name]  # a number of parts if it is split
+    # `@self`, part k of a layer for part k of another, has a meaning within one split block
+    is_in_split_block = file_layer.split is not None and scopes == file_layer.scopes
     if not mark:
-        if isinstance(meaning, str):
+        if isinstance(endpoint_or_parts, str):
             return (_resolve_endpoint(meaning_by_name, name),)
-        self_hint = " or @self" if is_sibling else ""
+        self_hint = " or @self" if is_in_split_block else ""
         raise file_layer.fault(
             f"{parent} is split: name a layer of the block, with @all{self_hint}"
         )
-    # Not a number, or 0 for the block itself: there are no parts.
-    if isinstance(meaning, str) or not meaning:
+    if isinstance(endpoint_or_parts, str) or endpoint_or_parts == SPLIT_BLOCK:
         raise file_layer.fault(f"{parent}: '{name}' is not split")
     if part == "all":
-        return tuple(f"{name}@{k}" for k in range(meaning))
+        return tuple(f"{name}@{k}" for k in range(endpoint_or_parts))
     if part == "self":
-        if not is_sibling or not name.startswith(file_layer.scopes[-1]):
+        if not is_in_split_block or not name.startswith(file_layer.scopes[-1]):
             raise file_layer.fault(f"{parent}: @self has a meaning only inside its own block")
         return (f"{name}@{file_layer.split}",)
     if f"{name}@{part}" not in meaning_by_name:
@@ -225,42 +221,53 @@ def _resolve_name(
 ) -> str:
     """Return the full name of a reference; raises `InputError` if no namespace has it."""
     text, scopes = reference
-    # The innermost namespace wins.
+    innermost_scope = scopes[-1]
     for scope in reversed(scopes):
         if scope + base in meaning_by_name:
             return scope + base
-    full_names = (
-        name for name, meaning in meaning_by_name.items() if "@" not in name and meaning != 0
+    possible_parents = (
+        name
+        for name, meaning in meaning_by_name.items()
+        if "@" not in name and meaning != SPLIT_BLOCK
     )
-    short_names = (name.removeprefix(scopes[-1]) for name in full_names)
+    short_names = (name.removeprefix(innermost_scope) for name in possible_parents)
     candidates = islice(short_names, _COMPARED_NAMES)
     raise unknown("parent", text, candidates, f"layer {shorten(file_layer.name)}")
 
 
 def _resolve_endpoint(meaning_by_name: MeaningByName, name: str) -> str:
     """Return the layer of a name: itself, or the endpoint of a block, at any depth."""
-    # The endpoint of a block may be a block itself.
-    while (inner := meaning_by_name[name]) != name:
-        if not isinstance(inner, str) or not isinstance(meaning_by_name.get(inner), str):
-            within = f"{name}/"
-            layers = (
-                n for n, meaning in meaning_by_name.items() if n == meaning and n.startswith(within)
-            )
-            layer_names = (n.removeprefix(within) for n in islice(layers, _COMPARED_NAMES))
-            end = str(inner).removeprefix(within)
-            raise unknown("endpoint", end, layer_names, f"block {shorten(name)}")
-        name = inner
-    return name
+    while True:
+        endpoint = meaning_by_name[name]
+        is_layer = endpoint == name
+        if is_layer:
+            return name
+        if not isinstance(endpoint, str) or not isinstance(meaning_by_name.get(endpoint), str):
+            raise _unknown_endpoint(meaning_by_name, name, str(endpoint))
+        name = endpoint  # which may be a block itself
+
+
+def _unknown_endpoint(meaning_by_name: MeaningByName, block: str, endpoint: str) -> InputError:
+    prefix = f"{block}/"
+    layers = (
+        name
+        for name, meaning in meaning_by_name.items()
+        if name == meaning and name.startswith(prefix)
+    )
+    candidates = (name.removeprefix(prefix) for name in islice(layers, _COMPARED_NAMES))
+    return unknown("endpoint", endpoint.removeprefix(prefix), candidates, f"block {shorten(block)}")
 
 
 def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> None:
     """Refuse the name of a layer that a gradient or update of another layer will have."""
-    *_, last = parts = file_layer.name.split("/")
-    if last.startswith(_RESERVED):
-        for i in range(1, len(parts)):
-            above = "/".join(parts[:i])
-            if meaning_by_name.get(above) == above:  # a layer, whose gradient would get this name
-                raise file_layer.fault(f"'{last}' inside '{above}' is a name of gradients")
+    *outer_names, short_name = file_layer.name.split("/")
+    if not short_name.startswith(_RESERVED):
+        return
+    for depth in range(1, len(outer_names) + 1):
+        outer_path = "/".join(outer_names[:depth])
+        is_layer = meaning_by_name.get(outer_path) == outer_path
+        if is_layer:  # whose gradient would get this name
+            raise file_layer.fault(f"'{short_name}' inside '{outer_path}' is a name of gradients")
 
 
 def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:

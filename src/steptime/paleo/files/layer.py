@@ -15,6 +15,7 @@ from steptime.paleo.files.blocks import FileLayer
 from steptime.paleo.layers import Layer
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "gelu", "silu")
+OPEN_SIZE = -1  # a size in a file that follows from the others, or from the parent
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -97,11 +98,11 @@ class LayerBuilder:
         value = self.file_layer.key("filter")
         if not isinstance(value, list) or len(value) != 4:
             raise self.fault(f"filter must be [kh, kw, c_in, c_out], not {shorten(value)}")
-        kh, kw, third, fourth = value
-        kernel = self.size("filter", kh), self.size("filter", kw)
-        # -1: the number of channels follows from the parent.
-        third = -1 if type(third) is int and third == -1 else self.size("filter", third)
-        return kernel, third, self.size("filter", fourth)
+        height, width, third, fourth = value
+        kernel = self.size("filter", height), self.size("filter", width)
+        is_open = type(third) is int and third == OPEN_SIZE
+        channels = OPEN_SIZE if is_open else self.size("filter", third)
+        return kernel, channels, self.size("filter", fourth)
 
     def filters_per_split(self, filters: int) -> int:
         """Return the filters of one part of a model-parallel block."""
@@ -129,14 +130,14 @@ class LayerBuilder:
         Raises:
             InputError: if the window does not fit.
         """
-        kernel, strides, padding = window.values()  # in the order of `window`
+        kernel, strides, padding = window["kernel"], window["strides"], window["padding"]
         size = shape[1:3]
-        vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
-        # Equal padding before and after, in the order top, bottom, left, right.
-        four_sides = (vertical, vertical, horizontal, horizontal)
-        sides = resolve_padding(
-            "same" if padding == "SAME" else four_sides, size, kernel, strides, dilation=(1, 1)
-        )
+        if padding == "SAME":
+            stated_padding: Any = "same"
+        else:  # VALID, or as much on either side: top, bottom, left, right
+            vertical, horizontal = (0, 0) if padding == "VALID" else padding
+            stated_padding = (vertical, vertical, horizontal, horizontal)
+        sides = resolve_padding(stated_padding, size, kernel, strides, dilation=(1, 1))
         height, width = (
             count_positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
             for i in (0, 1)
@@ -193,8 +194,9 @@ class LayerBuilder:
         if value is None or isinstance(value, bool):
             return bool(value)
         is_shape = isinstance(value, list) and all(type(n) is int for n in value)
-        # The file states the filters of all splits together.
-        if not is_shape or [n // self.file_layer.splits for n in value] != [width]:
+        # `[filters]`: the file states the filters of all splits together, `width` is of one split
+        states_width = is_shape and [n // self.file_layer.splits for n in value] == [width]
+        if not states_width:
             raise self.fault(f"bias must be true, false or [filters], not {shorten(value)}")
         return True
 
@@ -210,7 +212,8 @@ class LayerBuilder:
     def finish_product(self, x: str) -> str:
         """Append the ops that follow a product: batch norm or bias, then the activation."""
         if self.read_choice("normalizer_fn", ("batch_norm",)):
-            x = image.batch_norm(self.b, x, f"{self.name}/batch_norm", f"{self.name}/batch_norm")
+            path = f"{self.name}/batch_norm"  # of its weights, and of its op
+            x = image.batch_norm(self.b, x, name=path, op=path)
         elif self.has_bias(self.b.shape(x)[1]):
             x = self.add_bias(x)
         activation = self.read_choice("activation_fn", ACTIVATIONS)

@@ -13,10 +13,9 @@ from typing import Any
 
 from steptime.core.errors import shorten
 from steptime.network.layers import dense, image
-from steptime.paleo.files.layer import LayerBuilder, channels_first, channels_last
+from steptime.paleo.files.layer import OPEN_SIZE, LayerBuilder, channels_first, channels_last
 from steptime.paleo.layers import Layer
 
-OPEN_SIZE = -1  # a size of a shape in a file that follows from the others
 Built = tuple[Layer, str]
 Lower = Callable[[LayerBuilder], Built]
 
@@ -31,11 +30,11 @@ def _build_input(layer: LayerBuilder) -> Built:
 def _build_convolution(layer: LayerBuilder) -> Built:
     """`filter [kh, kw, c_in, c_out], strides, padding`; kh*kw*c_in*c_out + c_out parameters."""
     n, _, _, channels = layer.image
-    kernel, c_in, c_out = layer.filter()
-    # -1: as many as the parent has.
-    if c_in not in (-1, channels):
+    kernel, c_in, filters = layer.filter()
+    if c_in not in (OPEN_SIZE, channels):  # if open, as many as the parent has
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
-    c_out, window = layer.filters_per_split(c_out), layer.window(kernel)
+    c_out = layer.filters_per_split(filters)
+    window = layer.window(kernel)
     size, settings = layer.slide_window(layer.image, window)
     weights = (*kernel, channels, c_out)
     record = layer.layer("conv", (n, *size, c_out), weights=weights, biases=c_out, **window)
@@ -48,14 +47,14 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
 
     `filter [kh, kw, c_O, c_I]`; kh*kw*c_O*c_I + c_I parameters: the bias is the convolution's.
     """
-    batch, *inner, width = layer.image
-    n, *size, channels = layer.sizes("output_shape", 4)
-    # At another batch than the file's, its stated batch says nothing.
-    if layer.batch == layer.file_batch and n != batch:
-        raise layer.fault(f"output_shape has batch {n}, its parent has {batch}")
+    batch, *input_size, width = layer.image
+    stated_batch, *size, channels = layer.sizes("output_shape", 4)
+    # `output_shape` has the file's batch, which says nothing about another one
+    has_file_batch = layer.batch == layer.file_batch
+    if has_file_batch and stated_batch != batch:
+        raise layer.fault(f"output_shape has batch {stated_batch}, its parent has {batch}")
     kernel, c_out, c_in = layer.filter()
-    # -1: as many as the output has.
-    if c_out not in (-1, channels):
+    if c_out not in (OPEN_SIZE, channels):  # if open, as many as the output has
         raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
     if c_in != width:
         raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
@@ -63,10 +62,10 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
     window = layer.window(kernel)
     # Its convolution, which leads back from the output, must give the size of the parent.
     convolved_size, settings = layer.slide_window(outputs, window)
-    if [*convolved_size] != inner:
+    if [*convolved_size] != input_size:
         raise layer.fault(
             f"its convolution leads from {list(outputs)} to {list(convolved_size)}, "
-            f"not to the {inner} of its parent"
+            f"not to the {input_size} of its parent"
         )
     weights = (*kernel, outputs[3], c_in)
     # The bias is that of the convolution whose transpose this is.
@@ -216,8 +215,10 @@ def _sum(layer: LayerBuilder) -> str:
         sum_shape = list(channels_last(layer.b.shape(y)))
         if shape != sum_shape:
             raise layer.fault(f"{shape} of {shorten(name)} is not the shape {sum_shape}")
+    last = len(layer.x) - 1
     for i, addend in enumerate(layer.x[1:], 1):
-        y = layer.op("add", y, addend, suffix="" if i == len(layer.x) - 1 else f"/{i}")
+        suffix = "" if i == last else f"/{i}"  # the last sum has the name of the layer
+        y = layer.op("add", y, addend, suffix=suffix)
     return y
 
 

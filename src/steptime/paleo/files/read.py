@@ -65,10 +65,13 @@ def _read_entries(table: object, allow_unknown: bool) -> tuple[FileLayer, ...]:
 
 def _check_parent_count(file_layer: FileLayer) -> None:
     """Raise `InputError` if a layer has too few parents, or too many for its type."""
+    if file_layer.type == "Input":
+        return
     count = len(file_layer.parents)
+    # a layer of an unknown type may have any number
     takes_single = file_layer.type in TYPES and file_layer.type not in TYPES_OF_SEVERAL_PARENTS
     is_valid = count == 1 if takes_single else count > 0
-    if file_layer.type != "Input" and not is_valid:
+    if not is_valid:
         expected = "one parent" if takes_single else "parents"
         raise file_layer.fault(f"type {shorten(file_layer.type)} has {expected}, not {count}")
 
@@ -95,12 +98,15 @@ def _append_ops(b: Builder, file_layers: Sequence[FileLayer], file_batch: int, b
     layer_and_tensor_by_name: dict[str, tuple[Layer, str]] = {}
     results = []
     for file_layer in file_layers:
-        name, is_last = file_layer.name, file_layer.name in last_layers
+        name = file_layer.name
+        is_last = name in last_layers
         is_loss = file_layer.type == "Softmax" and b.training and is_last
         parents = [layer_and_tensor_by_name[parent] for parent in file_layer.parents]
-        shapes, x = [layer.outputs for layer, _ in parents], [tensor for _, tensor in parents]
-        builder = LayerBuilder(b, file_layer, file_batch, batch, shapes, x, is_loss)
-        layer, tensor = TYPES.get(file_layer.type, UNKNOWN)(builder)
+        shapes = [layer.outputs for layer, _ in parents]
+        inputs = [tensor for _, tensor in parents]
+        builder = LayerBuilder(b, file_layer, file_batch, batch, shapes, inputs, is_loss)
+        build_layer = TYPES.get(file_layer.type, UNKNOWN)
+        layer, tensor = build_layer(builder)
         layer_and_tensor_by_name[name] = layer, tensor
         if file_layer.type not in TYPES:
             b.unmodelled.append(name)
@@ -111,9 +117,10 @@ def _append_ops(b: Builder, file_layers: Sequence[FileLayer], file_batch: int, b
             logits = classes_last(builder, tensor) if is_loss else tensor
             with b.scope(name):
                 results.append(classify(b, logits) if is_loss else mean_loss(b, tensor))
-    # In inference the output of the last layer, in training the sum of all losses.
-    total = results[0 if b.training else -1]
-    for loss in results[1:] if b.training else ():
+    if not b.training:
+        return results[-1]  # the output of the last layer
+    total, *further_losses = results
+    for loss in further_losses:
         total = b.op("add", total, loss, name=f"{loss}_sum")
     return total
 

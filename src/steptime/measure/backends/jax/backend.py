@@ -61,20 +61,20 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
         devices = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
         devices = []
-    # A group is `count` devices that run the replicas together. A CPU alone is always one group.
-    group_count = len(devices) // count if count > 1 or kind != "cpu" else 1
-    counts = {"cpu": 1} | ({kind: group_count} if group_count else {})
-    has_too_few = count > 1 and not group_count
-    # "2 x gpu" names no device: `pick_device` refuses it with a message that says the number.
+    if count > 1 and len(devices) >= count:
+        return devices[:count]
+    device_counts = {"cpu": 1}
+    if count == 1 and devices and kind != "cpu":
+        device_counts[kind] = len(devices)
+    # With too few devices for `count` replicas the message says "2 x cuda is not available".
+    label = name if count == 1 else f"{count} x {name}"
     try:
-        _, first = contract.pick_device(
-            f"{count} x {name}" if has_too_few else name, counts, "to jax"
-        )
+        _, index = contract.pick_device(label, device_counts, "to jax")
     except InputError:
         # Otherwise every later call of JAX would try to start the absent platform again, and fail.
         jax.config.update("jax_platforms", "cpu")
         raise
-    return devices[first : first + count]  # `first` is 0 for several devices
+    return [devices[index]]
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
@@ -237,12 +237,12 @@ def _compile(
         step: Any = program.training_step(graph, workload.optimizer, options.seed, strategy)
     else:
         step = program.output_of(graph, options.seed, strategy)
-    began = perf_counter()
+    start_s = perf_counter()
     specs = (REPLICATED, spread.specs(host_inputs))
     # A training step may overwrite its first argument, the carry, with the new one.
     jitted = spread.jit(step, specs, donate_argnums=(0,) if trains else ())
     compiled = jitted.lower(carry, inputs).compile()
-    compile_s = perf_counter() - began
+    compile_s = perf_counter() - start_s
     is_cpu = find(options.device, replicas)[0].platform == "cpu"
     running = Running(compiled, carry, inputs, trains, waits=replicas > 1 and is_cpu)
     return running, compile_s
@@ -354,11 +354,11 @@ def _parts(
 
     def backward() -> None:
         state.grads = backward_of(state.backward, running.results[0])
-        state.backward = None
+        state.backward = None  # frees the saved tensors
         running.results = [running.results[0], state.grads]  # `sync` waits for these
 
     def update() -> None:
-        del running.results[1:]
+        del running.results[1:]  # the gradients, which the update may overwrite
         buffers, grads = state.buffers, state.grads
         state.buffers = state.grads = None
         running.carry = update_of(running.carry, buffers, grads)

@@ -1,7 +1,7 @@
 """The functions that run each op kind in JAX: one a kind, `(inputs..., **attributes) -> array`.
 
-Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. A kind of `DRAWS`
-takes a random key after its inputs; one of `KEEPS` gives new values of inputs after its output.
+Shapes and attributes are those of the op table; gradients are left to `jax.vjp`. `RANDOM_KINDS`
+take a random key after their inputs; `STATISTICS_INPUTS` are inputs with new values in the result.
 """
 
 from collections.abc import Callable
@@ -75,12 +75,12 @@ def _pair_pads(padding: Sides, axes: int) -> list[tuple[int, int]]:
 
 def _reduce_windows(
     x: Array,
-    start: float,
+    start_value: float,
     reduce: Any,
     kernel: Sizes,
     stride: Sizes,
     padding: Sides = (),
-    **ceil: bool,
+    **ceil: bool,  # whether to round the number of windows up, if the op has this attribute
 ) -> Array:
     """Return each window reduced by a function; with `ceil` windows may hang over the end."""
     axes = len(kernel)
@@ -91,7 +91,7 @@ def _reduce_windows(
         reach = (output_sizes[i] - 1) * stride[i] + kernel[i]  # what all windows cover together
         missing_after = reach - before - x.shape[2 + i]
         pads.append((before, max(after, missing_after)))
-    initial = x.dtype.type(start)
+    initial = x.dtype.type(start_value)
     y: Array = lax.reduce_window(x, initial, reduce, (1, 1, *kernel), (1, 1, *stride), pads)
     return y[(..., *map(slice, output_sizes))]  # padding at the end may make a window too many
 
@@ -396,5 +396,5 @@ RUNS: dict[str, Callable[..., Any]] = {
     "cross_entropy": cross_entropy,
 }
 RUNS |= {kind: RUNS[flat] for kind, flat in OVER_VOLUMES.items() if flat in RUNS}
-DRAWS = ("dropout",)
-KEEPS = {"batch_norm": (3, 4)}
+RANDOM_KINDS = ("dropout",)
+STATISTICS_INPUTS = {"batch_norm": (3, 4)}  # running mean and variance

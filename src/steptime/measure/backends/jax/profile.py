@@ -26,19 +26,23 @@ _WRAPPED = re.compile(r"(transpose\()?jvp\(([^()]*)\)")
 
 
 class _ProfileSpan(NamedTuple):
-    """A time span of a trace. Sorted, spans of one start come longest first.
+    """A time span of a trace.
 
     Attributes:
         start_us: its start.
-        negative_us: minus its length.
+        end_us: its end.
         category: the category of its events.
         names: the names of its events, outermost first.
     """
 
     start_us: float
-    negative_us: float
+    end_us: float
     category: str
     names: tuple[str, ...]
+
+    def order_key(self) -> tuple[object, ...]:
+        """Return a sort key: by start, and an outer span before the inner ones."""
+        return (self.start_us, -self.end_us, self.category, self.names)
 
 
 def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
@@ -59,40 +63,41 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
                 span = _span_of(event, scopes, ops)
                 if span is not None:
                     spans.append(span)
-    return json.dumps({"traceEvents": _events_of_track(sorted(spans))})
+    spans.sort(key=_ProfileSpan.order_key)
+    return json.dumps({"traceEvents": _events_of_track(spans)})
 
 
 def _span_of(event: Any, scopes: Mapping[str, str], ops: Collection[str]) -> _ProfileSpan | None:
     """Return a step or an instruction of the trace, None for another event."""
     start_us = event.start_ns / 1e3
-    negative_us = -event.duration_ns / 1e3  # sorts the longest of spans with the same start first
+    end_us = start_us + event.duration_ns / 1e3
     if event.name.startswith(_MARK):
         step = STEP + event.name.removeprefix(_MARK)
-        return _ProfileSpan(start_us, negative_us, "user_annotation", (step,))
+        return _ProfileSpan(start_us, end_us, "user_annotation", (step,))
     instruction = dict(event.stats).get("hlo_op")
     if instruction is None:  # an event of the host or of the profiler itself
         return None
     annotations = names_of(scopes.get(str(instruction), ""), ops)
-    return _ProfileSpan(start_us, negative_us, "cpu_op", (*annotations, f"xla::{instruction}"))
+    return _ProfileSpan(start_us, end_us, "cpu_op", (*annotations, f"xla::{instruction}"))
 
 
 def _events_of_track(spans: list[_ProfileSpan]) -> list[dict[str, object]]:
     """Return events of one track: time in which several threads run counts once."""
     events: list[dict[str, object]] = []
     covered_until_us = 0.0
-    for start, negative_us, category, names in spans:  # by start, an outer span before inner ones
-        begin, end = start, start - negative_us
-        if category == "cpu_op":
+    for span in spans:
+        begin_us = span.start_us
+        if span.category == "cpu_op":
             # Several threads run at once: only time that no earlier span covers is counted.
-            begin = max(start, covered_until_us)
-            if end <= begin:
+            begin_us = max(begin_us, covered_until_us)
+            if span.end_us <= begin_us:
                 continue
-            covered_until_us = end
-        for name in names:
-            # The last name is the instruction's; those before it are the scopes around it.
-            is_op = name == names[-1] or name.startswith(NODE)
-            event_category = category if is_op else "user_annotation"
-            events.append(make_event(name, event_category, begin, end - begin))
+            covered_until_us = span.end_us
+        *scopes, instruction = span.names
+        for name in scopes:
+            category = span.category if name.startswith(NODE) else "user_annotation"
+            events.append(make_event(name, category, begin_us, span.end_us - begin_us))
+        events.append(make_event(instruction, span.category, begin_us, span.end_us - begin_us))
     return events
 
 
@@ -101,9 +106,9 @@ def scopes_of(text: str) -> dict[str, str]:
 
     The root of what an instruction calls says them where it does not itself.
     """
-    scopes: dict[str, str] = {}  # of instructions
-    calls: dict[str, str] = {}  # from an instruction, such as a fusion, to its computation
-    roots: dict[str, str] = {}  # from a computation to the scope of its last instruction
+    scope_by_instruction: dict[str, str] = {}
+    computation_by_call: dict[str, str] = {}  # by the instruction that calls it, such as a fusion
+    last_scope_by_computation: dict[str, str] = {}
     computation = ""
     for line in text.splitlines():
         header = _COMPUTATION.match(line)
@@ -114,26 +119,33 @@ def scopes_of(text: str) -> dict[str, str]:
             name, definition = instruction.groups()
             scope = _SCOPE.search(definition)
             if scope:
-                scopes[name] = scope[1]
-                roots[computation] = scope[1]  # the last one is nearest to the root
+                scope_by_instruction[name] = scope[1]
+                last_scope_by_computation[computation] = scope[1]
             call = _CALLS.search(definition)
             if call:
-                calls[name] = call[1]
-    root_scopes = {name: roots[callee] for name, callee in calls.items() if callee in roots}
-    return root_scopes | scopes
+                computation_by_call[name] = call[1]
+    # an instruction without a scope has that of the root, the last one, of what it calls
+    root_scopes = {
+        name: last_scope_by_computation[callee]
+        for name, callee in computation_by_call.items()
+        if callee in last_scope_by_computation
+    }
+    return root_scopes | scope_by_instruction
 
 
 def names_of(scope: str, ops: Collection[str]) -> tuple[str, ...]:
     """Return the annotations of an instruction: its op in what says the pass; () if unknown."""
     # A scope is `jit(step)/...`; `jvp(fc1)` in it is the forward pass of the op `fc1`, and
     # `transpose(jvp(fc1))` its backward pass, which the prefix NODE marks.
-    path = scope.partition("/")[2]
+    _program, _, path = scope.partition("/")
     if path.startswith(f"{UPDATE}/"):
         return (f"{OPTIMIZER}step",)
     differentiated = _WRAPPED.search(path)
     if differentiated:
-        backward, name = differentiated.groups()
-        return (NODE + name, name) if backward else (name,)
-    while path and path not in ops:  # names of ops may hold a slash
-        path = path.rpartition("/")[0]
+        transpose, name = differentiated.groups()
+        is_backward = transpose is not None
+        return (NODE + name, name) if is_backward else (name,)
+    # in inference the path is the op's name, which may hold slashes, and then XLA's own names
+    while path and path not in ops:
+        path, _, _last_part = path.rpartition("/")
     return (path,) if path else ()

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.measure import synthetic
-from steptime.measure.backends.jax.kinds import DRAWS, KEEPS, RUNS
+from steptime.measure.backends.jax.kinds import RANDOM_KINDS, RUNS, STATISTICS_INPUTS
 from steptime.measure.interpreter import TableCall, interpret, list_calls
 from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
 from steptime.network.ops.optimizers import STATES
@@ -51,7 +51,7 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
     calls = list_calls(graph, RUNS, "jax")
 
     def network(carry: Carry, inputs: Arrays) -> tuple[Array, Tensors]:
-        live = {**inputs, **carry.weights, **carry.buffers}
+        tensors_by_name = {**inputs, **carry.weights, **carry.buffers}
         buffers = dict(carry.buffers)
         key = jax.random.fold_in(jax.random.key(seed), carry.count)
         if strategy:  # each replica has masks of its own
@@ -59,20 +59,20 @@ def network_of(graph: Graph, seed: int = 0, strategy: str = "") -> Network:
 
         def apply(call: TableCall, tensors: list[Any]) -> Any:
             nonlocal key
-            if call.kind in DRAWS:  # an op with random numbers takes a key behind its inputs
+            if call.kind in RANDOM_KINDS:  # takes a key for random numbers as its last input
                 key, op_key = jax.random.split(key)
                 tensors = [*tensors, op_key]
             with jax.named_scope(call.op_name):
                 result = call.function(*tensors, **call.attrs)
-            # Batch norm in training: the new running statistics follow the output.
-            if call.kind in KEEPS and isinstance(result, tuple):
+            # Batch norm in training also returns new running statistics, in place of these inputs.
+            if call.kind in STATISTICS_INPUTS and isinstance(result, tuple):
                 result, *statistics = result
-                names = (call.inputs[index] for index in KEEPS[call.kind])
+                names = (call.inputs[index] for index in STATISTICS_INPUTS[call.kind])
                 buffers.update(zip(names, statistics, strict=True))
             return result
 
-        interpret(calls, live, apply)
-        return live[graph.outputs[0]], buffers
+        interpret(calls, tensors_by_name, apply)
+        return tensors_by_name[graph.outputs[0]], buffers
 
     return network
 

@@ -10,25 +10,28 @@ Array = jax.Array
 CUBIC = -0.75  # of bicubic interpolation, as torch
 
 
-def _interpolation_matrix(n: int, m: int, mode: str, corners: bool) -> Any:
-    """Return the `[m, n]` matrix that interpolates m elements from n along one axis."""
-    matrix = np.zeros((m, n))  # row: element of the output, column: element of the input
-    rows = np.arange(m)
+def _interpolation_matrix(input_size: int, output_size: int, mode: str, align_corners: bool) -> Any:
+    """Return the `[output, input]` matrix that interpolates the elements of one axis."""
+    matrix = np.zeros((output_size, input_size))
+    rows = np.arange(output_size)
     if mode == "nearest":
-        matrix[rows, rows * n // m] = 1
+        matrix[rows, rows * input_size // output_size] = 1
         return matrix
-    by_corners = rows * ((n - 1) / max(1, m - 1))  # the first and the last elements coincide
-    by_cells = (rows + 0.5) * (n / m) - 0.5  # the outer edges of the first and last elements do
-    source = by_corners if corners else by_cells
+    # the position of each output element, counted in elements of the input
+    if align_corners:  # the centres of the first elements coincide, and those of the last ones
+        positions = rows * ((input_size - 1) / max(1, output_size - 1))
+    else:  # the outer edges of the first and last elements coincide
+        positions = (rows + 0.5) * (input_size / output_size) - 0.5
     is_linear = mode == "bilinear"
     if is_linear:
-        source = np.maximum(source, 0.0)
-    taps = (0, 1) if is_linear else (-1, 0, 1, 2)  # neighbours, counted from the one to the left
-    for tap in taps:
-        column = np.floor(source).astype(int) + tap
-        distance = abs(source - column)
+        positions = np.maximum(positions, 0.0)
+    neighbours = (0, 1) if is_linear else (-1, 0, 1, 2)  # counted from the one to the left
+    for neighbour in neighbours:
+        column = np.floor(positions).astype(int) + neighbour
+        distance = abs(positions - column)
         share = 1 - distance if is_linear else _cubic_share(distance)
-        np.add.at(matrix, (rows, column.clip(0, n - 1)), share)
+        # beyond the edge the last element is repeated
+        np.add.at(matrix, (rows, column.clip(0, input_size - 1)), share)
     return matrix
 
 

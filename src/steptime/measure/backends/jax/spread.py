@@ -23,17 +23,20 @@ class JaxSpread:
 
     def __init__(self, devices: list[jax.Device]) -> None:
         self.mesh = Mesh(np.array(devices), (program.REPLICAS,)) if len(devices) > 1 else None
-        self.place: Any = NamedSharding(self.mesh, P()) if self.mesh else devices[0]
+        # replicated over all devices, or the only device
+        self.sharding: Any = NamedSharding(self.mesh, P()) if self.mesh else devices[0]
 
     def put(self, values: Any) -> Any:
         """Return values on every device."""
-        return jax.device_put(values, self.place, may_alias=False)
+        return jax.device_put(values, self.sharding, may_alias=False)
 
     def put_inputs(self, inputs: Mapping[str, Any]) -> dict[str, jax.Array]:
         """Return inputs, each sharded along its first axis."""
-        specs = self.specs(inputs)
-        places = {n: NamedSharding(self.mesh, specs[n]) if self.mesh else self.place for n in specs}
-        arrays: dict[str, jax.Array] = jax.device_put(dict(inputs), places, may_alias=False)
+        shardings = {
+            name: NamedSharding(self.mesh, spec) if self.mesh else self.sharding
+            for name, spec in self.specs(inputs).items()
+        }
+        arrays: dict[str, jax.Array] = jax.device_put(dict(inputs), shardings, may_alias=False)
         return arrays
 
     def specs(self, inputs: Mapping[str, Any]) -> dict[str, P]:

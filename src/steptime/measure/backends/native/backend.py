@@ -52,8 +52,8 @@ class _Step(nn.Module):
             name: shape if dtype == NUMBER else next(tensors)
             for name, (shape, dtype) in self.inputs.items()
         }
-        by_place, by_name = nest_arguments(values)
-        outputs = _list_float_tensors(self.module(*by_place, **by_name))
+        positional, keywords = nest_arguments(values)
+        outputs = _list_float_tensors(self.module(*positional, **keywords))
         labels = next(tensors, None)
         if not self.trains:
             return outputs[0]
@@ -61,8 +61,10 @@ class _Step(nn.Module):
             # Outputs that are single numbers are losses; without any, means stand for a loss.
             losses = [output for output in outputs if output.dim() == 0] or outputs
             return torch.stack([output.mean() for output in losses]).sum()
-        # Classes lie along the last axis, or along axis 1 as torch's losses take them.
-        logits = outputs[0] if outputs[0].shape[:-1] == labels.shape else outputs[0].movedim(1, -1)
+        logits = outputs[0]
+        has_classes_last = logits.shape[:-1] == labels.shape
+        if not has_classes_last:  # they lie along axis 1, as torch's losses take them
+            logits = logits.movedim(1, -1)
         return functional.cross_entropy(
             logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
         )
@@ -77,13 +79,13 @@ def prepare(
     has changed.
     """
     file = find_network_file(workload.file, workload.sha256)
-    about = read_export_facts(open_source(file)) if file.lower().endswith(".pt2") else {}
-    source, name = about.get("where"), about.get("name")
+    facts = read_export_facts(open_source(file)) if file.lower().endswith(".pt2") else {}
+    source = facts.get("where")  # a library such as torchvision, or the path of a Python file
+    name = facts.get("name")
     if not isinstance(source, str) or not isinstance(name, str):
         raise contract.UnsupportedError(
             "native runs networks of code: model.py:NAME, torchvision:NAME or timm:NAME"
         )
-    # `source` is a library such as torchvision, or the path of a Python file.
     if source not in LIBRARIES:
         is_code_of_user = workload.code == f"{source}:{name}"
         if not is_code_of_user:  # a file from elsewhere could name any code
@@ -91,20 +93,21 @@ def prepare(
             raise contract.UnsupportedError(
                 f"{workload.model} is of code, {shorten(f'{source}:{name}')}: {remedy}"
             )
-        exported_sha256 = about["key"]
+        exported_sha256 = facts["key"]
         if hashlib.sha256(Path(source).read_bytes()).hexdigest() != exported_sha256:
             raise contract.UnsupportedError(f"{source} has changed since it was converted")
     torch.manual_seed(options.seed)
-    module, _ = module_of(source, name, "cpu", about["inputs"])
-    device, types = torch_backend.find(options.device), precision(workload.dtype)
-    module = module.to(device, getattr(torch, types.weights))
+    module, _ = module_of(source, name, "cpu", facts["inputs"])
+    weight_type = getattr(torch, precision(workload.dtype).weights)
+    module = module.to(torch_backend.find(options.device), weight_type)
     trains = workload.phase == "train"
     module.train(trains and bool(workload.params.get("dropout")))
-    # The graph has norms and recurrent layers that train, even where dropout is off.
-    for module_part in module.modules() if trains else ():
-        if isinstance(module_part, (*_BATCH_NORMS, nn.RNNBase)):
-            module_part.train()
-    step = _Step(module, about["inputs"], trains)
+    if trains:
+        # Without dropout the module is in `eval` mode, but for what trains in the graph, too.
+        for module_part in module.modules():
+            if isinstance(module_part, (*_BATCH_NORMS, nn.RNNBase)):
+                module_part.train()
+    step = _Step(module, facts["inputs"], trains)
     return torch_backend.prepare(graph, workload, options, feed, step)
 
 

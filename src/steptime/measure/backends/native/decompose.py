@@ -86,11 +86,11 @@ def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any
 def _replace_results(graph: Graph, node: Node, nodes: Any) -> None:
     """Let readers of a node read what stands for it, and take it out."""
     if isinstance(nodes, tuple | list):
-        # Users of an op of several results are nodes `getitem(op, place)`.
-        for user in list(node.users):
-            place: Any = user.args[1]
-            user.replace_all_uses_with(nodes[place])
-            graph.erase_node(user)
+        # The users of an op with several results are nodes `getitem(op, index)`.
+        for getitem in list(node.users):
+            index: Any = getitem.args[1]
+            getitem.replace_all_uses_with(nodes[index])
+            graph.erase_node(getitem)
     else:
         node.replace_all_uses_with(nodes)
     graph.erase_node(node)

@@ -37,11 +37,11 @@ def make_diffusers(
     place = f"diffusers:{name}"
     table = json.loads(Path(name).read_text(encoding="utf-8")) if name.endswith(".json") else {}
     class_name = str(table.get(CLASS_FIELD, name))
-    make = getattr(library, class_name, None)
-    if not (isinstance(make, type) and issubclass(make, nn.Module)):
+    model_class = getattr(library, class_name, None)
+    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         class_names = [key for key in dir(library) if key.endswith(("Model", "Transformer"))]
         raise unknown("class of diffusers", class_name, class_names, place)
-    factory: Any = make
+    factory: Any = model_class  # `nn.Module` declares no `from_config`
     model = make_module(lambda: factory.from_config(table).eval(), device, place)
     return model, dict(inputs) if inputs else find_inputs(model)
 
@@ -66,10 +66,13 @@ def _propose_inputs(
     channels = config.get("in_channels") or 4
     size = config.get("sample_size") or SAMPLE_SIZE
     side = size if isinstance(size, int) else size[0]
-    image = (BATCH, channels, *([FRAMES] if axes == 3 else []), side, side)
+    is_video = axes == 3
+    frames = (FRAMES,) if is_video else ()
     width = _find_text_width(config)
     # Transformers read an image as a sequence of tokens, and take the time as a float.
-    sample: Spec = ((BATCH, SAMPLE_SIZE**2, channels) if has_tokens else image), "float32"
+    token_shape = (BATCH, SAMPLE_SIZE**2, channels)
+    grid_shape = (BATCH, channels, *frames, side, side)
+    sample: Spec = (token_shape if has_tokens else grid_shape), "float32"
     pooled = config.get("pooled_projection_dim") or TEXT_WIDTH
     specs: dict[str, Spec] = {
         "sample": sample,

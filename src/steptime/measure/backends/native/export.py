@@ -102,13 +102,13 @@ def export(
     program_export = _export_with_assumptions(module, network, inputs, axis)
     program = program_export.program
     decompose_unknown(program)
-    # Tied weights are one tensor under several names: the first name stands for it.
-    first_name: dict[int, str] = {}
+    # Tied weights are one tensor under several names: map the later names to the first one.
+    name_by_tensor: dict[int, str] = {}
     tied = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
-        first = first_name.setdefault(id(tensor), name)
-        if first != name:
-            tied[name] = first
+        first_name = name_by_tensor.setdefault(id(tensor), name)
+        if first_name != name:
+            tied[name] = first_name
     facts = {
         **about,
         "inputs": inputs,
@@ -149,15 +149,17 @@ def _export_with_assumptions(
         if export_with_values is None:
             raise
         return export_with_values
-    if _has_value_sizes(plain_export.program):
-        export_with_values = _export_with_values(network, buffers, inputs, axis)
-        if export_with_values is not None:
-            # Without buffers only assumed values decide sizes: they must settle all of them, and
-            # must not be those of inputs, which differ from step to step.
-            has_fixed_sizes = not _has_value_sizes(export_with_values.program)
-            assumes_inputs = INPUTS_NOTE in export_with_values.assumptions
-            if buffers or (has_fixed_sizes and not assumes_inputs):
-                return export_with_values
+    if not _has_value_sizes(plain_export.program):
+        return plain_export
+    export_with_values = _export_with_values(network, buffers, inputs, axis)
+    if export_with_values is None:
+        return plain_export
+    # Without buffers only assumed values decide sizes: they must settle all of them, and must not
+    # be those of inputs, which differ from step to step.
+    has_fixed_sizes = not _has_value_sizes(export_with_values.program)
+    assumes_inputs = INPUTS_NOTE in export_with_values.assumptions
+    if buffers or (has_fixed_sizes and not assumes_inputs):
+        return export_with_values
     return plain_export
 
 
@@ -192,10 +194,10 @@ def _export_with_open_batch(
     program = _export_with_types(network, inputs, {})
     # A loop over the batch is unrolled: then a larger batch has more nodes.
     try:
-        other = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
+        larger = _export_network(network, _with_batch(inputs, axes, batch + 1), {})
     except Exception:  # noqa: BLE001  # it runs at this batch alone
         return _ProgramExport(fixed_batch_reason, program, is_unrolled=True)
-    is_unrolled = len(other.graph.nodes) != len(program.graph.nodes)
+    is_unrolled = len(larger.graph.nodes) != len(program.graph.nodes)
     return _ProgramExport(fixed_batch_reason, program, is_unrolled)
 
 
@@ -226,11 +228,12 @@ def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int)
 
 def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]) -> Any:
     """Return the exported program, with an open batch along the axes of inputs."""
-    by_place, by_name = tensors_of(inputs)
+    positional, keywords = tensors_of(inputs)
     dim = torch.export.Dim("batch")
+    # which axis of each input stays open, nested as the arguments are
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
-    marks, keyword_marks = nest_arguments(open_axes)
-    dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
+    positional_axes, keyword_axes = nest_arguments(open_axes)
+    dynamic: Any = (keyword_axes or tuple(positional_axes)) if axes else None
     CALLS.clear()  # the checkpoints that the module calls are appended
     with (
         warnings.catch_warnings(),
@@ -241,12 +244,12 @@ def _export_network(network: nn.Module, inputs: Mapping[str, Spec], axes: Mappin
     ):
         warnings.simplefilter("ignore")
         settings = {"dynamic_shapes": dynamic, "strict": False}
-        program = torch.export.export(network, tuple(by_place), by_name, **settings)
+        program = torch.export.export(network, tuple(positional), keywords, **settings)
         if CALLS:
             # Marks of checkpoints survive only under `preserve_node_meta`. As `torch.cond` fails
             # under it, only modules that call checkpoints are exported so.
             with torch.fx.traceback.preserve_node_meta():
-                program = torch.export.export(network, tuple(by_place), by_name, **settings)
+                program = torch.export.export(network, tuple(positional), keywords, **settings)
     return _flatten_vmap(program)
 
 
@@ -309,8 +312,8 @@ def _find_user_line(error: Exception) -> str:
     """
     libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        is_user_code = not entry.filename.startswith((*libraries, "<"))
-        if is_user_code and "contextlib" not in entry.filename:
+        is_in_library = entry.filename.startswith((*libraries, "<"))  # "<string>": made code
+        if not is_in_library and "contextlib" not in entry.filename:
             return f" ({Path(entry.filename).name}, line {entry.lineno}: {entry.line})"
     return ""
 
@@ -334,7 +337,7 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
         return
     proposals = propose_inputs(module, inputs)  # the likeliest first
     working = [proposal for proposal in proposals if runs_with(module, proposal)]
-    best, *_ = (*working, *proposals)  # an empty proposal if the module has no arguments to fill
+    best = [*working, *proposals][0]  # empty if the module has no arguments to fill
     hint = f"say it as {place}:x=2x3x64x64"
     if best:
         certainty = "works" if working else "may be near"
@@ -347,7 +350,8 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -
 
 def _answer(request: Mapping[str, Any]) -> JsonObject:
     """Export what a request names: on the meta device first, else on the CPU."""
-    source, name = request["where"], request["name"]
+    source = request["where"]  # a library, or the path of a Python file
+    name = request["name"]
     place = f"{source}:{name}"
     about = {key: request[key] for key in ("where", "name", "key")}  # facts, kept in the file
     fault = ""

@@ -67,13 +67,15 @@ def _as_lists(value: Any) -> Any:
 
 def specs_of(inputs: Any) -> dict[str, Spec]:
     """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
-    values = [inputs] if isinstance(inputs, Tensor) else inputs
-    keywords = inputs if isinstance(inputs, Mapping) else dict(enumerate(values))
-    return {
-        name: spec
-        for key, value in keywords.items()
-        for name, spec in _flatten_value(str(key), value)
-    }
+    if isinstance(inputs, Mapping):
+        value_by_argument: Mapping[Any, Any] = inputs
+    else:  # positional arguments have their numbers as names
+        values = [inputs] if isinstance(inputs, Tensor) else inputs
+        value_by_argument = dict(enumerate(values))
+    specs: dict[str, Spec] = {}
+    for argument, value in value_by_argument.items():
+        specs.update(_flatten_value(str(argument), value))
+    return specs
 
 
 def _flatten_value(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
@@ -185,7 +187,7 @@ def missing_arguments(module: nn.Module, inputs: Mapping[str, Spec]) -> list[str
     """Return the arguments of `forward` that have no default and are not among the inputs."""
     roots = list(dict.fromkeys(name.split(".")[0] for name in inputs))  # `batch` of `batch.ids`
     # Inputs with a number as their name ("0") are positional: they fill the first parameters.
-    placed = sum(not root.isidentifier() for root in roots)
+    positional_count = sum(not root.isidentifier() for root in roots)
     parameters = [
         item
         for item in inspect.signature(module.forward).parameters.values()
@@ -193,7 +195,7 @@ def missing_arguments(module: nn.Module, inputs: Mapping[str, Spec]) -> list[str
     ]
     return [
         item.name
-        for item in parameters[placed:]
+        for item in parameters[positional_count:]
         if item.default is item.empty and item.name not in roots
     ]
 
@@ -208,15 +210,16 @@ def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[s
     layer_inputs = [_input_of(layer) for layer in module.modules()]
     layer_specs = [spec for spec in layer_inputs if spec]
     first_spec = layer_specs[0] if layer_specs else ((_BATCH, _LENGTH), "float32")
-    # All arguments are like the input of the first layer, or each like that of one layer in turn.
+    # 1. All arguments are like the input of the first layer.
     repeated = dict.fromkeys(missing, first_spec)
-    specs_by_layer = [*layer_specs, *[first_spec] * len(missing)]
-    by_layer = dict(zip(missing, specs_by_layer, strict=False))
-    # Else the first argument is the tensor, and the others are numbers or time steps. Where the
-    # user states inputs, the tensor is one of those.
-    head = dict.fromkeys(missing[:1], first_spec) if not inputs else {}
-    numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
-    time_steps: dict[str, Spec] = {name: head.get(name, ((_BATCH,), "int64")) for name in missing}
+    # 2. Each is like the input of one layer in turn.
+    specs_in_turn = [*layer_specs, *[first_spec] * len(missing)]
+    by_layer = dict(zip(missing, specs_in_turn, strict=False))
+    # 3, 4. The first one is a tensor, unless the user states one, and the others are numbers, or
+    # time steps.
+    tensor = {} if inputs else dict.fromkeys(missing[:1], first_spec)
+    numbers: dict[str, Spec] = {**dict.fromkeys(missing, (0.5, NUMBER)), **tensor}
+    time_steps: dict[str, Spec] = {**dict.fromkeys(missing, ((_BATCH,), "int64")), **tensor}
     return [{**inputs, **proposal} for proposal in (repeated, by_layer, numbers, time_steps)]
 
 
@@ -270,8 +273,8 @@ def find_run_fault(
     sizes = ShapeEnv() if opens_sizes else None
     try:
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes), torch.no_grad(), flags:
-            by_place, by_name = tensors_of(inputs)
-            module(*by_place, **by_name)
+            positional, keywords = tensors_of(inputs)
+            module(*positional, **keywords)
     except Exception as error:  # noqa: BLE001  # a module of a user may raise anything
         return error
     return None

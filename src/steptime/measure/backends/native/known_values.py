@@ -64,17 +64,17 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
     """
     # Tracing replaces every registered buffer by a tensor without values. A plain attribute
     # keeps its values.
-    hidden: list[tuple[nn.Module, str, Tensor]] = []
+    moved_buffers: list[tuple[nn.Module, str, Tensor]] = []
     for path in buffers:
         owner_path, _, name = path.rpartition(".")
         owner = module.get_submodule(owner_path)
         buffer = owner._buffers.pop(name)  # noqa: SLF001  # `del` would forget if it is persistent
         if buffer is not None:
             owner.__dict__[name] = buffer
-            hidden.append((owner, name, buffer))
+            moved_buffers.append((owner, name, buffer))
     assumptions: list[str] = []
     forward = module.forward
-    overrides = "forward" in vars(module)
+    overrides_forward = "forward" in vars(module)  # in place of the class's
 
     @functools.wraps(forward)
     def forward_with_values(*args: Any, **kwargs: Any) -> Any:
@@ -90,11 +90,11 @@ def keep_small_values(module: nn.Module, buffers: Collection[str]) -> Iterator[l
         yield assumptions
     finally:
         _MODULES_WITH_VALUES.discard(module)
-        if overrides:
+        if overrides_forward:
             module.forward = forward
         else:
             del module.forward
-        for owner, name, buffer in hidden:
+        for owner, name, buffer in moved_buffers:
             del owner.__dict__[name]
             owner._buffers[name] = buffer  # noqa: SLF001  # as it was before
 
@@ -109,10 +109,13 @@ def keep_values_of_copy(module: nn.Module, copied: nn.Module) -> Iterator[None]:
     if module not in _MODULES_WITH_VALUES:
         yield
         return
-    forward_of_class = getattr(module.forward, "__wrapped__", None)
-    if getattr(forward_of_class, "__self__", None) is not module:
+    # `keep_small_values` has wrapped the module's `forward`, and the copy got the same wrapper,
+    # which runs the module: the copy goes back to the `forward` of its class, and gets its own.
+    wrapped_forward = getattr(module.forward, "__wrapped__", None)
+    is_method_of_module = getattr(wrapped_forward, "__self__", None) is module
+    if not is_method_of_module:
         raise ValueError("a forward of its own would run the module, not its copy")
-    del copied.forward  # it would run the module
+    del copied.forward
     with keep_small_values(copied, ()):  # its buffers are plain attributes already
         yield
 
@@ -193,9 +196,11 @@ def _skip_idle_casts() -> Iterator[None]:
     """Let `Module.to` leave a module that has the type: traced weights cannot be swapped."""
     to_type = nn.Module.to
 
+    # `Module.to` swaps the weights, which fails while they are traced: if they have the type
+    # already, nothing needs to be done.
     def to_other_type(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        is_type = len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs
-        if is_type and all(weight.dtype == args[0] for weight in module.parameters()):
+        names_type_alone = len(args) == 1 and isinstance(args[0], torch.dtype) and not kwargs
+        if names_type_alone and all(weight.dtype == args[0] for weight in module.parameters()):
             return module
         return to_type(module, *args, **kwargs)
 
@@ -222,9 +227,11 @@ def _with_sizes(value: Any, takes_sizes: bool = False) -> Any:
     if isinstance(value, slice):
         return slice(*(_as_number(end) for end in (value.start, value.stop, value.step)))
     if isinstance(value, tuple | list):
-        if all(isinstance(item, int | torch.SymInt) or _is_size(item) for item in value):
+        is_shape = all(isinstance(item, int | torch.SymInt) or _is_size(item) for item in value)
+        if is_shape:
             return type(value)(_as_number(item) for item in value)
         return type(value)(_with_sizes(item) for item in value)
+    # a single tensor is a size only as an argument of `view` and the like
     return _as_number(value) if takes_sizes else value
 
 

@@ -90,7 +90,8 @@ def copy_without_values(module: nn.Module, dtype: torch.dtype | None = None) -> 
     Raises:
         Exception: any, of a module that cannot be copied.
     """
-    memo: dict[int, Any] = {}  # the copy of each tensor by its `id`, as `copy.deepcopy` reads it
+    # `copy.deepcopy` takes the copy of an object from here: by the `id` of each tensor
+    memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
         copy_dtype = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         is_weight = isinstance(tensor, nn.Parameter)

@@ -11,6 +11,7 @@ from steptime.measure.backends.native.inputs import Spec
 TOKEN_INPUT = "input_ids"  # the main input of a model that names none
 TOKENS = 128  # of a sequence
 TARGET_TOKENS = 64  # that a decoder beside an encoder reads
+FLAT_PATCHES = 256  # of an image that is given as a sequence of them
 IMAGE_SIZES = (224, 256, 384, 512)  # tried where a configuration says none
 SAMPLES = 16_000  # of a second of sound
 FRAMES = (3000, 1024, 512, 128)  # of features of sound
@@ -124,10 +125,12 @@ def _decoder_tokens(batch: int) -> dict[str, Spec]:
 
 def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
     """Yield inputs that models take beside the main one."""
+    # inputs that some models need beside the main one: of a decoder, layouts, speech, forecasts
     tokens = _tokens(config, batch)
     yield _decoder_tokens(batch)
     yield {"attention_mask": tokens}
-    yield {"bbox": ((*tokens[0], BOX), "int64")}
+    token_shape, _dtype = tokens
+    yield {"bbox": ((*token_shape, BOX), "int64")}
     yield {"decoder_input_values": ((batch, TARGET_TOKENS, MEL_BINS), "float32")}
     yield {"attention_mask": tokens, **_decoder_tokens(batch)}
     length = find_setting(config, "context_length", "prediction_length")
@@ -197,7 +200,7 @@ def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, frames, channels, *size), "float32"
         yield (batch, channels, frames, *size), "float32"
     if isinstance(patch, int):  # an image as a sequence of flattened patches
-        yield (batch, TOKENS * 2, channels * patch * patch), "float32"
+        yield (batch, FLAT_PATCHES, channels * patch * patch), "float32"
 
 
 def _feature_specs(config: Any, batch: int) -> Iterator[Spec]:

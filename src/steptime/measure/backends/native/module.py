@@ -38,21 +38,21 @@ def module_of(
             raise InputError(f"{place}: {source} is not installed ({error})") from None
         return LIBRARIES[source](library, name, device, inputs)
     item: Any = _execute_file(Path(source))
-    # `INPUTS` of the file, which one of a class in it replaces.
-    inputs = getattr(item, "INPUTS", None)
+    # `INPUTS` of the class, else of the file around it
+    stated_inputs = getattr(item, "INPUTS", None)
     for part in name.split("."):
         if not hasattr(item, part):
             names = [key for key, value in vars(item).items() if callable(value)]
             raise unknown("name", part, names, source)
         item = getattr(item, part)
-        inputs = getattr(item, "INPUTS", inputs)
+        stated_inputs = getattr(item, "INPUTS", stated_inputs)
     if not isinstance(item, nn.Module):
         if not callable(item):
             raise InputError(f"{source}: {name} is a {type(item).__name__}, not a module")
         item = make_module(item, device, f"{source}: {name}")
     if not isinstance(item, nn.Module):
         raise InputError(f"{source}: {name}() is a {type(item).__name__}, not a torch.nn.Module")
-    return item, inputs
+    return item, stated_inputs
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -90,13 +90,13 @@ def without_operators() -> Iterator[None]:
     """Let torchvision be imported where its compiled operators are missing, beside a CPU torch."""
     register = torch.library.register_fake
 
-    def lenient(op: Any, *args: Any, **kwargs: Any) -> Any:
+    def register_but_torchvision(op: Any, *args: Any, **kwargs: Any) -> Any:
         # Registering for an operator that is missing would raise: ignore the function.
         if isinstance(op, str) and op.startswith("torchvision::"):
             return lambda function: function
         return register(op, *args, **kwargs)
 
-    torch.library.register_fake = lenient
+    torch.library.register_fake = register_but_torchvision
     try:
         yield
     finally:
@@ -129,9 +129,10 @@ def _of_timm(
     make = partial(library.create_model, name, pretrained=False)
 
     def make_for_inputs() -> Any:
-        (shape, _), *_ = (inputs or {}).values()  # of the first input, whose last axis is the width
+        first_spec = next(iter((inputs or {}).values()))
+        (*_, image_width), _dtype = first_spec
         try:
-            return make(img_size=shape[-1])
+            return make(img_size=image_width)
         except TypeError:  # a network that takes images of any size has no `img_size`
             return make()
 

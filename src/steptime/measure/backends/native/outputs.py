@@ -34,26 +34,26 @@ def list_tensors(value: Any, depth: int = 0) -> list[Tensor]:
 @contextmanager
 def tensors_alone(module: nn.Module) -> Iterator[None]:
     """Let a module give a list of tensors, in inference mode, while the block runs."""
-    forward, modes = module.forward, {item: item.training for item in module.modules()}
-    # A module may have a `forward` of its own beside the class's; then that is put back afterwards.
-    overrides = "forward" in vars(module)
+    forward = module.forward
+    training_by_module = {item: item.training for item in module.modules()}
+    overrides_forward = "forward" in vars(module)  # in place of the class's
 
     @functools.wraps(forward)
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    def return_tensors(*args: Any, **kwargs: Any) -> Any:
         result = forward(*args, **kwargs)
         return result if isinstance(result, Tensor) else tuple(unique_tensors(result))
 
-    module.forward = plain
+    module.forward = return_tensors
     module.eval()
     try:
         yield
     finally:
-        if overrides:
+        if overrides_forward:
             module.forward = forward
         else:
             del module.forward
-        for item, mode in modes.items():
-            item.training = mode
+        for item, training in training_by_module.items():
+            item.training = training
 
 
 def unique_tensors(value: Any) -> list[Tensor]:

@@ -37,7 +37,7 @@ _FILLS: dict[Callable[..., Any], int] = {  # what a new tensor is filled with
     **dict.fromkeys((torch.zeros, torch.zeros_like, Tensor.new_zeros), 0),
     **dict.fromkeys((torch.ones, torch.ones_like, Tensor.new_ones), 1),
 }
-_PLACE_OF_FILL: dict[Callable[..., Any], int] = {  # among the arguments
+_FILL_ARGUMENT: dict[Callable[..., Any], int] = {  # the index of the argument that is filled in
     torch.full: 1,
     torch.full_like: 1,
     Tensor.new_full: 2,
@@ -87,17 +87,18 @@ class StandIns:
             return None
         if func is Tensor.__len__ and isinstance(args[0].shape[0], int):
             return None  # no value decides it
-        number, other_number = self._compute(func, args, kwargs)
-        if number != other_number:  # it depends on the batch
+        number, number_of_other_batch = self._compute(func, args, kwargs)
+        if number != number_of_other_batch:
             return None
-        self.has_read_inputs |= self._is_assumed((args, kwargs))
+        if self._is_assumed((args, kwargs)):
+            self.has_read_inputs = True
         return number
 
     def follow(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Give the result of a function stand-ins where its arguments have them."""
         name = getattr(func, "__name__", "")
         try:
-            if func in _FILLS or func in _PLACE_OF_FILL:
+            if func in _FILLS or func in _FILL_ARGUMENT:  # `torch.zeros`, `torch.full`
                 values = _make_filled(result, _find_fill(func, args, kwargs))
                 self._keep(result, values, is_assumed=False)
             elif name.startswith(_NO_VALUES):  # random or uninitialised: nothing to follow
@@ -105,7 +106,7 @@ class StandIns:
             elif func is torch.arange or self._has_all((args, kwargs)):
                 values = self._compute(func, args, kwargs)
                 self._keep(result, values, self._is_assumed((args, kwargs)))
-            elif _writes(name) and args:
+            elif _writes(name) and args:  # something unknown is written into the first argument
                 self._forget(args[0])
         except Exception:  # noqa: BLE001  # a stand-in is never worth a failure
             self._forget(args[0] if args else None)
@@ -128,16 +129,16 @@ class StandIns:
         """Compute a function of the stand-ins and sizes of each batch."""
         results = []
         with _disable_current_modes():
-            for place in range(len(BATCHES)):
-                find_value = functools.partial(self._find_value, place)
+            for batch_index in range(len(BATCHES)):
+                find_value = functools.partial(self._find_value, batch_index)
                 values, keywords = tree_map(find_value, (args, kwargs))
                 results.append(func(*values, **keywords))
         return results
 
-    def _find_value(self, place: int, value: Any) -> Any:
+    def _find_value(self, batch_index: int, value: Any) -> Any:
         if isinstance(value, Tensor) and value in self._by_tensor:
-            return self._by_tensor[value].values[place]
-        return _compute_size(value, BATCHES[place])
+            return self._by_tensor[value].values[batch_index]
+        return _compute_size(value, BATCHES[batch_index])
 
     def _keep(self, result: Any, values: Sequence[Any], is_assumed: bool) -> None:
         """Keep the values of a result: of a tensor, or of each in a tuple."""
@@ -166,8 +167,8 @@ def _find_fill(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Return the number that a function fills a new tensor with."""
     if func in _FILLS:
         return _FILLS[func]
-    place = _PLACE_OF_FILL[func]
-    return args[place] if len(args) > place else kwargs["fill_value"]
+    argument_index = _FILL_ARGUMENT[func]
+    return args[argument_index] if len(args) > argument_index else kwargs["fill_value"]
 
 
 def _make_filled(tensor: Tensor, fill: Any) -> list[Tensor]:

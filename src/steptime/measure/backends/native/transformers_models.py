@@ -67,18 +67,20 @@ def make_transformers(
     """
     place = f"transformers:{name}"
     config, class_name = _find_config(library, name)
-    make = find_class(library, class_name, place)
-    config = make.config_class() if config is None else config
+    model_class = find_class(library, class_name, place)
+    config = model_class.config_class() if config is None else config
     prepare_config(config)
-    model = make_module(lambda: make_model(make, config), device, place)
+    model = make_module(lambda: make_model(model_class, config), device, place)
     if inputs:
         return find_form(model, config, inputs), dict(inputs)
-    # The model itself, or a wrapper of a model that takes the patches of all images in one row.
-    wrapped_model, usual_inputs = find_inputs(model, config)
+    # A model that takes the patches of all images in one row comes back in a wrapper.
+    network, usual_inputs = find_inputs(model, config)
     is_small = sum(weight.numel() for weight in model.parameters()) <= MAX_CPU_PARAMETERS
-    if usual_inputs or device != META or not is_small:
-        return wrapped_model, usual_inputs
-    model = make_module(lambda: make_model(make, config), "cpu", place)  # its buffers have values
+    can_have_values = device == META and is_small
+    if usual_inputs or not can_have_values:
+        return network, usual_inputs
+    # Some models find no inputs without the values of their buffers: try once more with them.
+    model = make_module(lambda: make_model(model_class, config), "cpu", place)
     return find_inputs(model, config)
 
 
@@ -143,17 +145,21 @@ def prepare_config(config: Any) -> None:
             part.use_cache = False
         if hasattr(part, "use_mambapy"):
             part.use_mambapy = False
+        # a multilingual model runs only once one of its languages is chosen
         languages = getattr(part, "languages", None)
-        if languages and getattr(part, "default_language", languages) is None:
+        lacks_language = hasattr(part, "default_language") and part.default_language is None
+        if languages and lacks_language:
             part.default_language = languages[0]
 
 
-def make_model(make: Any, config: Any) -> nn.Module:
+def make_model(model_class: Any, config: Any) -> nn.Module:
     """Return a model without values, its attention the first of `ATTENTIONS` that it has."""
     fault: Exception | None = None
     for attention in ATTENTIONS:
         try:
-            model: nn.Module = make._from_config(config, attn_implementation=attention)  # noqa: SLF001
+            model: nn.Module = model_class._from_config(  # noqa: SLF001
+                config, attn_implementation=attention
+            )
         except (ValueError, ImportError) as error:  # a class without this attention
             fault = error
             continue
@@ -161,7 +167,7 @@ def make_model(make: Any, config: Any) -> nn.Module:
         if set_experts is not None:
             _try_experts(set_experts)
         return model.eval()
-    raise fault or InputError(f"{make.__name__} has none of {', '.join(ATTENTIONS)}")
+    raise fault or InputError(f"{model_class.__name__} has none of {', '.join(ATTENTIONS)}")
 
 
 def _try_experts(set_experts: Any) -> None:
@@ -221,10 +227,10 @@ def _find_running_inputs(
     """
     main = _main_input_of(network)
     faults_by_spec: dict[Spec | None, set[str]] = {}
-    misfits: set[Spec | None] = set()  # main inputs that do not fit
+    unfit_specs: set[Spec | None] = set()  # of the main input, whatever the other inputs are
     for inputs in _inputs_of(network, config):
         spec = inputs.get(main)
-        if spec in misfits:
+        if spec in unfit_specs:
             continue
         fault = find_run_fault(network, inputs, as_exported=as_exported, opens_sizes=opens_sizes)
         if fault is None:
@@ -234,7 +240,7 @@ def _find_running_inputs(
         # the one that does not fit.
         is_of_shapes = type(fault) is RuntimeError  # a missing argument is a TypeError
         if is_of_shapes and str(fault) in faults:
-            misfits.add(spec)
+            unfit_specs.add(spec)
         faults.add(str(fault))
     return {}
 
@@ -260,14 +266,12 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
     main = _main_input_of(model)
     arguments = [*inspect.signature(model.forward).parameters]
     proposals = list(propose_model_inputs(main, config, BATCH, arguments))
-    # First those with all required arguments, then all (as some signatures require too much), and
-    # last those with guesses for the missing arguments.
     for proposal in proposals:
-        lacking = missing_arguments(model, proposal)
-        if not lacking:
+        has_required_arguments = not missing_arguments(model, proposal)
+        if has_required_arguments:
             yield proposal
-    yield from proposals
-    for proposal in proposals:
+    yield from proposals  # all, as some signatures require arguments that need not be there
+    for proposal in proposals:  # with guesses for the missing arguments
         yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
     if main != TOKEN_INPUT:
         for proposal in propose_layer_inputs(main, model, BATCH):

@@ -88,8 +88,8 @@ def prepare(
         }
     )
     arrays = initial_values(graph, options.seed, np.dtype if kind == "cpu" else _element_type)
-    # Each array is freed once it is copied, so that weights do not lie in memory twice.
-    values = {name: _place_array(arrays.pop(name), graph.tensors[name]) for name in arrays.copy()}
+    # `pop` frees each array once it is copied, so that weights do not lie in memory twice.
+    values = {name: _place_array(arrays.pop(name), graph.tensors[name]) for name in list(arrays)}
     model = export_onnx(graph, external_values=True)  # the session gets the weights beside it
 
     settings = _session_options(options.threads)
@@ -99,11 +99,11 @@ def prepare(
     is_cuda = kind == "cuda"
     device_options = {"device_id": number, "use_tf32": int(options.tf32)} if is_cuda else {}
     providers = {_PROVIDERS["cpu"]: {}, _PROVIDERS[kind]: device_options}
-    began = perf_counter()
+    start_s = perf_counter()
     # The first provider that has a kernel runs an op: the CPU runs what a GPU's provider lacks.
-    running = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
-    compile_s = perf_counter() - began
-    binding = _bind_tensors(running, graph, values, kind, number)
+    session = ort.InferenceSession(model, settings, providers=list(reversed(providers.items())))
+    compile_s = perf_counter() - start_s
+    binding = _bind_tensors(session, graph, values, kind, number)
     copies_inputs = options.input != "device"  # else they are on the device from the start
     synthetic_inputs = {
         name: values[name].numpy().copy() for name in graph.inputs if copies_inputs and not feed
@@ -117,14 +117,14 @@ def prepare(
     timed_copy, waited = time_input(copy_inputs) if copies_inputs else (None, None)
 
     def forward() -> None:
-        running.run_with_iobinding(binding)
+        session.run_with_iobinding(binding)
 
     facts = {
         "onnxruntime": ort.__version__,
         "compile": "graph optimizations of ONNX Runtime, all",
         "compile_s": compile_s,
-        "providers": running.get_providers(),
-        "intra_op_threads": running.get_session_options().intra_op_num_threads,
+        "providers": session.get_providers(),
+        "intra_op_threads": session.get_session_options().intra_op_num_threads,
     }
     return contract.Prepared(
         step=chain_calls(timed_copy, forward),

@@ -239,33 +239,33 @@ def _make_timer(device: torch.device) -> Callable[[Callable[[], None], int], flo
 
 
 def _clocked_input(
-    take: torch_module.Part, device: torch.device
+    copy_batch: torch_module.Part, device: torch.device
 ) -> tuple[torch_module.Part, Callable[[], float]]:
-    """Return `take` on a clock, and a reader of the seconds spent in it since the last reading.
+    """Return `copy_batch` on a clock, and a reader of the seconds in it since the last reading.
 
     A CUDA device has an event before and one after: the first comes when the work before is done,
     so time in which the host reads while the device still computes is not waited for.
     """
     if device.type != "cuda":
-        return time_input(take)
+        return time_input(copy_batch)
     events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # around the input of a step
 
     # The first event comes when earlier work is done: reading while the device computes is free.
-    def timed() -> None:
+    def copy_and_time() -> None:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         stream = torch.cuda.current_stream(device)
         before.record(stream)
-        take()
+        copy_batch()
         after.record(stream)
         events.append((before, after))
 
-    def waited() -> float:
+    def take_wait_s() -> float:
         torch.cuda.synchronize(device)
         total_ms = sum(float(before.elapsed_time(after)) for before, after in events)
         events.clear()
         return total_ms / 1e3
 
-    return timed, waited
+    return copy_and_time, take_wait_s
 
 
 def _memory_meter(device: torch.device) -> tuple[contract.Peak, Callable[[], None]]:
@@ -329,9 +329,9 @@ def _apply_settings(options: contract.Options) -> None:
     if options.compile:
         # The compiler's cache is not keyed by vector width: code for 16 numbers a vector would skip
         # half of them on a CPU with 8. So each kind of CPU gets a folder of its own.
-        units, folder = torch.backends.cpu.get_cpu_capability(), os.environ.get(CACHE)
-        if folder and Path(folder).name != units:
-            os.environ[CACHE] = str(Path(folder) / units)
+        cpu_kind, folder = torch.backends.cpu.get_cpu_capability(), os.environ.get(CACHE)
+        if folder and Path(folder).name != cpu_kind:
+            os.environ[CACHE] = str(Path(folder) / cpu_kind)
         from torch._dynamo.utils import counters  # takes a second
 
         torch.compiler.reset()  # drops compiled code and the compiler's clock of earlier cells

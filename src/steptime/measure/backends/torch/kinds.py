@@ -163,7 +163,9 @@ def attention(
         query_places = torch.arange(q.shape[2], device=q.device)[:, None]
         key_places = torch.arange(k.shape[2], device=q.device)
         distance = query_places - key_places
-        is_hidden = distance < (0 if causal else -inf)  # later keys, or none
+        is_hidden = torch.zeros_like(distance, dtype=torch.bool)
+        if causal:
+            is_hidden = is_hidden | (distance < 0)
         if window:
             is_hidden = is_hidden | (distance.abs() >= window)
         mask = torch.zeros(is_hidden.shape, dtype=q.dtype, device=q.device)

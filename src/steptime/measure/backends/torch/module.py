@@ -49,9 +49,10 @@ def module_of(
     fx_graph = fx.Graph()
     nodes = {name: fx_graph.placeholder(_identifier(name)) for name in graph.inputs}
     for name in (*graph.weights, *graph.buffers):
-        # Numbered, as two names may be the same identifier.
+        # with a number, as two names may become the same identifier
         attribute_name = f"{_identifier(name)}_{len(fx_graph.nodes)}"
-        if isinstance(value := values[name], nn.Parameter):
+        value = values[name]
+        if isinstance(value, nn.Parameter):
             root.register_parameter(attribute_name, value)
         else:
             root.register_buffer(attribute_name, value)
@@ -134,12 +135,16 @@ def join_recurrent_weights(graph: Graph, values: Mapping[str, Tensor]) -> None:
             continue
         weights = [values[name] for name in weight_names]
         w_ih, w_hh, _, _, *projection = weights
-        # `w_hh` reads the output of the layer. With a projection that is narrower than the hidden
-        # state, whose width then is the projection's input.
-        projection_size = {"proj_size": w_hh.shape[1]} if projection else {}
-        hidden_width = (projection[0] if projection else w_hh).shape[1]
+        input_width = w_ih.shape[1]
+        output_width = w_hh.shape[1]  # `w_hh` reads the output of the step before
+        if projection:  # of an LSTM, from the hidden state to a narrower output
+            hidden_width = projection[0].shape[1]
+            projection_size = {"proj_size": output_width}
+        else:
+            hidden_width = output_width
+            projection_size = {}
         layer = RECURRENT[op.kind](
-            w_ih.shape[1],
+            input_width,
             hidden_width,
             batch_first=True,
             device="meta",
@@ -238,8 +243,9 @@ def parts_of(
     needs_loss_scaling = workload.dtype == "float16-mixed"
     scaler = torch.amp.GradScaler(device.type, enabled=needs_loss_scaling)
     optimizer = optimizer_of(workload.optimizer, spread.weights, types.weights)
-    losses: list[Tensor] = []  # handed from the forward to the backward pass
-    last_loss: list[Tensor] = []
+    # lists of one item, which the functions below hand on
+    losses: list[Tensor] = []  # from the forward to the backward pass, which frees the graph
+    last_loss: list[Tensor] = []  # without its graph
 
     def forward() -> None:
         losses.append(network(*inputs))

@@ -40,11 +40,12 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
     """Return the process group of all ranks; the first call waits until all are there."""
     if rank not in _GROUPS:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        store = _store(rank)  # the keys of each attempt have a prefix of their own
+        store = _open_store(rank)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         dist.init_process_group(
             backend,
+            # the prefix keeps apart the keys of a worker that was started again
             store=dist.PrefixStore(  # type: ignore[attr-defined]  # documented all the same
                 f"steptime/{rank.attempt}", store
             ),
@@ -60,29 +61,29 @@ def join(rank: Rank, device: torch.device) -> ProcessGroup:
             return int(shared.item())
 
         def gather(value: object) -> list[Any]:
-            # Tensors of one length are gathered, so the lengths first, then the padded texts.
-            text = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
+            # All-gather needs equal lengths: gather the lengths first, then the padded texts.
+            encoded = torch.tensor([*json.dumps(value).encode()], dtype=torch.uint8)
             lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(rank.size)]
-            dist.all_gather(lengths, torch.tensor([len(text)]), group=control)
+            dist.all_gather(lengths, torch.tensor([len(encoded)]), group=control)
             max_length = max(int(length) for length in lengths)
-            texts = [torch.zeros(max_length, dtype=torch.uint8) for _ in lengths]
-            padded = nn.functional.pad(text, (0, max_length - len(text)))
-            dist.all_gather(texts, padded, group=control)
+            padded_texts = [torch.zeros(max_length, dtype=torch.uint8) for _ in lengths]
+            padded = nn.functional.pad(encoded, (0, max_length - len(encoded)))
+            dist.all_gather(padded_texts, padded, group=control)
             return [
                 json.loads(bytes(padded_text[: int(length)].tolist()))
-                for padded_text, length in zip(texts, lengths, strict=True)
+                for padded_text, length in zip(padded_texts, lengths, strict=True)
             ]
 
         _GROUPS[rank] = ProcessGroup(rank.rank, rank.size, backend, broadcast, gather)
     return _GROUPS[rank]
 
 
-def _store(rank: Rank) -> Any:
+def _open_store(rank: Rank) -> Any:
     """Return the store at which the processes meet; on one node nobody else can reach it."""
     is_served_by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_server, listening_fd = rank.is_rank_zero and not is_served_by_torchrun, None
-    # On one node only its loopback interface is used: torch itself would listen on all.
-    if rank.address == ranks.LOOPBACK:
+    is_server = rank.is_rank_zero and not is_served_by_torchrun
+    listening_fd = None  # torch opens a socket that listens on all interfaces
+    if rank.address == ranks.LOOPBACK:  # one node: no other machine may connect
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if is_server:
             listening_fd = socket.create_server((rank.address, rank.port)).detach()
@@ -119,8 +120,8 @@ def _allreduce(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 lacks the successor of DDP
             ddp = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
-        # `watch` cannot time exchanges that overlap with the backward pass. So steps with and
-        # without them are compared: `no_sync()`, called with a step, returns it without exchange.
+        # `watch` cannot time all-reduces that overlap with the backward pass: steps with and
+        # without them are compared. `no_sync()` also works as a decorator of a step.
         return Spread(ddp, weights, make_step_without_exchange=ddp.no_sync(), is_timed=False)
     buckets = _buckets(weights)
 
@@ -179,39 +180,46 @@ def _sharded(module: fx.GraphModule, _: ProcessGroup, __: Stopwatch, overlap: bo
     """
     from torch.distributed.fsdp import fully_shard
 
-    order = [name for name, _ in module.named_parameters()]
+    weight_names = [name for name, _ in module.named_parameters()]
     if overlap:
-        module, units = _in_units(module)
+        module, units = _split_into_units(module)
         for unit in units:
             fully_shard(unit)
     fully_shard(module)
-    # Sharding replaces the parameters: by name, as the chain of units has them in another order.
-    shards = {name.rpartition(".")[2]: shard for name, shard in module.named_parameters()}
+    # FSDP replaces the parameters. A unit's name may stand before theirs, and their order has
+    # changed: find them by the last part of the name, and keep the order before.
+    shard_by_name = {}
+    for path, shard in module.named_parameters():
+        name = path.split(".")[-1]
+        shard_by_name[name] = shard
     # FSDP gathers and exchanges within the passes, where `watch` does not see it.
-    return Spread(module, [shards[name] for name in order], is_timed=False)
+    return Spread(module, [shard_by_name[name] for name in weight_names], is_timed=False)
 
 
-def _in_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
+def _split_into_units(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.GraphModule]]:
     """Return the network as a chain of modules, each with weights of 25 MiB or more but the last.
 
     A weight that several of them use stays with the whole, which FSDP gathers for all of the step.
     """
     from torch.fx.passes.split_module import split_module
 
-    assigned: set[str] = set()
+    counted_names: set[str] = set()
     unit_of: dict[fx.Node, int] = {}
-    number, filled_bytes = 0, 0  # of the unit that ops go to, in their order
+    # Fill one unit after the other with ops in their order, until its weights make a bucket.
+    unit_number = 0
+    unit_bytes = 0
     for op in module.graph.nodes:
         if op.op != "call_function":  # an input, a weight or the output
             continue
-        if filled_bytes >= BUCKET_BYTES:
-            number, filled_bytes = number + 1, 0
-        unit_of[op] = number
+        if unit_bytes >= BUCKET_BYTES:
+            unit_number += 1
+            unit_bytes = 0
+        unit_of[op] = unit_number
         attributes = {str(node.target) for node in op.all_input_nodes if node.op == "get_attr"}
-        new_names = attributes - assigned  # a weight counts in the first unit that reads it
-        assigned |= new_names
+        new_names = attributes - counted_names  # a weight counts in the first unit that reads it
+        counted_names |= new_names
         new_weights = new_names & _weights(module)
-        filled_bytes += sum(module.get_parameter(name).nbytes for name in new_weights)
+        unit_bytes += sum(module.get_parameter(name).nbytes for name in new_weights)
     chain = split_module(module, module, lambda node: unit_of[node])
     units = []
     for call in [node for node in chain.graph.nodes if node.op == "call_module"]:
@@ -230,22 +238,20 @@ def _move_weights(network: fx.GraphModule, call: fx.Node, unit: fx.GraphModule) 
     """Move the weights that only `call` of `unit` reads from the network into the unit."""
     placeholders = [node for node in unit.graph.nodes if node.op == "placeholder"]
     arguments = [node for node in call.args if isinstance(node, fx.Node)]
-    shared = []
     for placeholder, argument in zip(placeholders, arguments, strict=True):
         name = str(argument.target)
         is_weight = argument.op == "get_attr" and name in _weights(network)
-        # A weight that several units read stays with the network.
-        if not is_weight or len(argument.users) > 1:
-            shared.append(argument)
-            continue
+        is_read_by_several_units = len(argument.users) > 1
+        if not is_weight or is_read_by_several_units:
+            continue  # stays with the network, which passes it to the unit
         unit.register_parameter(name, network.get_parameter(name))
         with unit.graph.inserting_before(placeholder):
             placeholder.replace_all_uses_with(unit.graph.get_attr(name))
         unit.graph.erase_node(placeholder)
-        call.args = tuple(node for node in call.args if node is not argument)  # its only use
+        # a node can be erased only after its last use
+        call.args = tuple(node for node in call.args if node is not argument)
         network.graph.erase_node(argument)
         delattr(network, name)
-    call.args = tuple(shared)
     unit.recompile()
 
 
@@ -299,15 +305,19 @@ def all_reduce_s(
     group_timer = GroupTimer(group, sync)
     tensors = {size: torch.zeros(size // 4, device=device) for size in sizes}  # 4 bytes: float32
     times: dict[int, list[float]] = {size: [] for size in sizes}
-    counts = dict.fromkeys(sizes, 1)
-    start_s, rounds = perf_counter(), 0
-    # Rank 0 decides for all whether there is another round.
+    calls_per_sample = dict.fromkeys(sizes, 1)
+    start_s = perf_counter()
+    rounds = 0
+    # Rank 0 decides for all whether there is another round; the first round is the warm-up.
     while group.broadcast(rounds <= MIN_ROUNDS or perf_counter() - start_s < budget_s):
+        is_warm_up = rounds == 0
         for size, tensor in tensors.items():
-            total_s = group_timer.time_steps(partial(dist.all_reduce, tensor), counts[size])
-            call_s = total_s / counts[size]
-            counts[size] = max(1, round(SAMPLE_S / call_s))  # equal on all ranks
-            if rounds:  # the first round warms up, and sets the number of calls in a sample
+            call_count = calls_per_sample[size]
+            call_s = group_timer.time_steps(partial(dist.all_reduce, tensor), call_count)
+            call_s /= call_count
+            # the group's timer gives all ranks the same time, and so the same number of calls
+            calls_per_sample[size] = max(1, round(SAMPLE_S / call_s))
+            if not is_warm_up:
                 times[size].append(call_s)
         rounds += 1
     return times
