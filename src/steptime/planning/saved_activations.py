@@ -71,7 +71,8 @@ def measure_activations(
     if low_dtype:
         eight_bit_tensors = _eight_bit_tensors(graph, storage.owner)
         low_saved = stack.training.get(LOW_SAVED)
-        if low_saved is not None and low_saved.value:
+        saves_gate_inputs_low = low_saved is not None and bool(low_saved.value)
+        if saves_gate_inputs_low:
             eight_bit_tensors |= _gated_inputs(graph, storage)
     sizes = _tensor_sizes(graph, stack, imbalance)
     saved_bytes: dict[str, int] = {}
@@ -131,17 +132,16 @@ def _find_storage(graph: Graph, regathered_groups: tuple[str, ...]) -> _Storage:
     owner: dict[str, str] = {}
     producer: dict[str, Op] = {}
     for op in graph.ops:
-        # How many of its first outputs share the memory of the input at the same place.
-        view_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
-        view_count = view_counts[OPS[op.kind].storage]
+        # So many of its first outputs lie in the memory of the input with the same index.
+        shared_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
+        shared_count = shared_counts[OPS[op.kind].storage]
         # A result that the backward pass gathers again counts as a view of the rank's share, so
         # that only the share is saved.
         if op.kind == "all_gather" and op.part == "forward":
-            view_count = 1 if group_of(op.name) in regathered_groups else 0
+            shared_count = 1 if group_of(op.name) in regathered_groups else 0
         for i, name in enumerate(op.outputs):
-            if i < view_count:
-                viewed = op.inputs[i]
-                owner[name] = owner.get(viewed, viewed)
+            if i < shared_count:
+                owner[name] = owner.get(op.inputs[i], op.inputs[i])
             else:
                 owner[name] = name
                 producer[name] = op

@@ -94,16 +94,16 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
     backward_path_s = -inf  # the first device has no earlier one
     # Both passes of all stages behind the current one.
     later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
+    # A chain: a microbatch's way to a stage, the tasks of all microbatches there, the way back.
     for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
         task_s = _task_s(stage, weight_s)
         later_stages_s -= task_s
         is_first_of_device = j < device_count
         if is_first_of_device:
             final_s = weight_s + final_work_s[j]
-            # After the last backward pass the chain ends here with this device's tail, or it goes
-            # on to the slowest earlier device. Zero bubble lets stage j put off the gradients of
-            # weights of 1 + j microbatches to the end. Earlier devices do not wait for these, but
-            # the busy time of this device holds them, so that they are taken off again.
+            # The way back ends here with this device's final work, or at the slowest earlier
+            # device. Zero bubble lets stage j put off the gradients of weights of 1 + j
+            # microbatches: the busy time counts them, but earlier devices do not wait for them.
             deferred_s = (1 + j) * weight_s
             fixed_s = max(final_s - weight_s, backward_path_s - deferred_s)
             wait_s = 0.0
@@ -184,6 +184,7 @@ def microbatches_in_flight(
         chunk, device = divmod(stage, device_count)
         warmup_tasks = 2 * (device_count - 1 - device) + (virtual - 1) * group
         forward_tasks = min(microbatches * virtual, warmup_tasks + 1)
+        # Of the group that is on its way, the tasks before this chunk are not in this stage.
         full_groups, partial_tasks = divmod(forward_tasks, group * virtual)
         tasks_from_chunk_on = max(0, partial_tasks - chunk * group)
         partial_group = min(group, tasks_from_chunk_on)
@@ -197,19 +198,19 @@ def _count_in_flight(
     """Return the microbatches in flight, counted over a schedule without its repeating middle."""
     group_count = microbatches // device_count
     # Leave out repeating groups: they change no maximum.
-    microbatches -= device_count * max(0, group_count - COUNTED_GROUPS)
+    repeating_groups = max(0, group_count - COUNTED_GROUPS)
+    counted_microbatches = microbatches - device_count * repeating_groups
+    task_order = TASK_ORDERS[schedule]
     in_flight = [0] * (device_count * virtual)
     for device in range(device_count):
-        stage_counts = [0] * virtual
-        count = peak = 0
-        for direction, stage, _ in TASK_ORDERS[schedule](
-            device, device_count, virtual, microbatches
-        ):
+        chunk_counts = [0] * virtual  # microbatches in each of the device's stages
+        microbatch_count = max_count = 0
+        for direction, stage, _ in task_order(device, device_count, virtual, counted_microbatches):
             change = 1 if direction == FORWARD else -1
-            stage_counts[stage // device_count] += change
-            count += change
-            if count > peak:
-                peak = count
+            chunk_counts[stage // device_count] += change
+            microbatch_count += change
+            if microbatch_count > max_count:
+                max_count = microbatch_count
                 # The counts of the device's stages at its fullest moment.
-                in_flight[device::device_count] = stage_counts
+                in_flight[device::device_count] = chunk_counts
     return tuple(in_flight)

@@ -115,7 +115,7 @@ def _single_stage_ends(
     # In step j, device d runs the backward pass of microbatch j - p + d and the forward pass of j.
     j = 0
     while j < microbatches + p:
-        arrival_s = -inf
+        arrival_s = -inf  # of microbatch j at the next device; the first one need not wait
         for d in range(p):
             clock_s = free_s[d]
             backward_microbatch = j - p + d
@@ -156,12 +156,12 @@ def _interleaved_ends(
     In step j, device d runs its forward task j - d, and a backward task that lags by the device's
     warm-up.
     """
-    virtual = len(stages) // p
-    task_count = microbatches * virtual
+    virtual = len(stages) // p  # stages (chunks) of a device
+    task_count = microbatches * virtual  # forward tasks of a device
     group_tasks = p * virtual
     stages_of_device = [stages[d::p] for d in range(p)]
-    warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]
-    forward_ends_s = [-inf] * p  # ends of forward tasks
+    warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]  # as in `pipedream_flush`
+    forward_ends_s = [-inf] * p  # of each device's forward task in the step before
     backward_ends_s = [-inf] * p
     free_s = [0.0] * p
     states: list[State] = []

@@ -41,9 +41,9 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         elif settings.get("decoder_layers"):
             description = "an encoder with a decoder"
         # The text may be the family's name itself, which says it already.
-        but = "" if description in model else f", but {description}"
+        actual_kind = "" if description in model else f", but {description}"
         unquoted_model = shorten(model)[1:-1]  # at most a line of it
-        raise InputError(f"{unquoted_model}: not a language model of one decoder{but}")
+        raise InputError(f"{unquoted_model}: not a language model of one decoder{actual_kind}")
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
     if settings["layers"] > MAX_LAYERS:

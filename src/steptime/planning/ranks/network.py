@@ -187,7 +187,7 @@ class NetworkRankModel(RankModel):
     def constants(self) -> Constants:
         """The constants of the stack, and the bytes of gradients and states of the network."""
         all_constants = super().constants.numbers
-        # The constants that other networks than language models have, too; those of bytes follow.
+        # The constants that are not fitted on language models alone, such as `training.slowed`.
         stack_constants = {f"{self.use}.{name}": all_constants[name] for name in STACK_CONSTANTS}
         numbers, flags = split_flags(self.use, stack_constants)
         model = self.step_model
