@@ -186,7 +186,7 @@ def predict_prefill(
     if placing.layers_on_device:  # the faster of the host itself, and a copy of its weights
         host_bytes = sum(tensor.size_bytes for tensor in host.tensors)
         copy_s = host_bytes / machine.host_link_bytes_per_s
-        copied_part = _NetworkPart(host.tensors, host.caches, *_device_and_rate(machine))
+        copied_part = _device_part(machine, host.tensors, host.caches)
         host_s = min(host_s, copy_s + copied_part.weights_s(shape, chunk))
     return StepTimes(
         products_s=chunks * sum(part.weights_s(shape, chunk) for part in devices),
@@ -197,9 +197,17 @@ def predict_prefill(
     )
 
 
-def _device_and_rate(machine: Machine) -> tuple[Device, DesktopBackend, float]:
-    """Return a device, how the stack runs on it, and the bandwidth of its memory."""
-    return machine.device, machine.backend, machine.device.datasheet.memory_bytes_per_s
+def _device_part(
+    machine: Machine,
+    tensors: Sequence[WeightTensor],
+    caches: Sequence[LayerCache],
+    sharing_devices: int = 1,
+) -> _NetworkPart:
+    """Return the part of a network with these weights and caches on a device of a machine."""
+    bytes_per_s = machine.device.datasheet.memory_bytes_per_s
+    return _NetworkPart(
+        tensors, caches, machine.device, machine.backend, bytes_per_s, sharing_devices
+    )
 
 
 def _divide_network(
@@ -207,16 +215,13 @@ def _divide_network(
 ) -> tuple[list[_NetworkPart], _NetworkPart]:
     """Return the parts of a network on devices, and the part on the host."""
     caches = layer_caches(shape)
-    place = _device_and_rate(machine)  # the same for all devices: device, backend, bytes per s
     if placing.is_split_by_rows:  # one part, of which each device does a share
         row_caches = [caches[layer] for layer in placing.device_layers[0]]
-        part = _NetworkPart(
-            placing.device_tensors(0), row_caches, *place, sharing_devices=machine.device_count
-        )
-        devices = [part]
+        tensors = placing.device_tensors(0)
+        devices = [_device_part(machine, tensors, row_caches, machine.device_count)]
     else:
         devices = [
-            _NetworkPart(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
+            _device_part(machine, placing.device_tensors(i), [caches[layer] for layer in layers])
             for i, layers in enumerate(placing.device_layers)
         ]
     host_caches = [caches[layer] for layer in placing.host_layers]
