@@ -148,10 +148,10 @@ def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -
     """
     _check_count(len(requests), facts)
     has_arrivals = all(request.arrival_s is not None for request in requests)
-    simulated_requests = [*requests]
+    ordered_requests = [*requests]
     if has_arrivals:
-        simulated_requests.sort(key=lambda request: request.arrival_s or 0.0)
-    simulated_requests = simulated_requests[:MAX_SIMULATED]
+        ordered_requests.sort(key=lambda request: request.arrival_s or 0.0)
+    simulated_requests = ordered_requests[:MAX_SIMULATED]
     inputs = [request.input_tokens for request in simulated_requests]
     outputs = [request.output_tokens for request in simulated_requests]
     # Each user waits for an answer before the next request; otherwise requests come at their times.
