@@ -285,9 +285,9 @@ class Kernels:
         """
         sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.batch_count))
         for group_index, (rows, distinct_indices) in enumerate(self.groups):
-            group_counts = counts[:, distinct_indices]
-            is_used = group_counts.any(axis=1)  # whether a sum has kernels of this group
-            group_counts = group_counts[is_used]
+            all_counts = counts[:, distinct_indices]
+            is_used = all_counts.any(axis=1)  # whether a sum has kernels of this group
+            group_counts = all_counts[is_used]
             interval = as_interval(price_rows(rows, distinct_indices))
             prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
             # Kernels that become equal at a batch have one common error there.
@@ -298,7 +298,7 @@ class Kernels:
                 if pair.group_index == group_index
             ]
             add_squares = partial(_add_squares, group_counts, self.batch_count, pairs)
-            parts = prices.sum_parts(group_counts.__matmul__, add_squares)
+            parts = prices.sum_parts(group_counts.__matmul__, add_squares)  # counts @ values
             for total, part in zip(sums, parts, strict=True):
                 total[is_used] += part
         return SumParts._make(sums)
@@ -333,8 +333,8 @@ def _add_squares(
     if not pairs:
         return sums
     sums = np.repeat(sums, batch_count // sums.shape[1], axis=1)
-    has_column_per_batch = squares.shape[1] > 1  # below: (n + m)^2 - n^2 - m^2 = 2 n m
-    for batch_index, pair in pairs:
+    has_column_per_batch = squares.shape[1] > 1
+    for batch_index, pair in pairs:  # n and m errors become n + m: (n + m)^2 - n^2 - m^2 = 2 n m
         square = squares[pair.first, batch_index if has_column_per_batch else 0]
         sums[:, batch_index] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
     return sums
@@ -343,7 +343,7 @@ def _add_squares(
 def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
     """Yield two kernels of a group, and the share of the way to the last batch where they meet."""
     number_count, kernel_count = group.first_numbers.shape
-    block = 1 + MEETING_NUMBERS // (number_count * kernel_count)
+    block = 1 + MEETING_NUMBERS // (number_count * kernel_count)  # kernels whose pairs fit memory
     for start in range(0, kernel_count, block):
         in_block = slice(start, start + block)
         # Kernels meet where all their numbers are equal. Differences at the first and the last

@@ -139,10 +139,9 @@ def schedule(
     all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, all_kernels.shares, host)
-    forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
-    low_s, high_s = (
-        None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
-    )
+    forward_s, backward_s, update_s = map(float, bounded.passes_s)
+    low_s = None if bounded.low_s is None else float(bounded.low_s)
+    high_s = None if bounded.high_s is None else float(bounded.high_s)
     communication = _Communication(StepEnds(low_s, high_s))
     # A kernel without a cell is a collective.
     if (lowered.cell_of_kernel == NO_CELL).any():
@@ -324,8 +323,8 @@ def place_kernels(
     exchange_ends: dict[str, float] = {}
     is_updating = False
     for kernel, seconds in zip(kernels, times, strict=True):
-        inputs_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
-        start_s = max([device_end_s, *inputs_s])
+        input_ends_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
+        start_s = max([device_end_s, *input_ends_s])
         # The link runs one collective at a time, beside the kernels if they overlap.
         if kernel.exchange is not None:
             start_s = max(link_end_s, start_s)

@@ -37,9 +37,10 @@ UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
-    window = kernels.window or (1,) * 4  # of one tap, at stride 1
+    window = kernels.window or (1, 1, 1, 1)  # of one tap, at stride 1
     layer = find_layer(kernels.kind, kernels.products[0], window)
-    is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
+    is_single_channel = layer.outputs * layer.inputs == 1  # of each group
+    is_depthwise = (layer.groups > 1) & is_single_channel
     if np.all(is_depthwise):
         return _price_depthwise(kernels, device, constants)
     dtype = computed_as(kernels, device)
@@ -70,7 +71,7 @@ def _price_on_vector_units(
     issued_share = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
     parts = _price_implicit(kernels, layer, gap_s, issued_share, device, constants)
     if kernels.kind == "conv_transpose2d":
-        # Each algorithm is priced, and the fastest one is taken, as the library does by trial.
+        # Each algorithm is priced, and the fastest one that fits is taken, as by the library.
         unrolled = _price_unrolled(kernels, layer, gap_s, issued_share, device, constants)
         parts = _select_faster(fits=True, candidate=unrolled, best=parts)
     if not _has_winograd(kernels, device):
@@ -215,10 +216,10 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
     """Return the arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[kernels.dtype]
-    is_forward = kernels.kind == "conv2d"
-    filters, contraction = (
-        (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
-    )
+    if kernels.kind == "conv2d":
+        filters, contraction = layer.outputs, layer.inputs
+    else:  # the gradient of the input
+        filters, contraction = layer.inputs, layer.outputs
     # F(2x2, 3x3): squares of 2 x 2 outputs, 16 products each; a block makes 32 by 32 of them.
     square_blocks = ceil(_square_count(kernels, layer, 2), FUSED_BLOCK)
     blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
@@ -291,11 +292,14 @@ def _price_on_matrix_units(
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
         # A layer is transposed if its fastest kernel needs the other layout: on average a share of
         # the layers. TF32's forward kernels read and write both layouts.
-        forward_share = "new_turned" if loads_tensors else "matrix_turned"
-        constant = forward_share if is_forward else "gradients_turned"
-        share = constants[f"convolution.{constant}"]
-        reads_both_layouts = is_forward and dtype == "tf32"
-        gap_s = gap_s + transpose_s * (0.0 if reads_both_layouts else share)
+        if not is_forward:
+            transposed_share = constants["convolution.gradients_turned"]
+        elif dtype == "tf32":
+            transposed_share = 0.0
+        else:
+            name = "new_turned" if loads_tensors else "matrix_turned"
+            transposed_share = constants[f"convolution.{name}"]
+        gap_s = gap_s + transpose_s * transposed_share
     else:
         # Images whose channels must be padded are read and written once more.
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
@@ -314,11 +318,14 @@ def _copied_elements(layer: ConvShape) -> Any:
 
     Images that enter a network, with few channels, have kernels of their own.
     """
+    # Conditions are multiplied, since they may be arrays.
     # Images that enter a network, with few channels, have kernels that need no padding.
     pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
-    copied_inputs = layer.strides * (layer.inputs * pads_inputs)
-    copied_outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
-    return (layer.groups == 1) * layer.positions * (copied_inputs + copied_outputs)
+    pads_outputs = layer.outputs % CHANNEL_MULTIPLE > 0
+    copied_inputs = layer.strides * (layer.inputs * pads_inputs)  # at each input position
+    copied_outputs = layer.outputs * pads_outputs
+    is_ungrouped = layer.groups == 1
+    return is_ungrouped * layer.positions * (copied_inputs + copied_outputs)
 
 
 def _vector_flop_ratio(layer: ConvShape) -> Any:

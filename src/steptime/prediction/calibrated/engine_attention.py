@@ -67,7 +67,9 @@ def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     """Return the arithmetic of prompts: products, exponentials that are not hidden, and blocks."""
     batch, queries, _keys, width = kernels.products[0]
     value_width = kernels.products[1][2]
-    suffix = "_tensor" if has_trait(device, "copied_tensors") else ""
+    # Kernels that copy tensors by hardware (Hopper and later) have constants of their own.
+    copies_tensors = has_trait(device, "copied_tensors")
+    suffix = "_tensor" if copies_tensors else ""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     tiles = ceil(queries, TILE)
@@ -80,8 +82,8 @@ def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     exponentials = FAST_EXPONENTIALS if is_fast else EXPONENTIALS
     exponential_s = scores / (exponentials * clock_hz * multiprocessors)
     exposed_s = constants.get(f"kernels.softmax{suffix}", 0.0) * exponential_s
-    block_s = 0.0
-    if suffix:
+    block_s = 0.0  # to start and end a block of a tile of queries
+    if copies_tensors:
         block_s = _scale_block_s(kernels, device, constants, "kernels.prefill_block_tensor_s")
     return product_s + exposed_s + batch * tiles / multiprocessors * block_s
 
@@ -136,7 +138,7 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
         # One of the heads that share keys brings them from memory, the others from the cache.
         head_s = head_s + head_bytes * (1 - 1 / shared_heads) / bytes_per_s
     # "Packed": one block for several heads that share keys. No head is apart without a constant.
-    is_unpacked = False & (shared_heads > 0)  # False, in the shape of `shared_heads`
+    is_unpacked: Any = np.zeros(np.shape(shared_heads), dtype=bool)
     if "kernels.packed_limit" in constants:
         is_single = (shared_heads <= 1) & (not is_new)
         is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single
@@ -156,14 +158,14 @@ def _walk_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     `kernels.decode_key_s`.
     """
     # On devices that copy tensors by hardware (Hopper and later), kernels split any sequence.
-    is_split = has_trait(device, "copied_tensors") or "kernels.decode_key_s" not in constants
-    if is_split:
+    splits_any_sequence = has_trait(device, "copied_tensors")
+    if splits_any_sequence or "kernels.decode_key_s" not in constants:
         return 0.0
     _heads, _queries, keys, width = kernels.products[0]
     shared_heads, in_window = kernels.figures
-    is_alone = (shared_heads <= 1) & (in_window == 0)
+    is_unsplit = (shared_heads <= 1) & (in_window == 0)  # one block reads all keys of a head
     walk_s = keys * width / REFERENCE_WIDTH * constants["kernels.decode_key_s"]
-    return np.where(is_alone, walk_s, 0.0)
+    return np.where(is_unsplit, walk_s, 0.0)
 
 
 def _scale_block_s(kernels: Rows, device: Device, constants: Constants, name: str) -> Any:

@@ -59,8 +59,8 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         memory_s = moved_bytes / memory_rate(device, constants) + wait_s
     else:  # without tensor cores, operands are read several times
         extra_reads = constants["product.along"] - 1
-        moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
-        memory_s = stream_s(moved_bytes, device, constants)
+        extra_bytes = extra_reads * _bytes_along_contraction(kernels)
+        memory_s = stream_s(moved_bytes + extra_bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return TimeParts(compute_s, memory_s, gap_s, arithmetic.flop)
 
@@ -143,7 +143,7 @@ def time_products(kernels: Rows, device: Device, constants: Constants) -> Produc
     compute_s: Any = 0.0
     flop: Any = 0.0
     dtype = computed_as(kernels, device)
-    is_along = kernels.kind == "linear"
+    is_along = kernels.kind == "linear"  # both operands lie along the contraction in memory
     is_persistent = is_along and _is_persistent(kernels, device, constants)
     for shape in kernels.products:
         time = time_product(device, constants, dtype, shape, is_along, is_persistent)
@@ -270,16 +270,15 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
     tiles = list_tiles("matrix")
     flop_per_s = peak * library_share(device, constants)
     flop_per_s *= constants["product.tensor_share"]
-    flop_per_s *= constants["product.geforce"] if has_trait(device, "game_card") else 1.0
-    # The share of the peak is stated for the largest tile, whose reuse is taken out here.
+    if has_trait(device, "game_card"):
+        flop_per_s *= constants["product.geforce"]
+    # The share of the peak is stated for the largest tile, the first of the list. `time_tiles`
+    # divides by the same factor of each tile.
     flop_per_s *= 1 + half_reuse / reuse(tiles[0])
-    batch_flop_per_s = flop_per_s
-    if not is_nvidia(device):
-        batch_flop_per_s *= constants["product.amd_batched"]
-    step = contraction_step(family_of(device))
+    batch_share = 1.0 if is_nvidia(device) else constants["product.amd_batched"]
+    batch_flop_per_s = flop_per_s * batch_share
     is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
-    if is_unsplit:
-        step = UNSPLIT_STEP
+    step = UNSPLIT_STEP if is_unsplit else contraction_step(family_of(device))
     return Units(
         single_tiles=time_tiles(
             tiles,

@@ -132,7 +132,8 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         ramps = waves
         if units.is_persistent:
             # The first tile alone is waited for: numbers of the next come while one is worked on.
-            waves, ramps = np.maximum(blocks / multiprocessors, 1.0), 1.0
+            waves = np.maximum(blocks / multiprocessors, 1.0)
+            ramps = 1.0
         waves_s = waves * tile.wave_s
         ramp_s = ramps * tile.wave_s * tile.ramp_steps
         # A step of the contraction takes at least `turn_s`: numbers must arrive first.
@@ -142,7 +143,7 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         if can_split:
             split_s = _split_s((m, n), padded_k, blocks, tile, units)
             seconds = np.minimum(seconds, split_s)
-        # The FLOP of the tile that is fastest.
+        # The fastest tile so far, and the padded result of which it computes all elements.
         padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
         best_s = np.minimum(seconds, best_s)
     return ProductTime(best_s, 2.0 * k * padded_area)
