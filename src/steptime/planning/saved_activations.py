@@ -67,13 +67,7 @@ def measure_activations(
         imbalance: the tokens of the busiest expert rank over the mean.
     """
     storage = _find_storage(graph, regathered_groups)
-    eight_bit_tensors: set[str] = set()
-    if low_dtype:
-        eight_bit_tensors = _eight_bit_tensors(graph, storage.owner)
-        low_saved = stack.training.get(LOW_SAVED)
-        saves_gate_inputs_low = low_saved is not None and bool(low_saved.value)
-        if saves_gate_inputs_low:
-            eight_bit_tensors |= _gated_inputs(graph, storage)
+    eight_bit_tensors = _eight_bit_tensors(graph, storage, stack) if low_dtype else set()
     sizes = _tensor_sizes(graph, stack, imbalance)
     saved_bytes: dict[str, int] = {}
     attention_bytes: dict[str, int] = {}
@@ -189,7 +183,17 @@ def _recomputed_pointwise(graph: Graph, stack: Stack) -> set[str]:
     return (results & pointwise_inputs) - other_inputs
 
 
-def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
+def _eight_bit_tensors(graph: Graph, storage: _Storage, stack: Stack) -> set[str]:
+    """Return the tensors that are saved in 8 bit where products run in 8 bit."""
+    eight_bit_tensors = _find_product_operands(graph, storage.owner)
+    low_saved = stack.training.get(LOW_SAVED)
+    saves_gate_inputs_low = low_saved is not None and bool(low_saved.value)
+    if saves_gate_inputs_low:
+        eight_bit_tensors |= _gated_inputs(graph, storage)
+    return eight_bit_tensors
+
+
+def _find_product_operands(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     """Return the tensors that only products of layers read in the backward pass.
 
     The backward pass of experts reads their input in 8 bit, and nothing else.

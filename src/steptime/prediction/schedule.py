@@ -170,8 +170,7 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
 
     The update of all weights is shared among the rows by their parameters.
     """
-    row_count = len(lowered.rows)
-    cell_count = 3 * row_count  # of the rows: `3 * row + pass`
+    cell_count = 3 * len(lowered.rows)  # of the rows: `3 * row + pass`
     update_cell = cell_count + 2  # the update of all weights: the last pass of one more row
     has_cell = lowered.cell_of_kernel != NO_CELL
     cells = lowered.cell_of_kernel[has_cell]
@@ -185,18 +184,23 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
     common_update = all_cells.take(slice(update_cell, None))
     has_common_update = bool((cells == update_cell).any())
     if has_common_update and lowered.parameters:
-        parameters = np.array([row.parameters for row in lowered.rows])
-        row_shares = parameters / lowered.parameters
-        repeated_update = common_update.take(np.zeros(row_count, dtype=np.intp))
-        row_updates = repeated_update.times(row_shares)
-        for column, row_column in zip(row_cells, row_updates, strict=True):
-            column[2::3] = row_column  # the updates: the last pass of each row
+        _share_update(lowered, common_update, row_cells)
     pass_of_cell = np.arange(cell_count) % 3
     passes = row_cells.sum_groups(pass_of_cell, 3)
     if has_common_update:  # the update as it was priced, not the sum of its shares
         forward_and_backward = passes.take(slice(2))
         passes = Prices(*map(np.append, forward_and_backward, common_update))  # column by column
     return passes, row_cells
+
+
+def _share_update(lowered: Lowered, common_update: Prices, row_cells: Prices) -> None:
+    """Set the updates of the rows in `row_cells` to their shares of one update, by parameters."""
+    parameters = np.array([row.parameters for row in lowered.rows])
+    row_shares = parameters / lowered.parameters
+    repeated_update = common_update.take(np.zeros(len(lowered.rows), dtype=np.intp))
+    row_updates = repeated_update.times(row_shares)
+    for column, row_column in zip(row_cells, row_updates, strict=True):
+        column[2::3] = row_column  # the updates: the last pass of each row
 
 
 class _Communication(NamedTuple):

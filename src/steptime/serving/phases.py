@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
-from math import inf
 from typing import TYPE_CHECKING
 
 from steptime.core.graph import Graph, Op
 from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.architectures import has_trait
-from steptime.network.families import language
 from steptime.network.ops.experts import experts_read
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
-from steptime.planning.ranks.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import kernels_j
@@ -305,12 +302,7 @@ class Phases(Replica):
         # Products in 4 bit hide a share of the casts and vector kernels, which run beside them.
         hidden_share = self.constant("four_hidden") if rank.low_dtype == "float4" else 0.0
         exposed_share = 1 - hidden_share
-        has_new_units = has_trait(self.problem.device, "tensor_memory")
-        grouped_factor = self.constant("grouped_new") if has_new_units else 1.0
-        all_kernels = [*computing_kernels, *cast_kernels]
-        kernels_s = kernel_seconds(
-            rank, all_kernels, self.device, self.constant("grouped_share"), grouped_factor
-        )
+        kernels_s = self._kernel_seconds([*computing_kernels, *cast_kernels])
         computing_s = kernels_s[: len(computing_kernels)]
         casts_s = kernels_s[len(computing_kernels) :]
         other_s += sum(casts_s) * exposed_share
@@ -329,6 +321,14 @@ class Phases(Replica):
             joules=kernels_j(Kernels(computing_kernels), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
+
+    def _kernel_seconds(self, kernels: Sequence[Kernel]) -> list[float]:
+        """Return the seconds of kernels; grouped products of experts reach another rate."""
+        has_new_units = has_trait(self.problem.device, "tensor_memory")
+        grouped_factor = self.constant("grouped_new") if has_new_units else 1.0
+        grouped_share = self.constant("grouped_share")
+        rank = self.problem.rank
+        return kernel_seconds(rank, kernels, self.device, grouped_share, grouped_factor)
 
     def _exchange_s(self, kernel: Kernel, exchange: Exchange) -> float:
         """Return the seconds of a kernel that is a collective of a group of ranks."""
@@ -382,19 +382,3 @@ class Phases(Replica):
 def _quantise_input(kernel: Kernel, input_size: float) -> Kernel:
     """Return the kernel that quantises the input of a product: reads 16 bits, writes 8."""
     return Kernel(kernel.op, "cast", "forward", "bfloat16", "vector", flop=0, bytes=3 * input_size)
-
-
-def describe_excess(shape: Shape, length: int) -> list[str]:
-    """Describe a request that is longer than the sequences that a model is trained for.
-
-    Outside of the catalogue, a `max_length` that only follows from the usual `length` says nothing
-    of the model's limits. For example `9,000 tokens are beyond the length of llama3_8b, 8,192`.
-    """
-    max_length = language.rows().get(shape.family.name, {}).get("max_length")  # of the catalogue
-    if max_length is None:
-        # Networks that state no `max_length` have that of their usual `length`: it is no limit.
-        network_length = int(shape.kind_settings["max_length"])
-        max_length = network_length if network_length > shape.length else inf
-    if length <= max_length:
-        return []
-    return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]

@@ -147,31 +147,34 @@ def move_step(
         target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
     origin_call_s = price_ops(origin_keys, origin, dtype=None, method=method)
     target_call_s = price_ops(target_keys, target, change.dtype, method)
-    # Between devices of one kind the measured time is carried over by the ratio of predictions;
-    # from CPU to GPU and back the prediction alone counts.
-    is_carried = origin.is_cpu == target.is_cpu
-    moved_ops = []  # by the times of the trace, if these are carried over
-    priced_ops = []  # by their shapes alone: a second prediction, for comparison
-    for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
-        priced_s = op.calls * target_s
-        moved_s = op.seconds * target_s / origin_s if is_carried else priced_s
-        moved_op = MovedOp(
+    # By their shapes alone: a second prediction, for comparison.
+    priced_ops = tuple(
+        MovedOp(
             key=op.key,
             calls=op.calls,
             measured_s=op.seconds,
             predicted_s=op.calls * origin_s,
-            moved_s=moved_s,
+            moved_s=op.calls * target_s,
         )
-        moved_ops.append(moved_op)
-        priced_ops.append(moved_op._replace(moved_s=priced_s))
+        for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True)
+    )
+    # Between devices of one kind the measured time is carried over by the ratio of predictions;
+    # from CPU to GPU and back the prediction alone counts.
+    is_carried = origin.is_cpu == target.is_cpu
+    moved_ops = priced_ops
+    if is_carried:
+        moved_ops = tuple(
+            op._replace(moved_s=op.measured_s * target_s / origin_s)
+            for op, origin_s, target_s in zip(priced_ops, origin_call_s, target_call_s, strict=True)
+        )
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
     kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
     # How long the device waits for the host follows from the seconds of the ops, so it comes last.
-    priced_step = MovedStep(tuple(priced_ops), unshaped_s, host_s=0.0, is_carried=False)
+    priced_step = MovedStep(priced_ops, unshaped_s, host_s=0.0, is_carried=False)
     priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
     work = _count_work(priced_step, target_keys, target, change.dtype, method)
     moved_step = MovedStep(
-        tuple(moved_ops),
+        moved_ops,
         unshaped_s,
         host_s=0.0,
         is_carried=is_carried,

@@ -88,16 +88,15 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
-    # Arithmetic and traffic overlap in part: a norm of a power between sum (1) and maximum (inf).
-    power = constants["joint.matrix_power" if on_matrix_units else "joint.power"]
-    running_s = (parts.compute_s**power + parts.memory_s**power) ** (1 / power)
-    device_s = np.maximum(running_s, limit_s)
-    if on_matrix_units:  # in a step, clocks fall before the limit of power is reached
-        joint_power = constants["joint.power"]
-        capped_power_s = np.maximum(limit_s, 0) ** joint_power
-        in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
-        # 1 for a kernel that is repeated alone, 0 for one in a step, and between for a mixture.
-        device_s = isolated_share * device_s + (1 - isolated_share) * in_step_s
+    if on_matrix_units:
+        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.matrix_power"])
+        # In a step, clocks fall before the limit of power is reached.
+        isolated_s = np.maximum(running_s, limit_s)
+        in_step_s = _norm(running_s, np.maximum(limit_s, 0), constants["joint.power"])
+        device_s = isolated_share * isolated_s + (1 - isolated_share) * in_step_s
+    else:
+        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.power"])
+        device_s = np.maximum(running_s, limit_s)
     value = device_s + parts.gap_s
     ends = _price_bounds(rows, device, isolated_share)
     time = Interval(
@@ -117,6 +116,11 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         return time.times(constants["step.attention"])
     grouped_share = constants["step.grouped"] if rows.kind in GROUPED else 1.0
     return time.times(constants["step.product"] / grouped_share)
+
+
+def _norm(first_s: Any, second_s: Any, power: float) -> Any:
+    """Return the time of two that overlap in part: between their sum (1) and maximum (inf)."""
+    return (first_s**power + second_s**power) ** (1 / power)
 
 
 def _price_bounds(rows: Rows, device: Device, isolated_share: Any) -> Bounds:
