@@ -167,6 +167,7 @@ def add_refusal(refusals: Refusals | None, place: str, error: InputError) -> Non
     message = str(error).removeprefix(f"{place}: ")
     if refusals is None:
         raise InputError(f"{place}: {message}") from None
+    # A cause leaves out the sizes of the row, so that rows with the same fault count together.
     refusals.append((place, str(error.__cause__ or message)))
 
 

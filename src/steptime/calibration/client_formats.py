@@ -187,7 +187,7 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
             "input": input_tokens,
             "output": output_tokens,
             "itls": later_tokens_s,
-            "start_times": starts_s and starts_s[i],
+            "start_times": None if starts_s is None else starts_s[i],
         }
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)

@@ -128,16 +128,25 @@ class Columns:
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
             device_low_s, device_high_s = device_ends_s
-            low_ratios = (device_low_s / device_s)[self._step_indices]
-            high_ratios = (device_high_s / device_s)[self._step_indices]
-            step_passes_s = list(passes_s[:, self._step_indices])
-            ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
-            waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
-            # A step that is called alone waits for its end; steps in a loop run ahead of each
-            # other.
-            low_s[self._step_indices] = np.where(self._is_call_step, waiting.low_s, ahead.low_s)
-            high_s[self._step_indices] = np.where(self._is_call_step, waiting.high_s, ahead.high_s)
+            device_ratios = (device_low_s / device_s, device_high_s / device_s)
+            step_low_s, step_high_s = self._bound_steps(passes_s, device_ratios, hosts)
+            low_s[self._step_indices] = step_low_s
+            high_s[self._step_indices] = step_high_s
         return value_s, low_s, high_s
+
+    def _bound_steps(
+        self, passes_s: Floats, device_ratios: tuple[Floats, Floats], hosts: _HostPair
+    ) -> tuple[Floats, Floats]:
+        """Return the ends of the steps, from the ends of the device's seconds over their value."""
+        step_passes_s = list(passes_s[:, self._step_indices])
+        low_ratios, high_ratios = (ratios[self._step_indices] for ratios in device_ratios)
+        ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
+        waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
+        # A step that is called alone waits for its end; steps in a loop run ahead of each other.
+        return (
+            np.where(self._is_call_step, waiting.low_s, ahead.low_s),
+            np.where(self._is_call_step, waiting.high_s, ahead.high_s),
+        )
 
     def _find_device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""

@@ -95,9 +95,9 @@ def calibrate(
     # them after the tables of residuals correct predictions.
     left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
     residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
-    extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
-    # Phases with tables of their own, whose residuals `fit_phases` has set, have own intervals.
-    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
+    phase_tables = fit_phases(columns, priors, residuals)  # sets the residuals of their cases
+    extra_tables: JsonObject = {**residual_tables, **phase_tables}
+    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in phase_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":
         op_cases = [fitted_cases[index] for index in op_indices]

@@ -62,14 +62,14 @@ def learn_residuals(
             columns, product_indices, sensitivity, residuals
         )
         posterior_residuals[product_indices] = product_residuals * left_out_ratios[product_indices]
-    indices, host_s, device_s = columns.find_host_steps(constants)
-    if len(indices) >= MIN_ROWS:
+    step_indices, host_s, device_s = columns.find_host_steps(constants)
+    if len(step_indices) >= MIN_ROWS:
         # Steps are similar if host and device take similar seconds: [steps, steps].
         similarity = step_similarity(host_s[:, None], device_s[:, None], host_s, device_s)
         covariance = SPREAD**2 * similarity
-        families = [columns.families[index] for index in indices]
-        posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
-        posterior_residuals[indices] = posterior.left_out * left_out_ratios[indices]
+        families = [columns.families[index] for index in step_indices]
+        posterior = _fit_process(covariance, residuals[step_indices], STEP_NOISE, families)
+        posterior_residuals[step_indices] = posterior.left_out * left_out_ratios[step_indices]
         weight_rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
         tables["steps"] = _round_rows(weight_rows)
     return tables, posterior_residuals

@@ -34,8 +34,9 @@ class StateSharding(NamedTuple):
         """
         if self.zero < shared_from_zero:
             return counts.dense + counts.expert
-        copies = 2 if self.goes_both_ways else 1  # each weight lies on two devices, which share it
-        return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
+        # With DualPipe two devices have each weight. They share out what ranks share out.
+        devices = 2 if self.goes_both_ways else 1
+        return counts.dense / self.shards / devices + counts.expert / self.expert_shards / devices
 
 
 def sharding_of(plan: Plan) -> StateSharding:

@@ -185,9 +185,10 @@ class PlanCost:
             overlap_s += count * backward.overlap_s
             if not plan.goes_both_ways:
                 overlap_s += count * forward.overlap_s
+        # The load has all stages of the device, with DualPipe one of either direction.
         if plan.goes_both_ways:
             return overlap_s / 2 * (plan.pipeline / 2 - 1)
-        # The load has all stages of the device: one of them, for each device of the pipeline.
+        # One of its stages, for each device of the pipeline.
         return overlap_s * plan.pipeline / plan.virtual
 
 

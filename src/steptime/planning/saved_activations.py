@@ -1,6 +1,6 @@
 """The activations of each piece of a rank's graph: saved for the backward pass, or live in it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
@@ -69,18 +69,10 @@ def measure_activations(
     storage = _find_storage(graph, regathered_groups)
     eight_bit_tensors = _eight_bit_tensors(graph, storage, stack) if low_dtype else set()
     sizes = _tensor_sizes(graph, stack, imbalance)
-    saved_bytes: dict[str, int] = {}
-    attention_bytes: dict[str, int] = {}
-    # Saved is what the backward pass reads, if an op wrote it and it is not computed again.
-    read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
-    saved_tensors = read_tensors - _recomputed_pointwise(graph, stack)
-    weights = {*graph.weights, *graph.frozen}
-    for name in saved_tensors:
+    saved_bytes: dict[str, int] = {}  # by piece
+    attention_bytes: dict[str, int] = {}  # those of them that attention saves
+    for name in _saved_tensors(graph, stack, storage):
         op = storage.producer[name]
-        is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
-        # Casts of weights are counted with the weights, not with activations.
-        if op.part != "forward" or is_weight_copy:
-            continue
         piece = find_piece(op.name)
         # Products in 8 bit keep 8-bit copies of 16-bit tensors; embedding and head stay in 16 bit.
         is_halved = name in eight_bit_tensors and piece not in (FIRST, LAST)
@@ -147,6 +139,18 @@ def _backward_reads(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     return {
         owner.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
     }
+
+
+def _saved_tensors(graph: Graph, stack: Stack, storage: _Storage) -> Iterator[str]:
+    """Yield the results of forward ops that the backward pass reads and does not compute again."""
+    read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
+    weights = {*graph.weights, *graph.frozen}
+    for name in read_tensors - _recomputed_pointwise(graph, stack):
+        op = storage.producer[name]
+        # Casts of weights are counted with the weights, not with activations.
+        is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
+        if op.part == "forward" and not is_weight_copy:
+            yield name
 
 
 def _tensor_sizes(graph: Graph, stack: Stack, imbalance: float) -> dict[str, int]:

@@ -269,6 +269,7 @@ def step_interval(
     kernel_ends = StepEnds(low_s, high_s)
     # A quicker link never makes the step slower, whatever the schedule does.
     link_ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    # Both ends are known here: None is for other callers of `widen_by_links`.
     return (
         low_s if link_ends.low_s is None else link_ends.low_s,
         high_s if link_ends.high_s is None else link_ends.high_s,

@@ -134,14 +134,6 @@ class _Group(NamedTuple):
         return numbers
 
 
-class _GroupMembers(NamedTuple):
-    """The members of a group while kernels are sorted into groups, as in `_Group`."""
-
-    distinct_indices: list[int]
-    first_numbers: list[Numbers]
-    last_numbers: list[Numbers]
-
-
 class Kernels:
     """Kernels as columns of the distinct ones.
 
@@ -171,8 +163,8 @@ class Kernels:
         distinct_of_kernel: list[int] = []
         class_of_distinct: list[int] = []
         distinct_owners: list[int] = []
+        distinct_last: list[Kernel] = []
         self.distinct: list[Kernel] = []
-        groups: dict[object, _GroupMembers] = {}
         for i, (kernel, last) in enumerate(zip(kernels, last_kernels or kernels, strict=True)):
             owner = owners[i] if owners else 0
             last_fields = _priced_fields_of(last) if last_kernels else ()
@@ -183,31 +175,16 @@ class Kernels:
             if is_repeat:
                 continue
             self.distinct.append(kernel)
+            distinct_last.append(last)
             distinct_owners.append(owner)
             class_of_distinct.append(class_of_key.setdefault(key, len(class_of_key)))
-            # Collectives are priced by their links. Kernels that differ in numbers alone form a
-            # group, which is priced at once.
-            if kernel.exchange is None:
-                counts = len(kernel.products), len(kernel.figures), kernel.window is None
-                group = groups.setdefault((_class_of(kernel), counts), _GroupMembers([], [], []))
-                group.distinct_indices.append(distinct_index)
-                group.first_numbers.append(kernel_numbers(kernel))
-                group.last_numbers.append(kernel_numbers(last) if last_kernels else ())
         self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
         self.error_classes = ErrorClasses(
             np.array(class_of_distinct, dtype=np.intp), len(class_of_key)
         )
         self.distinct_of_kernel: Ints = np.array(distinct_of_kernel, dtype=np.intp)
         self.batch_count = 1
-        self._groups = [
-            _Group(
-                self.distinct[members.distinct_indices[0]],
-                np.array(members.distinct_indices),
-                _to_columns(members.first_numbers),
-                _to_columns(members.last_numbers),
-            )
-            for members in groups.values()
-        ]
+        self._groups = _group_kernels(self.distinct, distinct_last if last_kernels else [])
         self.groups: list[tuple[Rows, Ints]] = [
             (_make_rows(group.kernel, [*group.first_numbers]), group.distinct_indices)
             for group in self._groups
@@ -372,6 +349,29 @@ def _find_zeros(initial: Floats, final: Floats) -> Floats:
     is_zero = is_common & is_between_ends & ~stays_nonzero & ~never_moves
     shares: Floats = np.where(is_zero, lowest, np.nan)
     return shares
+
+
+def _group_kernels(kernels: Sequence[Kernel], last_kernels: Sequence[Kernel]) -> list[_Group]:
+    """Group kernels that differ in numbers alone; collectives, priced by links, are in none."""
+    indices_by_class: dict[object, list[int]] = {}
+    for index, kernel in enumerate(kernels):
+        if kernel.exchange is None:
+            counts = len(kernel.products), len(kernel.figures), kernel.window is None
+            indices_by_class.setdefault((_class_of(kernel), counts), []).append(index)
+    groups = []
+    for indices in indices_by_class.values():
+        first_numbers = [kernel_numbers(kernels[i]) for i in indices]
+        last_numbers: list[Numbers] = [()] * len(indices)
+        if last_kernels:
+            last_numbers = [kernel_numbers(last_kernels[i]) for i in indices]
+        group = _Group(
+            kernels[indices[0]],
+            np.array(indices),
+            _to_columns(first_numbers),
+            _to_columns(last_numbers),
+        )
+        groups.append(group)
+    return groups
 
 
 def _to_columns(rows: Sequence[Numbers]) -> Floats:

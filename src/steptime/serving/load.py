@@ -243,13 +243,8 @@ def run_requests(
         decode_steps.append(load.outputs[request] - 1)  # prefill gives the first token
     tpot_s = [seconds / n for seconds, n in zip(decode_s, decode_steps, strict=True) if n]
     request_s = list(map(add, ttft_s, decode_s))
-    ends_s = sorted(run.ends_s)
-    duration_s = ends_s[-1]
-    # Throughput is that of the time between the last end that is cut off at the begin, and the
-    # last end before those that are cut off at the end.
-    window_start_s = ends_s[edge_count - 1] if edge_count else 0.0
-    window_s = ends_s[count - edge_count - 1] - window_start_s
-    rate = len(counted_requests) / (window_s or duration_s)
+    duration_s = max(run.ends_s)
+    rate = len(counted_requests) / _counted_span_s(run.ends_s, edge_count)
     decode_servers = run.pools[-1]
     return LoadRun(
         request_count=count,
@@ -269,6 +264,14 @@ def run_requests(
         preemptions=sum(server.preemptions for pool in run.pools for server in pool),
         queue_grows=not load.concurrency and _does_queue_grow(run),
     )
+
+
+def _counted_span_s(ends_s: Sequence[float], edge_count: int) -> float:
+    """Return the seconds in which the requests end that are not cut off at either edge."""
+    ascending_s = sorted(ends_s)
+    start_s = ascending_s[edge_count - 1] if edge_count else 0.0
+    span_s = ascending_s[len(ends_s) - edge_count - 1] - start_s
+    return span_s or ascending_s[-1]  # all at once
 
 
 def _in_time_share(

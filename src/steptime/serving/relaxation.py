@@ -143,10 +143,11 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
 
     Bisection over the logarithm of the rate.
     """
-    search, demand = trial.search, trial.search.demand
+    search = trial.search
+    demand = search.demand
 
     def holds(rate: float) -> bool:
-        # A search would leave this kind out at that rate.
+        # Else a search at that rate would leave this kind out.
         if not _is_searched(trial, replace(demand, rate=rate, tpot=tpot_s)):
             return False
         arrivals_s = poisson_arrivals(rate, len(search.load.inputs), demand.seed)

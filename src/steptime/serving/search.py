@@ -238,13 +238,12 @@ class ServerSearch:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
             if decodes:
-                # Little's law: tokens asked for a second, times the longest step for one.
-                sequences = max(
-                    1, int(min(max_sequences, rate * mean_service.output * self.demand.tpot))
-                )
+                tokens_per_s = rate * mean_service.output
+                # Little's law: the tokens of a second, times the longest step for one.
+                sequences = max(1, int(min(max_sequences, tokens_per_s * self.demand.tpot)))
                 tokens = round(sequences * (mean_service.input + mean_service.output / 2))
                 step_s, *_ = pool.pace.decode_steps(sequences, tokens)
-                busy_share += rate * mean_service.output / sequences * step_s
+                busy_share += tokens_per_s / sequences * step_s
             return busy_share <= 1
 
         # The first of 1, 2, ... that holds, as all larger ones do; `largest + 2` if none does.

@@ -145,12 +145,7 @@ def _direct_s(
     """
     groups, m, n, k = shape  # of the forward pass: positions, filters, taps
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * constants["convolution.share"]
-    flop_per_s = flop_per_s * library_share(device, constants)
-    if has_trait(device, "kepler"):
-        flop_per_s = flop_per_s * constants["product.kepler"]
-    if is_weight_gradient:
-        flop_per_s = flop_per_s * constants["convolution.weights"]
+    flop_per_s = _direct_flop_per_s(device, constants, dtype, is_weight_gradient)
     ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
     shape_dimensions = np.ndim(groups * m * n * k)
@@ -159,8 +154,8 @@ def _direct_s(
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
     seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
-    # The library splits only the long sums over positions, those of weights.
-    if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:  # half of them would be idle
+    # Only long sums, over positions, are split: half of the multiprocessors would be idle.
+    if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:
         parts_by_blocks = np.floor(multiprocessors / blocks)
         parts_by_length = np.floor(k / constants["convolution.least_part"])
         parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
@@ -170,6 +165,19 @@ def _direct_s(
         split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
         seconds = np.minimum(seconds, split_s)
     return seconds.min(axis=0)  # by the best of the three block_filters
+
+
+def _direct_flop_per_s(
+    device: Device, constants: Constants, dtype: str, is_weight_gradient: bool
+) -> float:
+    """Return the rate of thread blocks that are all at work."""
+    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * constants["convolution.share"]
+    flop_per_s *= library_share(device, constants)
+    if has_trait(device, "kepler"):
+        flop_per_s *= constants["product.kepler"]
+    if is_weight_gradient:
+        flop_per_s *= constants["convolution.weights"]
+    return flop_per_s
 
 
 def _transpose_s(

@@ -143,10 +143,12 @@ def time_products(kernels: Rows, device: Device, constants: Constants) -> Produc
     compute_s: Any = 0.0
     flop: Any = 0.0
     dtype = computed_as(kernels, device)
-    is_along = kernels.kind == "linear"  # both operands lie along the contraction in memory
-    is_persistent = is_along and _is_persistent(kernels, device, constants)
+    is_along_contraction = (
+        kernels.kind == "linear"
+    )  # both operands lie along the contraction in memory
+    is_persistent = is_along_contraction and _is_persistent(kernels, device, constants)
     for shape in kernels.products:
-        time = time_product(device, constants, dtype, shape, is_along, is_persistent)
+        time = time_product(device, constants, dtype, shape, is_along_contraction, is_persistent)
         seconds = time.compute_s / _alignment_share(kernels, shape, device, constants)
         seconds = seconds / _transposition_share(kernels, dtype, device, constants)
         compute_s = compute_s + seconds
@@ -215,7 +217,7 @@ def time_product(
     constants: Constants,
     dtype: str,
     shape: Shape,
-    is_along: bool = False,
+    is_along_contraction: bool = False,
     is_persistent: bool = False,
 ) -> ProductTime:
     """Return the arithmetic of one product, or of one batch of products.
@@ -225,10 +227,10 @@ def time_product(
         constants: the constants of its calibration.
         dtype: the type that is computed in.
         shape: batch, m, n and k; numbers or arrays.
-        is_along: whether both operands lie along the contraction.
+        is_along_contraction: whether both operands lie along the contraction.
         is_persistent: whether matrix units run persistent kernels.
     """
-    units = _find_units(device, constants, dtype, is_along, is_persistent)
+    units = _find_units(device, constants, dtype, is_along_contraction, is_persistent)
     # Arrays may hold single products and batches.
     is_batch = shape[0] > 1
     if np.all(is_batch):
@@ -244,12 +246,16 @@ def time_product(
 
 
 def _find_units(
-    device: Device, constants: Constants, dtype: str, is_along: bool, is_persistent: bool
+    device: Device,
+    constants: Constants,
+    dtype: str,
+    is_along_contraction: bool,
+    is_persistent: bool,
 ) -> Units:
     """Return the units that multiply numbers of a type on a device."""
     if has_matrix_units(device, dtype):
         return _matrix_units(device, constants, dtype, is_persistent)
-    return _vector_units(device, constants, dtype, is_along)
+    return _vector_units(device, constants, dtype, is_along_contraction)
 
 
 def _matrix_units(device: Device, constants: Constants, dtype: str, is_persistent: bool) -> Units:
@@ -302,7 +308,9 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_persisten
     )
 
 
-def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bool) -> Units:
+def _vector_units(
+    device: Device, constants: Constants, dtype: str, is_along_contraction: bool
+) -> Units:
     """Return the vector units of multiprocessors with their tiles."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     flop_per_s = device.datasheet.peak_flop_per_s[dtype] * library_share(device, constants)
@@ -318,7 +326,7 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     ramp_s = latency_s(device, constants, "product.ramp_s")
     # Old libraries have other tiles ("along") for operands that lie along the contraction; "alone"
     # are the tiles of other single products, "batched" those of batches.
-    single_tiles = list_tiles("along" if is_along and is_old else "alone")
+    single_tiles = list_tiles("along" if is_along_contraction and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(
         single_tiles=time_tiles(

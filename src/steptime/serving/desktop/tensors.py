@@ -231,9 +231,11 @@ def _make_weight(
     if not role:
         return WeightTensor(role, layer, axes, tensor_types()[PLAIN_TYPE])
     heads = int(shape.kind_settings["heads"])
-    queries_per_key = heads / int(shape.kind_settings["kv_heads"] or heads)
+    kv_heads = int(shape.kind_settings["kv_heads"]) or heads  # 0: as many as heads
+    queries_per_key = heads / kv_heads
     layers = len(shape.kinds)
-    placement = TensorPlacement(layer or 0, layers, queries_per_key, shape.experts)
+    counted_layer = 0 if layer is None else layer  # None: outside of the layers
+    placement = TensorPlacement(counted_layer, layers, queries_per_key, shape.experts)
     # A tied embedding is the head as well, and has the head's type.
     type_role = HEAD if role == EMBEDDING and shape.tied else role
     return WeightTensor(
