@@ -191,12 +191,13 @@ class Service:
     def _shape(self) -> Shape:
         """Return the network at the length of a request; raises `InputError`."""
         self.engine.check_length(self.input, self.output)
-        shape = read_language_model(self.model, trusted=self.trusted)
-        if shape.kind_settings["kind"] != "decoder":
-            raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
-        positions = int(shape.kind_settings["max_length"])
+        trained_shape = read_language_model(self.model, trusted=self.trusted)
+        settings = trained_shape.kind_settings
+        if settings["kind"] != "decoder":
+            raise InputError(f"serve: {trained_shape.label} is no decoder: it has no next token")
+        positions = int(settings["max_length"])
         has_enough_positions = positions >= self.length
-        if shape.kind_settings["positions"] == "learned" and not has_enough_positions:
+        if settings["positions"] == "learned" and not has_enough_positions:
             self._refuse_length(positions)
         # Rotary positions go on beyond the trained length; learned ones do not.
         length = None if has_enough_positions else self.length

@@ -74,9 +74,9 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
     usual_share = ACCEPTED_SHARES.get(name, ACCEPTED_OF_NETWORK)
     return Speculation(
         name,
-        usual_tokens if tokens is None else tokens,
-        usual_share if accept is None else accept,
-        assumed_options,
+        tokens=usual_tokens if tokens is None else tokens,
+        accept=usual_share if accept is None else accept,
+        assumed=assumed_options,
     )
 
 
