@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from steptime.core.errors import InputError
+from steptime.hardware import catalog
 from steptime.serving.desktop.request import DesktopPrediction, DesktopRequest
 
 ROWS: list[dict[str, Any]] = tomllib.loads(
@@ -136,6 +137,41 @@ def test_what_people_run_fits() -> None:
         )
         over_bytes = request.resolve().predict().memory.over_bytes
         assert (not over_bytes) == does_fit, (model, weights, device)
+
+
+def test_each_sequence_that_decodes_has_its_logits() -> None:
+    """No sequence more takes less than its FLOP at the peak, those of the head among them."""
+    few, many = 512, 2048
+
+    def decode(sequences: int) -> DesktopPrediction:
+        return (
+            DesktopRequest("llama3_2_1b", "rtx-4090", weights="f16", sequences=sequences)
+            .resolve()
+            .predict()
+        )
+
+    weights = DesktopRequest("llama3_2_1b", "rtx-4090", weights="f16").resolve().placing.weights
+    peak = catalog.device("rtx-4090").datasheet.peak_flop_per_s["float16"]
+    least_s = 2 * (many - few) * weights.parameter_count / peak
+    assert decode(many).decode.products_s - decode(few).decode.products_s >= least_s
+
+
+def test_prompts_pass_only_devices_that_have_layers() -> None:
+    """One layer and the head on four devices: a prompt of one chunk goes over as a token does."""
+    prediction = (
+        DesktopRequest(
+            "llama3_8b",
+            "rtx-4090",
+            weights="f16",
+            device_count=4,
+            gpu_layers=2,
+            input_tokens=64,
+            output_tokens=2,
+        )
+        .resolve()
+        .predict()
+    )
+    assert prediction.prefill.hops_s == prediction.decode.hops_s > 0
 
 
 def test_layers_on_the_host_take_its_bandwidth() -> None:

@@ -167,6 +167,7 @@ def add_refusal(refusals: Refusals | None, place: str, error: InputError) -> Non
     message = str(error).removeprefix(f"{place}: ")
     if refusals is None:
         raise InputError(f"{place}: {message}") from None
+    # A cause leaves out the sizes of the row, so that rows with the same fault count together.
     refusals.append((place, str(error.__cause__ or message)))
 
 
@@ -239,6 +240,8 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
 
     The text completes a sentence on the op: "lacks heads", "takes 2 inputs, not 3".
     """
+    # `outputs` of an op takes its inputs, then its attributes, as parameters of Python; either may
+    # be any number (`*inputs`, `**attrs`).
     row = kind_row(kind)
     parameters = signature(row.outputs).parameters.values()
     parameter_kinds = {parameter.kind for parameter in parameters}
@@ -248,8 +251,7 @@ def describe_misfit(kind: str, input_count: int, attrs: Mapping[str, Attr]) -> s
     required = [
         parameter.name for parameter in parameters_by_name if parameter.default is Parameter.empty
     ]
-    # The op table's functions take inputs and attributes as parameters; those of the table's
-    # example that are no attributes are inputs.
+    # The table's example of a call tells which required ones are attributes.
     inputs = [name for name in required if name not in row.example.attrs]
     missing_inputs = inputs[input_count:]
     missing_attrs = [name for name in required if name not in {*inputs, *attrs}]
@@ -280,8 +282,8 @@ def _lower_single_op(
     misfit = describe_misfit(kind, len(shapes), dict(attrs))
     if misfit:
         raise ShapeError(misfit)
-    # The second is the 8- or 4-bit type of operands, "" for a type without one.
-    compute_dtype, low_operand_type = precision(dtype).compute, precision(dtype).products
+    compute_dtype = precision(dtype).compute
+    low_operand_type = precision(dtype).products  # of 8 or 4 bits; "" without one
     if low_operand_type and kind not in LOW_KINDS:
         kinds = ", ".join(LOW_KINDS)
         raise ShapeError(

@@ -23,11 +23,12 @@ def update_covariance(covariance: Floats, slopes: Floats) -> Floats:
         covariance: the covariance before, as [constants, constants].
         slopes: the slopes of the new rows, as [rows, constants].
     """
+    # C - C S' (S C S' + sigma^2 I)^-1 S C: the posterior of a linear model with normal noise.
     projected = slopes @ covariance
     noise = SIGMA**2 * np.eye(len(slopes))
     gain = np.linalg.solve(slopes @ projected.T + noise, projected)
-    updated: Floats = covariance - projected.T @ gain
-    return updated
+    posterior: Floats = covariance - projected.T @ gain
+    return posterior
 
 
 def mean_variance(covariance: Floats, target_slopes: Floats) -> float:

@@ -180,14 +180,14 @@ def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientR
         has_answer = output_tokens and ttft_s
         if has_error or not has_answer:
             continue
-        # The times between tokens, one by one or as a sum.
+        # The times between tokens: a list of them or their sum.
         later_tokens_s = _sum_gaps(itls_s) if isinstance(itls_s, list) else itls_s
         cells = {
             "ttft": ttft_s,
             "input": input_tokens,
             "output": output_tokens,
             "itls": later_tokens_s,
-            "start_times": starts_s and starts_s[i],
+            "start_times": None if starts_s is None else starts_s[i],
         }
         row_place = f"{place}: request {i}"
         first_token_s = read_finite(cells, "ttft", row_place)
@@ -243,15 +243,15 @@ def _read_aiperf_requests(records: Sequence[JsonObject], place: str) -> ClientRu
         request_s = _read_metric(metrics, "request_latency", "value", row_place)
         input_tokens = _read_metric(metrics, "input_sequence_length", "value", row_place)
         output_tokens = _read_metric(metrics, "output_sequence_length", "value", row_place)
-        if None in (request_s, input_tokens) or not output_tokens:
+        if request_s is None or input_tokens is None or not output_tokens:
             continue
         start_ns = read_number(metadata, "request_start_ns", row_place)
         request = ClientRequest(
             arrival_s=None if start_ns is None else NS * start_ns,
-            input_tokens=max(1, round(input_tokens or 0)),  # 0 for the type alone: not None here
+            input_tokens=max(1, round(input_tokens)),
             output_tokens=max(1, round(output_tokens)),
             ttft_s=_read_metric(metrics, "time_to_first_token", "value", row_place),
-            request_s=request_s or 0.0,
+            request_s=request_s,
         )
         requests.append(request)
     facts = RunFacts(place=place, group=place, failed_count=len(profiled_records) - len(requests))

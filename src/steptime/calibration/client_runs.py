@@ -57,6 +57,11 @@ class Traffic:
     rate: float = 0.0
     burstiness: float = 1.0
 
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether each user waits for an answer before the next request."""
+        return self.concurrency > 0 and not self.rate
+
     def arrivals_s(self, count: int) -> list[float]:
         """Return when so many requests are sent, the first at 0; the same at each call."""
         if not self.rate:
@@ -148,25 +153,24 @@ def make_run_from_requests(requests: Sequence[ClientRequest], facts: RunFacts) -
     """
     _check_count(len(requests), facts)
     has_arrivals = all(request.arrival_s is not None for request in requests)
-    simulated_requests = [*requests]
+    ordered_requests = [*requests]
     if has_arrivals:
-        simulated_requests.sort(key=lambda request: request.arrival_s or 0.0)
-    simulated_requests = simulated_requests[:MAX_SIMULATED]
+        ordered_requests.sort(key=lambda request: request.arrival_s or 0.0)
+    simulated_requests = ordered_requests[:MAX_SIMULATED]
     inputs = [request.input_tokens for request in simulated_requests]
     outputs = [request.output_tokens for request in simulated_requests]
-    # Each user waits for an answer before the next request; otherwise requests come at their times.
-    is_closed_loop = facts.traffic.concurrency and not facts.traffic.rate
-    if is_closed_loop:
-        concurrency = min(facts.traffic.concurrency, len(simulated_requests))
+    traffic = facts.traffic
+    if traffic.is_closed_loop:
+        concurrency = min(traffic.concurrency, len(simulated_requests))
         load = Load(inputs, outputs, concurrency=concurrency)
-    else:
-        arrivals_s = facts.traffic.arrivals_s(len(simulated_requests))
-        if has_arrivals:
-            first_arrival_s = simulated_requests[0].arrival_s or 0.0
-            arrivals_s = [
-                (request.arrival_s or 0.0) - first_arrival_s for request in simulated_requests
-            ]
+    elif has_arrivals:
+        first_arrival_s = simulated_requests[0].arrival_s or 0.0
+        arrivals_s = [
+            (request.arrival_s or 0.0) - first_arrival_s for request in simulated_requests
+        ]
         load = _make_open_load(inputs, outputs, arrivals_s)
+    else:
+        load = _make_open_load(inputs, outputs, traffic.arrivals_s(len(simulated_requests)))
     # Open arrivals: the first and the last requests meet servers that fill and drain.
     edge_count = 0 if load.concurrency else int(EDGE_SHARE * len(simulated_requests))
     steady_requests = simulated_requests[edge_count : len(simulated_requests) - edge_count]
@@ -197,9 +201,7 @@ def make_run_from_means(means: RunMeans, facts: RunFacts) -> ClientRun:
     inputs = [max(1, round(means.input_tokens))] * count
     outputs = [max(1, round(means.output_tokens))] * count
     traffic = facts.traffic
-    # Each user waits for an answer before the next request; otherwise requests come at their times.
-    is_closed_loop = traffic.concurrency and not traffic.rate
-    if is_closed_loop:
+    if traffic.is_closed_loop:
         load = Load(inputs, outputs, concurrency=min(traffic.concurrency, count))
     else:
         load = _make_open_load(inputs, outputs, traffic.arrivals_s(count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf, isfinite, isnan
+from math import isfinite, nan
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
@@ -37,12 +37,13 @@ def read_settings(*tables: Any) -> dict[str, object]:
     """Return the settings that tables have, the first of them that has each."""
     settings: dict[str, object] = {}
     for setting, names in SETTING_NAMES.items():
-        for table in tables:
-            values = [table.get(name) for name in names] if isinstance(table, Mapping) else []
-            stated = [value for value in values if value not in UNSET and _is_plain(value)]
-            if stated:
-                # The first table that states a setting wins, and the first of its names.
-                settings.setdefault(setting, stated[0])
+        # The first table that states a setting wins, and the first of its names there.
+        values = [
+            table.get(name) for table in tables if isinstance(table, Mapping) for name in names
+        ]
+        stated = [value for value in values if value not in UNSET and _is_plain(value)]
+        if stated:
+            settings[setting] = stated[0]
     return settings
 
 
@@ -93,11 +94,11 @@ def read_number(table: Mapping[str, Any], name: str, place: str) -> float | None
     if value is None or value == "":
         return None
     try:
-        number = float(value)
+        number = nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        # Refused below, as all negative numbers are.
-        number = -inf
-    if isinstance(value, bool) or isnan(number) or number < 0:
+        number = nan
+    is_valid = number >= 0  # which NaN is not
+    if not is_valid:
         raise InputError(f"{place}: {name}: must be a number of at least 0, not {shorten(value)}")
     return number
 

@@ -114,6 +114,7 @@ class Columns:
         value_s = self._add_host_time(passes_s, constants)
         device_ends_s = self._find_device_intervals(constants)  # low, high
         interval_ends_s = []
+        # Errors of the device and of its host are independent: they add as squares.
         for end, sign in enumerate((-1, 1)):  # the low end, then the high one
             host_constants = scale_host(constants, end)
             # All passes at the same end, since kernels share most of their error.
@@ -127,16 +128,25 @@ class Columns:
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
             device_low_s, device_high_s = device_ends_s
-            low_ratios = (device_low_s / device_s)[self._step_indices]
-            high_ratios = (device_high_s / device_s)[self._step_indices]
-            step_passes_s = list(passes_s[:, self._step_indices])
-            ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
-            waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
-            # A step that is called alone waits for its end; steps in a loop run ahead of each
-            # other.
-            low_s[self._step_indices] = np.where(self._is_call_step, waiting.low_s, ahead.low_s)
-            high_s[self._step_indices] = np.where(self._is_call_step, waiting.high_s, ahead.high_s)
+            device_ratios = (device_low_s / device_s, device_high_s / device_s)
+            step_low_s, step_high_s = self._bound_steps(passes_s, device_ratios, hosts)
+            low_s[self._step_indices] = step_low_s
+            high_s[self._step_indices] = step_high_s
         return value_s, low_s, high_s
+
+    def _bound_steps(
+        self, passes_s: Floats, device_ratios: tuple[Floats, Floats], hosts: _HostPair
+    ) -> tuple[Floats, Floats]:
+        """Return the ends of the steps, from the ends of the device's seconds over their value."""
+        step_passes_s = list(passes_s[:, self._step_indices])
+        low_ratios, high_ratios = (ratios[self._step_indices] for ratios in device_ratios)
+        ahead = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.ahead)
+        waiting = bound_step(step_passes_s, (low_ratios, high_ratios), hosts.waiting)
+        # A step that is called alone waits for its end; steps in a loop run ahead of each other.
+        return (
+            np.where(self._is_call_step, waiting.low_s, ahead.low_s),
+            np.where(self._is_call_step, waiting.high_s, ahead.high_s),
+        )
 
     def _find_device_intervals(self, constants: Constants) -> tuple[Floats, Floats]:
         """Return the lower and upper ends of the seconds that the device takes for each case."""
@@ -161,9 +171,8 @@ class Columns:
         def price_rows(rows: Rows, indices: Ints) -> Interval:
             # Benchmarks that repeat a kernel find a part of its weights in the last cache.
             saved_bytes = self._cached_bytes_of_kernel[indices] * uncached_share
-            rows = rows._replace(bytes=rows.bytes - saved_bytes)
             interval = price(
-                rows,
+                rows._replace(bytes=rows.bytes - saved_bytes),
                 device,
                 isolated_share=is_single_op[indices],
                 pause_s=pauses_s[indices],
@@ -219,7 +228,7 @@ class Columns:
             name: name of the figure, `BY_KIND` for the one named after the kind of op.
         """
         usual_figures = constants_of(conditions())
-        # A figure named after a kind of op is the factor that it has of the host's time.
+        # `isolated.KIND` is a factor of the host's time for a kind of op, 1 where it is not fitted.
         names = [kind if name == BY_KIND else name for kind in self._distinct_kinds]
         keys = [f"isolated.{figure_name}" for figure_name in names]
         figures_of_kinds: Floats = np.array(
@@ -238,13 +247,15 @@ class Columns:
         The sensitivity is d ln(case) / d ln(kernel): below 1 where a part of the case is host time.
         """
         has_single_product = [
-            len(case.kernels) == len(case.kernels[0].products) == 1 for case in self.cases
+            len(case.kernels) == 1 and len(case.kernels[0].products) == 1 for case in self.cases
         ]
-        # The formula by which a kernel is priced; attention, say, has products and another one.
-        has_product_form = [form_of(case.kernels[0], self.device) is product for case in self.cases]
-        indices = np.flatnonzero(self._is_single_op & has_single_product & has_product_form)
+        # Attention, for example, has products, but is priced by a function of its own.
+        is_priced_as_product = [
+            form_of(case.kernels[0], self.device) is product for case in self.cases
+        ]
+        indices = np.flatnonzero(self._is_single_op & has_single_product & is_priced_as_product)
         passes_s = self._predict_passes_s(constants)
-        # A finite difference: how much longer the case is with kernels that take 0.1 % longer.
+        # d ln(case) / d ln(kernels) as a finite difference: kernels that take 0.1 % longer.
         slower_s = self._add_host_time(passes_s * SENSITIVITY_STEP, constants)
         ratios = slower_s / self._add_host_time(passes_s, constants)
         return indices.tolist(), np.log(ratios[indices]) / np.log(SENSITIVITY_STEP)

@@ -95,9 +95,9 @@ def calibrate(
     # them after the tables of residuals correct predictions.
     left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
     residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
-    extra_tables: JsonObject = {**residual_tables, **fit_phases(columns, priors, residuals)}
-    # Phases with tables of their own, whose residuals `fit_phases` has set, have own intervals.
-    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in extra_tables)
+    phase_tables = fit_phases(columns, priors, residuals)  # sets the residuals of their cases
+    extra_tables: JsonObject = {**residual_tables, **phase_tables}
+    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in phase_tables)
     op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
     if op_indices and device.kind == "gpu":
         op_cases = [fitted_cases[index] for index in op_indices]
@@ -171,10 +171,11 @@ def fit_phases(
     phases = {case.phase for case in columns.cases} - {""}
     if columns.device.kind != "gpu" or not phases:
         return {}
-    # An empty entry means: as before the calibration. A missing one means: as the device's table.
-    if phases == {"infer"}:  # trainings take the constants of inference, in intervals as before
+    # A phase takes what its table leaves out from the device's table, which is fitted to all cases.
+    # What is empty in its table it takes from the priors.
+    if phases == {"infer"}:  # trainings take the constants of inference, not their intervals
         return {"train": {"intervals": {}}}
-    if phases == {"train"}:  # inference has nothing of the constants of trainings
+    if phases == {"train"}:  # inference takes nothing of trainings
         return {"infer": {"constants": {}, "steps": [], "intervals": {}}}
     indices = [index for index, case in enumerate(columns.cases) if case.phase == "infer"]
     infer_columns = Columns([columns.cases[index] for index in indices])
@@ -257,8 +258,8 @@ def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> li
         kind_point_count = min(len(kind_cases), even_share)
         remaining_points -= kind_point_count
         log_sizes = np.array([_log_work(case) for case in kind_cases])
-        ranks = np.argsort(np.argsort(log_sizes, kind="stable"))
-        positions = ranks / len(log_sizes)
+        ascending = np.argsort(log_sizes, kind="stable")
+        positions = np.argsort(ascending) / len(log_sizes)  # the ranks of the cases
         if kind_cases[0].is_single_op:
             log_range = max(np.ptp(log_sizes), MIN_RANGE)
             # Ops are spread over the mean of rank and log of the size. Steps go by rank alone:
@@ -366,7 +367,7 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
     prior_shares = _prior_width_shares(family_count)
     width_shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
     share_count = len(width_shares)
-    # Conformal ranks: of n shares the floor(0.1 (n + 1))th from either end.
+    # Conformal ranks, from 1: of n shares the floor(0.1 (n + 1))th from either end.
     low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))
     high_rank = min(share_count, ceil((1 + LEVEL) / 2 * (share_count + 1)))
     low_share = width_shares[low_rank - 1]
@@ -393,7 +394,7 @@ def _prior_half_widths(columns: Columns, constants: Constants) -> dict[str, floa
     # The host has an interval, too, but repeated kernels show nothing of it.
     if any(case.condition != "repeated" for case in columns.cases):
         forms.add("host")
-    widths = {form: constants.get(f"interval.{form}_own") for form in sorted(forms)}
-    # `_own` is the width of one device's error; "" is a form without an interval of its own.
-    widths["all"] = constants[f"interval.{interval_name('', constants)}_own"]
-    return {form: width for form, width in widths.items() if width is not None}
+    # `_own` is the width of one device's error. Forms without one have the interval of all others.
+    names = {form: f"interval.{form}_own" for form in sorted(forms)}
+    names["all"] = f"interval.{interval_name('', constants)}_own"
+    return {form: constants[name] for form, name in names.items() if name in constants}

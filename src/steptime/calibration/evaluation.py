@@ -169,9 +169,10 @@ def evaluate(
     if not scored:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
     error_rows = [_error_row(name, scored, _count_constants(method, cases))]
+    scores_by_group = by_group(scored, group_names) if group_names else {}
     groups = [
-        {**dict(zip(group_names, key, strict=True)), **_error_row(name, group)}
-        for key, group in (by_group(scored, group_names) if group_names else {}).items()
+        {**dict(zip(group_names, key, strict=True)), **_error_row(name, scores)}
+        for key, scores in scores_by_group.items()
     ]
     if points is not None:
         calibrated_row, calibrated_groups = _evaluate_calibrations(
@@ -235,8 +236,8 @@ def _compare_methods(
     case_ids = [{id(score.case) for score in scores} for scores in all_scores]
     shared_ids = set.intersection(*case_ids)
     error_rows = []
-    # Only then its errors on the shared cases differ from those on all.
-    if 0 < len(shared_ids) < len(scored):
+    is_partly_shared = 0 < len(shared_ids) < len(scored)
+    if is_partly_shared:  # so that the method has other errors on the shared ones
         shared_scores = [score for score in scored if id(score.case) in shared_ids]
         constant_count = _count_constants(method, cases)
         error_rows.append(_error_row(f"{name}, the cases of all", shared_scores, constant_count))
@@ -364,8 +365,8 @@ def format_errors(row: JsonObject) -> JsonObject:
         name: None if row[name] is None else format(row[name], number_format)
         for name, number_format in NUMBER_FORMATS.items()
     }
-    spread = row["spread"]
-    if spread:
-        low, high = spread
-        spread = f"{format_percent(low)} .. {format_percent(high)}"
-    return {**row, **shares, **numbers, "spread": spread, "points": row["points"] or None}
+    spread_text = row["spread"]
+    if row["spread"]:
+        low, high = row["spread"]
+        spread_text = f"{format_percent(low)} .. {format_percent(high)}"
+    return {**row, **shares, **numbers, "spread": spread_text, "points": row["points"] or None}

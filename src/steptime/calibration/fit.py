@@ -158,7 +158,8 @@ def leave_out_residuals(
     hat = slopes @ covariance @ weighted_slopes.T
     # Residuals of each family in closed form, without a fit that leaves it out.
     left_out = np.empty(len(residuals))
-    for indices in indices_by_family(families or [""] * len(residuals)):
+    single_rows = [""] * len(residuals)  # by convention each row of no family is left out alone
+    for indices in indices_by_family(families or single_rows):
         block = np.eye(len(indices)) - hat[np.ix_(indices, indices)]
         left_out[indices] = np.linalg.solve(block, residuals[indices])
     # The linear model does not hold beyond residuals that occur.

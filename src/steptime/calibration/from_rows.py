@@ -78,12 +78,14 @@ def calibrate_from_rows(
     # A file may have very many rows; rows of a script are all meant.
     default_points = POINTS if path else None
     max_points = points or default_points
-    device = None if device_option is None else catalog.device(device_option)
-    row_set = _read_rows(rows, path, mapping, device)
-    name = _choose_device(row_set, path, device)
+    option_device = None if device_option is None else catalog.device(device_option)
+    row_set = _read_rows(rows, path, mapping, option_device)
+    name = _choose_device(row_set, path, option_device)
     # Rows of a table of trainings are predicted steps, all other rows are cases.
     indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
-    if device is None:
+    if option_device is not None:
+        device = option_device
+    else:
         device = row_set.cases[indices[0]].device if row_set.cases else catalog.device(name)
     if row_set.predicted_steps:
         table = _fit_steps([row_set.predicted_steps[index] for index in indices], max_points, path)
@@ -107,15 +109,14 @@ def _read_rows(
     if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
     refusals: list[Refusal] = []
-    predicted_steps = [] if mapping or path is None else _read_steps(path, refusals)
-    cases = []
-    if not predicted_steps:
-        # Rows of a script that cannot be predicted raise at once; of files they are noted.
-        row_refusals = None if path is None else refusals
-        cases = _pool_cases(
-            read_cases(rows, mapping, device, warn=print_note, refusals=row_refusals)
-        )
-    return _RowSet(predicted_steps, cases, refusals)
+    if path is not None and mapping is None:  # it may be a table of trainings
+        predicted_steps = _read_steps(path, refusals)
+        if predicted_steps:
+            return _RowSet(predicted_steps, [], refusals)
+    # Rows of a script that cannot be predicted raise at once; of files they are noted.
+    row_refusals = None if path is None else refusals
+    cases = read_cases(rows, mapping, device, warn=print_note, refusals=row_refusals)
+    return _RowSet([], _pool_cases(cases), refusals)
 
 
 def _pool_cases(cases: Sequence[Case]) -> list[Case]:
@@ -125,12 +126,10 @@ def _pool_cases(cases: Sequence[Case]) -> list[Case]:
         seconds = median(case.seconds for case in repeats)
         pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
     if len(pooled) < len(cases):
-        row_count, case_count = (
-            format_count(len(cases), "row"),
-            format_count(len(pooled), "measurement"),
-        )
+        row_text = format_count(len(cases), "row")
+        pooled_text = format_count(len(pooled), "measurement")
         reason = "repeats, equal but for their seconds, count as their median"
-        print_note(f"{row_count} are {case_count}: {reason}")
+        print_note(f"{row_text} are {pooled_text}: {reason}")
     return pooled
 
 
@@ -158,7 +157,7 @@ def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -
     refusals = row_set.refusals
     # Rows of a script may name no device if the caller does.
     needs_names = path is not None or device is None
-    if not names and needs_names:
+    if not names and needs_names:  # no row is left, or none names a device
         cause = f"; {MEASURE_HINT}"
         if refusals:
             first_place, first_cause = refusals[0]

@@ -118,9 +118,8 @@ def calibrate_machine(
                 for name, part_s in measured_point.seconds.items()
             ]
             progress = format_progress(len(session.measured_points), max_points, left_s)
-            print_note(
-                f"{progress} {measured_point.point.name}: {measured_point.note or ', '.join(times)}"
-            )
+            result = measured_point.note or ", ".join(times)
+            print_note(f"{progress} {measured_point.point.name}: {result}")
 
         device = device_from_table(start.table, start.table["name"])
         session = Session(

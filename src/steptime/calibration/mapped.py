@@ -83,7 +83,7 @@ def read_cases(
         raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
     if isinstance(table, Path) and table.is_dir():
         return list_record_cases(table, warn, refusals)
-    if not isinstance(table, Path):
+    if not isinstance(table, Path):  # rows of a script
         placed_rows = ((f"row {index}", row) for index, row in enumerate(table))
         return _read_plain_cases(placed_rows, device, refusals)
     plain_rows = list(_read_plain_rows(table, refusals))
@@ -161,14 +161,15 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
 
 def _plain_keys(row: Row, place: str) -> RowKeys:
     """Return the keys of a row, whose values become the formulas that a mapping would have."""
+    # In `RowKeys`, as in a mapping, attributes and rivals are formulas: a value is a literal there.
     values = {key: row[key] for key in row if key in PLAIN_KEYS and row[key] is not None}
     if "attrs" in values:
-        attrs = dict(values["attrs"])
-        values["attrs"] = {  # values are formulas, as in a mapping: a text must be quoted in one
-            name: repr(value) if isinstance(value, str) else value for name, value in attrs.items()
+        values["attrs"] = {
+            name: repr(value) if isinstance(value, str) else value
+            for name, value in dict(values["attrs"]).items()
         }
     rivals = dict(row.get("rivals") or {})
-    values["rivals"] = {name: repr(value) for name, value in rivals.items()}  # formulas, too
+    values["rivals"] = {name: repr(value) for name, value in rivals.items()}
     if "batch" in values:
         values["batch"] = str(values["batch"])
     if "channels_last" in values:
@@ -203,10 +204,11 @@ def cases_of(
             for entry in source.mapping_entries
             if entry.parts
         }
-        rows = mapping.rows_of(source.table, source.mapping_entries)
-        for line, row in rows if max_rows is None else _draw_rows(rows, max_rows):
+        all_rows = mapping.rows_of(source.table, source.mapping_entries)
+        rows = all_rows if max_rows is None else _draw_rows(all_rows, max_rows)
+        for line, row in rows:
             try:
-                if isinstance(row, InputError):
+                if isinstance(row, InputError):  # an unreadable line
                     raise row
                 network_kernels = network_kernels_by_entry.get(id(row.keys))  # keys: the entry
                 case = _make_case(row, network_kernels, f"{source.row_prefix}{line}")
@@ -249,12 +251,8 @@ def _list_tables(
                 path, entries, row_prefix=f"{path.name}:", message_prefix=f"{format_path(path)}:"
             )
     elif table_files.is_table_name(table.name) and not table.is_dir():
-        yield _TableSource(
-            table,
-            mapping.rows,
-            row_prefix=f"{table.name}:",
-            message_prefix=f"{format_path(table)}:",
-        )
+        message_prefix = f"{format_path(table)}:"
+        yield _TableSource(table, mapping.rows, f"{table.name}:", message_prefix)
     else:
         for source in list_sources(table):
             if isinstance(source, Unread):
@@ -324,8 +322,8 @@ def _make_case(
         if workload.plan.data > 1 or row.options.get("device_count", 1) != 1:
             raise InputError(SEVERAL_REPLICAS)
         stack = stack or str(row.options.get("stack", ""))
-        # A table of `quantities` has steps: those of a network are left out of a fit together.
-        family = family or (workload.label if keys.quantities else "")
+        if keys.quantities and not family:  # a table of steps: left out of a fit by network
+            family = workload.label
         kernels = step_kernels(workload, stack_option(stack) | method_options)
     elif network_kernels is not None:
         kernels = network_kernels.kernels(row.values, dtype, op_options)

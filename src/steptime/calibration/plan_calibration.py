@@ -236,14 +236,13 @@ def _find_free_priors(key: _GroupKey) -> tuple[dict[str, Constant], float]:
     # A stack's factor for products varies little among its plans, but from device to device as
     # much as the share of the tensor cores' peak that products reach.
     free_priors["training.products"] = products._replace(spread=tensor_share.spread)
+    # A device that the stack was fitted on is known better: of the error that its products and
+    # steps have in common only that of plans is left.
     if key.device in fitted_devices:
-        # Widths of the errors that plans, and products and steps of a device, have in common.
         shared_plan_width = priors[f"interval.{key.interval_form}_shared"].value
         shared_device_width = hypot(
             priors["interval.product_shared"].value, priors["interval.step"].value
         )
-        # A device that the stack was fitted on is known better: only the error that its plans
-        # share is left.
         factor = shared_plan_width / shared_device_width
         free_priors = {
             name: prior._replace(spread=factor * prior.spread)

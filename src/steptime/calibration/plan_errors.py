@@ -186,16 +186,16 @@ def errors_of(
 def _count_unmeasured_fits(sets: Iterable[JsonObject], steps: PredictedSteps) -> None:
     """Add rows without a time to `fits` of each set: they ran out of memory, or fit by a report."""
     # Rows without a time tell only whether the step ran, rather than ran out of memory.
-    is_right_by_set: dict[str, list[bool]] = defaultdict(list)
+    outcomes_by_set: dict[str, list[bool]] = defaultdict(list)  # whether each is predicted rightly
     for question, reply in steps:
         if not question.measured and reply.fits is not None:
-            is_right_by_set[question.set].append(reply.fits == question.ran)
+            outcomes_by_set[question.set].append(reply.fits == question.ran)
     for row in sets:
-        is_right_of_rows = is_right_by_set[row["set"]]
-        if is_right_of_rows and row["fits"] is not None:
-            # `fits` is a share of rows right so far: turned into a count, and back.
-            right_count = row["fits"] * row["cases"] + sum(is_right_of_rows)
-            row["fits"] = right_count / (row["cases"] + len(is_right_of_rows))
+        outcomes = outcomes_by_set[row["set"]]
+        if outcomes and row["fits"] is not None:
+            # `fits` is the share of right ones among `cases`: turned into a count, and back.
+            right_count = row["fits"] * row["cases"] + sum(outcomes)
+            row["fits"] = right_count / (row["cases"] + len(outcomes))
 
 
 def _group_errors(cases: Sequence[JsonObject], group_names: Sequence[str]) -> list[JsonObject]:
@@ -204,17 +204,11 @@ def _group_errors(cases: Sequence[JsonObject], group_names: Sequence[str]) -> li
     groups = group_by(cases, lambda case: tuple(str(case[name] or "-") for name in columns))
     rows = []
     for key, group in sorted(groups.items()):
-        is_right_of_cases = [case["fits"] for case in group if case["fits"] is not None]
+        outcomes = [case["fits"] for case in group if case["fits"] is not None]
         errors = summarise_errors([_compare(case) for case in group])
-        rows.append(
-            {
-                **dict(zip(columns, key, strict=True)),
-                **asdict(errors),
-                "fits": sum(is_right_of_cases) / len(is_right_of_cases)
-                if is_right_of_cases
-                else None,
-            }
-        )
+        right_share = sum(outcomes) / len(outcomes) if outcomes else None
+        group_values = dict(zip(columns, key, strict=True))
+        rows.append({**group_values, **asdict(errors), "fits": right_share})
     return rows
 
 
@@ -240,17 +234,17 @@ def _calibrated_errors(steps: PredictedSteps, points: int, draws: int) -> list[J
             case_after = row_of(question, draw.after, quantity)
             cases_after.append(case_after | {"draw": f"{draw.seed}"})
     rows = _group_errors(cases_after, group_names)
+    rows_before = _group_errors(cases_before, group_names)
     draw_rows = _group_errors(cases_after, (*group_names, "draw"))
-    for row, row_before in zip(rows, _group_errors(cases_before, group_names), strict=True):
-        key_columns = ("set", "quantity", *group_names)
-        mapes = [
+    key_columns = ("set", "quantity", *group_names)
+    for row, row_before in zip(rows, rows_before, strict=True):
+        mapes = [  # of each draw
             draw_row["mape"]
             for draw_row in draw_rows
             if all(draw_row[name] == row[name] for name in key_columns)
         ]
         row["points"] = points
-        # Each row is a case once for each draw.
-        row["cases"] //= draws
+        row["cases"] //= draws  # they are counted once in each draw
         row["before"] = row_before["mape"]
         row["spread"] = [min(mapes), max(mapes)]
     return rows

@@ -262,7 +262,7 @@ def prepare_plan(
     # Whole trainings in a type of 16 bit mean the mixed one; a fine-tuning means its own type.
     dtype = texts["dtype"] if tuning else MIXED_DTYPES.get(texts["dtype"], texts["dtype"])
     stack = texts["stack"]
-    split_items = tuple((way, value) for way, value in vars(plan).items() if way != "microbatches")
+    split = {field: value for field, value in vars(plan).items() if field != "microbatches"}
     problem = problem_of(
         texts["model"],
         site_of(question),
@@ -272,7 +272,7 @@ def prepare_plan(
         method,
         length=sizes.get("length"),
         gradients=sizes.get("gradients"),
-        split=() if stack else split_items,  # the split chooses the usual stack
+        split=() if stack else tuple(split.items()),  # which decides the usual stack
         tuning=tuning or FULL_TRAINING,
     )
     microbatch = sizes.get("microbatch", 1)

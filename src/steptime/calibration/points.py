@@ -153,10 +153,9 @@ def _add_convolution(b: Builder, *sizes: int, is_first_layer: bool = False) -> s
 
     The input of a first layer has no gradient.
     """
-    default_stride, default_groups = 1, 1
-    sizes_and_defaults = (*sizes, default_stride, default_groups)
-    # Stride and groups that are left out are taken from the defaults behind them.
-    n, c, size, filters, kernel, stride, groups = sizes_and_defaults[:7]
+    n, c, size, filters, kernel, *stride_and_groups = sizes
+    stride = stride_and_groups[0] if stride_and_groups else 1
+    groups = stride_and_groups[1] if len(stride_and_groups) > 1 else 1
     # A weight gets a gradient; the input of a first layer needs none.
     add_input = b.input if is_first_layer else b.weight
     x = add_input("x", (n, c, size, size))

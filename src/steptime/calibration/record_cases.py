@@ -61,11 +61,11 @@ def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple
     is_measured = columns.level == groups.level_index(MEASURED)
     group_indices = np.flatnonzero(is_measured & (columns.value > 0))
     record_numbers = columns.best_seq[group_indices]  # the last good record of each group
+    steps_s = columns.value[group_indices]
+    # Where each of these records stands in the only folder, and the records by their places.
     places = dict(data.take_records(record_numbers, ["place"]).iter_rows())
-    records = data.read_records(folder=0, places=sorted(places.values()))  # the only folder
-    for record_number, step_s in zip(
-        record_numbers.tolist(), columns.value[group_indices].tolist(), strict=True
-    ):
+    records = data.read_records(folder=0, places=sorted(places.values()))
+    for record_number, step_s in zip(record_numbers.tolist(), steps_s.tolist(), strict=True):
         yield records[places[record_number]], step_s
 
 

@@ -56,20 +56,20 @@ def learn_residuals(
     # A case may have hardly any residual by chance.
     left_out_ratios = left_out_ratios.clip(-MAX_RATIO, MAX_RATIO)
     tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
-    indices, sensitivity = columns.find_product_cases(constants)
-    if len(indices) >= MIN_ROWS:
+    product_indices, sensitivity = columns.find_product_cases(constants)
+    if len(product_indices) >= MIN_ROWS:
         tables["products"], product_residuals = _learn_products(
-            columns, indices, sensitivity, residuals
+            columns, product_indices, sensitivity, residuals
         )
-        posterior_residuals[indices] = product_residuals * left_out_ratios[indices]
-    indices, host_s, device_s = columns.find_host_steps(constants)
-    if len(indices) >= MIN_ROWS:
+        posterior_residuals[product_indices] = product_residuals * left_out_ratios[product_indices]
+    step_indices, host_s, device_s = columns.find_host_steps(constants)
+    if len(step_indices) >= MIN_ROWS:
         # Steps are similar if host and device take similar seconds: [steps, steps].
         similarity = step_similarity(host_s[:, None], device_s[:, None], host_s, device_s)
         covariance = SPREAD**2 * similarity
-        families = [columns.families[index] for index in indices]
-        posterior = _fit_process(covariance, residuals[indices], STEP_NOISE, families)
-        posterior_residuals[indices] = posterior.left_out * left_out_ratios[indices]
+        families = [columns.families[index] for index in step_indices]
+        posterior = _fit_process(covariance, residuals[step_indices], STEP_NOISE, families)
+        posterior_residuals[step_indices] = posterior.left_out * left_out_ratios[step_indices]
         weight_rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
         tables["steps"] = _round_rows(weight_rows)
     return tables, posterior_residuals
@@ -103,7 +103,7 @@ def _fit_process(
 
     Cases of one family are left out together, as in `fit.leave_out_residuals`.
     """
-    # Reweighting: a case with a large residual gets a larger noise variance in the next round.
+    # The noise is Student's t. Reweighting: a large residual gets a larger variance next round.
     variances = np.full(len(residuals), noise**2)
     for _ in range(ROUNDS):
         precision = np.linalg.inv(covariance + np.diag(variances))

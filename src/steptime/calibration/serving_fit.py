@@ -168,8 +168,10 @@ class _Parameters:
             NetworkFactor(self.models[dimensions, device], dimensions, device, exp(log_factor))
             for (dimensions, device), log_factor in zip(self.networks, log_factors, strict=True)
         ]
-        # Without source and number of runs: it only serves predictions.
-        return ServingCalibration(self.stack, "", 0, constants, tuple(factors))
+        # Source and number of runs are for files: it only serves predictions.
+        return ServingCalibration(
+            self.stack, source="", run_count=0, constants=constants, factors=tuple(factors)
+        )
 
     def has_effect(self, parameter: int, run: ServedRun) -> bool:
         """Return whether a parameter can change the times of a run."""
@@ -214,8 +216,9 @@ def fit_serving(runs: Sequence[ServedRun], source: str) -> ServingFit:
     left_out_logs = _predict_left_out(
         runs, parameters, slopes, parameter_values, predicted_logs, measured_logs
     )
-    logs_of_runs = zip(measured_logs, logs_before, predicted_logs, left_out_logs, strict=True)
-    rows = tuple(_make_run_fit(run, *logs) for run, logs in zip(runs, logs_of_runs, strict=True))
+    rows = tuple(
+        map(_make_run_fit, runs, measured_logs, logs_before, predicted_logs, left_out_logs)
+    )
     calibration = ServingCalibration(
         stack=fitted.stack,
         source=source,
@@ -348,14 +351,10 @@ def _has_long_prompts(run: ServedRun) -> bool:
 
 def _stack_spreads(stack: str) -> dict[str, float]:
     """Return the relative spreads of a stack's constants of serving."""
-    serving = catalog.stack(stack).serving
-    spreads = {}
-    for name in CONSTANTS:
-        value = serving.get(name)
-        spread = getattr(value, "spread", None)
-        if spread:
-            spreads[name] = float(spread)
-    return spreads
+    priors = catalog.stack(stack).serving
+    return {
+        name: priors[name].spread for name in CONSTANTS if name in priors and priors[name].spread
+    }
 
 
 def _check_stacks(runs: Sequence[ServedRun]) -> None:

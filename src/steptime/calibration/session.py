@@ -164,13 +164,14 @@ class Session:
             measured_point = self.measured_points[index]
             repeated_s = self._request_point(measured_point.point).get("seconds", {})
             # Neighbours only ever make a measurement longer.
-            shortest = {
-                part: min(part_s, repeated_s.get(part, part_s))
-                for part, part_s in measured_point.seconds.items()
+            shortest_s = {
+                pass_: min(pass_s, repeated_s.get(pass_, pass_s))
+                for pass_, pass_s in measured_point.seconds.items()
             }
-            self.measured_points[index] = replace(measured_point, seconds=shortest)
+            self.measured_points[index] = replace(measured_point, seconds=shortest_s)
             self.report_point(self.measured_points[index], self._remaining_s())
-        if disturbed_indices and self.check_errors:
+        was_fitted = bool(self.check_errors)
+        if disturbed_indices and was_fitted:  # the last error is then one of the mended points
             self._refit()
 
     def _measure_drift(self) -> None:
@@ -189,10 +190,9 @@ class Session:
 
     def _list_candidates(self) -> dict[str, Point]:
         """Return the candidates that the device has memory and, by prediction, time for."""
-        dtypes = tuple(
-            dtype for dtype in self.dtypes if dtype in self.device.datasheet.peak_flop_per_s
-        )
-        max_bytes = MAX_MEMORY_SHARE * (self.device.datasheet.usable_bytes or np.inf)
+        datasheet = self.device.datasheet
+        dtypes = tuple(dtype for dtype in self.dtypes if dtype in datasheet.peak_flop_per_s)
+        max_bytes = MAX_MEMORY_SHARE * (datasheet.usable_bytes or np.inf)  # or unknown: no limit
         constants = constants_of(priors_of(self.device))
         points = {}
         for point in candidates(dtypes or self.dtypes[:1]):
@@ -243,7 +243,6 @@ class Session:
     ) -> dict[str, Floats]:
         """Return the slopes of each point (`fit.log_slopes`), as if each pass were a row."""
         cases = []
-        point_names = []  # of each case
         for name, point in points.items():
             for pass_ in sorted({kernel.pass_ for kernel in point.kernels}):
                 kernels = tuple(kernel for kernel in point.kernels if kernel.pass_ == pass_)
@@ -252,16 +251,15 @@ class Session:
                     self.device,
                     seconds=1.0,  # slopes do not depend on the measured time
                     kind=point.kind,
-                    condition="repeated",
+                    condition="repeated",  # as `Point.cases` has the passes of longer steps
                     family=name,
                 )
                 cases.append(case)
-                point_names.append(name)
         if not cases:
             return {}
         slopes = log_slopes(Columns(cases), priors_of(self.device), constants, names)
-        name_column = np.array(point_names)
-        return {name: slopes[name_column == name] for name in points}
+        name_of_row = np.array([case.family for case in cases])
+        return {name: slopes[name_of_row == name] for name in points}
 
     def _measure_point(
         self, point: Point, min_s: float = 0.0, is_check: bool = False
@@ -305,12 +303,15 @@ class Session:
         # Short ops do not show a power limit, which the largest product reaches.
         if self.device.datasheet.peak_w is None or self.device.is_cpu:
             return
-        products = [
+        points = [
             measured_point.point
             for measured_point in self.measured_points
             if measured_point.seconds
-            and measured_point.point.kind == "product"
-            and measured_point.point.text.startswith("linear")
+        ]
+        products = [
+            point
+            for point in points
+            if point.kind == "product" and point.text.startswith("linear")  # `linear 64 1024 1024`
         ]
         if products:
             largest = max(products, key=_count_flop)

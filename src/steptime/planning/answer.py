@@ -102,18 +102,19 @@ def fit_notes(problem: PlanProblem) -> list[str]:
     rank = problem.rank
     stack = catalog.stack(rank.method.settings.stack)
     graph = rank.graph_of_kinds()
-    is_single_device_training = rank.is_training and not problem.cluster.levels
-    if is_single_device_training:
+    is_single_device = not problem.cluster.levels  # no links join devices
+    if rank.is_training and is_single_device:
         batch = 1  # that of `graph`
         notes = [*rank.step_model.with_graph(graph, batch).remarks(batch)]  # those of `predict`
     else:
         notes = device_notes(rank.device) if rank.method.name == "calibrated" else []
         notes += [*stack_notes(rank.device, stack.name), *graph.remarks]
-    # Constants of training are fitted on language models alone.
-    is_fitted_kind = not rank.is_training or rank.shape.unit == "tokens"
+    # Constants of training are fitted on language models alone, so other networks get no note.
+    is_language_model = rank.shape.unit == "tokens"
+    has_fitted_constants = is_language_model or not rank.is_training
     if rank.is_training and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
-    elif stack.fitted_on and is_fitted_kind and not rank.device.is_calibrated:
+    elif stack.fitted_on and has_fitted_constants and not rank.device.is_calibrated:
         notes += _unseen_device_notes(problem, stack, stack.fitted_on["devices"])
     return notes
 
@@ -123,12 +124,13 @@ def _unseen_device_notes(
 ) -> list[str]:
     """Return a note if no step on the device was among those that a stack was fitted on."""
     device_name = problem.device.name
-    # On one device no constant of trainings is used, unless the stack was fitted on such steps.
-    is_relevant = fitted_devices or problem.cluster.levels
-    if device_name in fitted_devices or not is_relevant:
+    if device_name in fitted_devices:
         return []
-    on = f", but on {', '.join(fitted_devices)}" if fitted_devices else ""
-    return [f"stack {stack.name}: fitted to no step on {device_name}{on}"]
+    is_single_device = not problem.cluster.levels
+    if is_single_device and not fitted_devices:  # then it uses no fitted constant
+        return []
+    other_devices = f", but on {', '.join(fitted_devices)}" if fitted_devices else ""
+    return [f"stack {stack.name}: fitted to no step on {device_name}{other_devices}"]
 
 
 def plan_notes(problem: PlanProblem, plan_time: PlanTime) -> list[str]:

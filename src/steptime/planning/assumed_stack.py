@@ -60,15 +60,12 @@ def widen_over_stacks(
         except InputError:  # the stack has no such plan
             continue
     if len(times) > 1:
-        low_s, high_s = mix_intervals(
-            [
-                (
-                    software.years_by_stack.get(stack, DEFAULT_YEARS),  # the weight of a stack
-                    Interval(time.step_s, time.low_s, time.high_s),
-                )
-                for stack, time in times.items()
-            ]
-        )
+        weighted_intervals = []
+        for stack, time in times.items():
+            # A stack that was the newest for longer is more likely to be the one that is meant.
+            weight = software.years_by_stack.get(stack, DEFAULT_YEARS)
+            weighted_intervals.append((weight, Interval(time.step_s, time.low_s, time.high_s)))
+        low_s, high_s = mix_intervals(weighted_intervals)
         plan_time = replace(plan_time, low_s=low_s, high_s=high_s)
     steps = [
         StackStep(stack, time.step_s, time.low_s, time.high_s) for stack, time in times.items()

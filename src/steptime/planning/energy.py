@@ -24,9 +24,9 @@ def step_energy_j(cost: PlanCost, step: PlanStep, step_s: float) -> float | None
     """
     plan = step.plan
     rank = cost.rank
-    # Only then are the kernels those of `predict`: recomputation and offloading add others.
-    saves_on_device = plan.recompute == plan.offload == "none"
-    if saves_on_device and rank.runs_full_network(plan):
+    # Recomputation and offloading add kernels to those of `predict`.
+    has_predict_kernels = plan.recompute == plan.offload == "none"
+    if has_predict_kernels and rank.runs_full_network(plan):
         device_j = _single_device_j(rank, step, step_s)
         return None if device_j is None else device_j * plan.device_count
     if rank.power_limits_w is None:  # the power of the device is unknown
@@ -58,8 +58,9 @@ def _single_device_j(rank: RankModel, step: PlanStep, step_s: float) -> float | 
         return step_energy(model.timeline(microbatch), model.effective_device, columns).energy_j
     kernels = _full_kernel_energy(rank, microbatch)
     kernels_j = kernels.passes_j * step.microbatches + kernels.update_j
-    # Only the joules of the predicted seconds are used, not those of an interval.
-    joules = step_joules(kernels_j, (step_s, step_s, step_s), model.effective_device)
+    # Only the joules of the predicted seconds are used, so that both ends may be the same.
+    value_low_high_s = (step_s, step_s, step_s)
+    joules = step_joules(kernels_j, value_low_high_s, model.effective_device)
     return None if joules is None else joules.value
 
 

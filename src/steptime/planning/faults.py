@@ -57,15 +57,16 @@ def describe_change(step: PlanStep, change: Mapping[str, Any]) -> str:
         for name, value in change.items()
         if value != current_values[name]
     ]
-    reads_as_options = not any(" out " in phrase for phrase in phrases)  # no `leave out --x`
-    return (" " if reads_as_options else ", ").join(phrases)
+    is_command_line = all(phrase.startswith("--") for phrase in phrases)  # no `leave out --x`
+    return (" " if is_command_line else ", ").join(phrases)
 
 
 def _describe_option(name: str, value: Any) -> str:
     """Describe the option that sets a field, or `leave out --option` for a field that is unset."""
     option = option_of(name)
     # 0, False and () are what the option has if it is left out; only --zero 0 can be written.
-    if name != "zero" and value in (0, ()):  # False equals 0
+    is_unset = value in (0, False, ())
+    if is_unset and name != "zero":
         return f"leave out {option}"
     if value is True:
         return option
@@ -172,13 +173,11 @@ def refuse_idle(split: Mapping[str, Any], is_search: bool) -> None:
         value_if_left_out = None if is_search else 1
         is_required_idle = split.get(required_field, value_if_left_out) == 1
         if is_set and is_required_idle:
-            # The words do not depend on the batch of a step.
-            option = describe_change(
-                PlanStep(default_plan, microbatch=1, global_batch=1), {field: value}
-            )
-            nearest = describe_change(
-                PlanStep(plan, microbatch=1, global_batch=1), {field: default}
-            )
+            # A step of any batch: the words do not depend on it.
+            default_step = PlanStep(default_plan, microbatch=1, global_batch=1)
+            step = PlanStep(plan, microbatch=1, global_batch=1)
+            option = describe_change(default_step, {field: value})
+            nearest = describe_change(step, {field: default})
             reason = f"{option} does nothing with {option_of(required_field)} 1"
             raise InputError(f"plan: {reason}; nearest: {nearest}")
 

@@ -288,7 +288,9 @@ def _gathered_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> fl
     """Return the gathered weights of a layer and the next one, and its unscattered gradients."""
     if settings.sharding.zero < 2:  # gradients are not sharded
         return 0.0
-    gathered_layers = 2 if settings.sharding.zero == 3 else 0  # the next one is fetched ahead
+    # ZeRO 3 gathers the weights of a layer, and those of the next one ahead.
+    gathered_layers = 2 if settings.sharding.zero == 3 else 0
+    # Beside these lie the gradients of a layer until they are scattered.
     bytes_per_parameter = gathered_layers * rank.weight_bytes + rank.constant("gradient_bytes")
     pieces = [settings.pieces[part.name] for part, _ in load]
     return max(
@@ -324,7 +326,7 @@ def _next_weights_bytes(rank: RankModel, settings: MemorySettings, load: Load) -
     """
     if settings.sharding.zero < 2:
         return 0.0
-    gathered_weights = 2 if settings.sharding.zero == 3 else 0
+    gathered_weights = 2 if settings.sharding.zero == 3 else 0  # one in use, and the next one
     layers = [settings.pieces[part.name] for part, _ in load if not part.is_end]
     largest_weight = max((layer.largest_weight for layer in layers), default=0)
     tensor_count = gathered_weights + 1  # and the gradient of one, not yet scattered
@@ -341,7 +343,8 @@ def _loss_bytes(rank: RankModel, settings: MemorySettings, load: Load) -> float:
     pieces = settings.pieces.by_name
     ends = [pieces[name] for name in (FIRST, LAST) if name in pieces]
     head_weight = max(end.largest_weight for end in ends)  # which may be the embedding
-    copies = 1 if settings.sharding.zero >= 2 else 0  # gathered, and freed before its gradient
+    # Sharded, it lies there gathered, or later its gradient until that is scattered.
+    copies = 1 if settings.sharding.zero >= 2 else 0
     tokens = settings.microbatch * rank.shape.length / settings.context
     logits = tokens * rank.shape.vocabulary / settings.tensor
     logit_bytes = logits * rank.constant("logit_bytes") / max(1.0, rank.constant("logit_chunks"))
@@ -374,5 +377,6 @@ def _min_bytes(
     for load in set(layout.devices):
         counts = count_parameters(pieces, load)
         split_counts = counts.split(dense_split, expert_split)
-        max_bytes = max(max_bytes, sum(bytes_of_parameters(rank, sharding, offload, split_counts)))
+        parameter_bytes = bytes_of_parameters(rank, sharding, offload, split_counts)
+        max_bytes = max(max_bytes, sum(parameter_bytes))  # weights, gradients and states
     return max_bytes + rank.constant("buffer_bytes") + rank.constant("context_bytes")

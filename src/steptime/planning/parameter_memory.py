@@ -34,8 +34,9 @@ class StateSharding(NamedTuple):
         """
         if self.zero < shared_from_zero:
             return counts.dense + counts.expert
-        copies = 2 if self.goes_both_ways else 1  # each weight lies on two devices, which share it
-        return counts.dense / self.shards / copies + counts.expert / self.expert_shards / copies
+        # With DualPipe two devices have each weight. They share out what ranks share out.
+        devices = 2 if self.goes_both_ways else 1
+        return counts.dense / self.shards / devices + counts.expert / self.expert_shards / devices
 
 
 def sharding_of(plan: Plan) -> StateSharding:
@@ -95,13 +96,15 @@ def bytes_of_parameters(
         # weights, which count as its states, a device keeps no further weights.
         are_weights_states = rank.has_master_states and not offloads_states
         layer_weight_bytes = end_weight_bytes = 0.0 if are_weights_states else rank.weight_bytes
+    # ZeRO 1 shards the states alone, 2 the gradients as well, 3 the weights as well.
     end_counts = ParameterCounts(dense=counts.end, expert=0.0, end=counts.end)
-    local_end = sharding.count_local_parameters(end_counts, shared_from_zero=3)
-    local_layers = sharding.count_local_parameters(counts, shared_from_zero=3) - local_end
-    gradient_bytes = rank.constant("gradient_bytes")
+    end_weights = sharding.count_local_parameters(end_counts, shared_from_zero=3)
+    layer_weights = sharding.count_local_parameters(counts, shared_from_zero=3) - end_weights
+    gradients = sharding.count_local_parameters(counts, shared_from_zero=2)
+    states = sharding.count_local_parameters(counts, shared_from_zero=1)
     state_bytes = 0.0 if offloads_states else rank.constant("state_bytes")
     return ParameterBytes(
-        weights=local_layers * layer_weight_bytes + local_end * end_weight_bytes,
-        gradients=sharding.count_local_parameters(counts, shared_from_zero=2) * gradient_bytes,
-        states=sharding.count_local_parameters(counts, shared_from_zero=1) * state_bytes,
+        weights=layer_weights * layer_weight_bytes + end_weights * end_weight_bytes,
+        gradients=gradients * rank.constant("gradient_bytes"),
+        states=states * state_bytes,
     )

@@ -39,13 +39,13 @@ class GroupCollective(NamedTuple):
         """
         other_s = other.total_s * repeats
         total_s = self.total_s + other_s
-        # Their seconds are off together: the spread of the sum is the mean, weighted by seconds.
-        off_s = self.spread * self.total_s + other.spread * other_s
+        # Errors of links go together: the spread of the sum is the mean, weighted by seconds.
+        error_s = self.spread * self.total_s + other.spread * other_s
         return self._replace(
             size_bytes=self.size_bytes + other.size_bytes * repeats,
             total_s=total_s,
             exposed_s=self.exposed_s + other.exposed_s * repeats,
-            spread=off_s / total_s if total_s else other.spread,
+            spread=error_s / total_s if total_s else other.spread,
         )
 
 

@@ -103,7 +103,7 @@ def _piece_collectives(
     problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str
 ) -> list[GroupCollective]:
     """Return the collectives of a piece in a pass; those of a ring are joined into one."""
-    times = []
+    group_collectives = []
     ring_bytes = 0.0
     for collective in piece.collectives:
         if collective.pass_ != pass_:
@@ -111,21 +111,22 @@ def _piece_collectives(
         if collective.group == "context" and settings.context_method == "ring":
             ring_bytes += collective.size_bytes  # keys and values, which go round together
         else:
-            times.append(_collective_time(problem, settings, collective))
+            group_collectives.append(_price_collective(problem, settings, collective))
     if ring_bytes:
-        times.append(_ring_time(problem, settings, piece, pass_, ring_bytes))
-    return times
+        group_collectives.append(_price_ring(problem, settings, piece, pass_, ring_bytes))
+    return group_collectives
 
 
-def _collective_time(
+def _price_collective(
     problem: PlanProblem, settings: PassSettings, collective: PieceCollective
 ) -> GroupCollective:
     """Return a collective of a piece with its total and its exposed seconds."""
+    is_token_exchange = collective.group == "expert"
     size_bytes = collective.size_bytes
-    if collective.group == "expert":
+    if is_token_exchange:
         size_bytes = _routed_bytes(problem.rank, settings, collective)
     # Such stacks send a token once to each node, however many of its experts are there.
-    if collective.group == "expert" and problem.rank.flag("sent_once"):
+    if is_token_exchange and problem.rank.flag("sent_once"):
         time = _token_exchange(problem, settings, size_bytes)
     else:
         ranks = settings.group(collective.group)
@@ -161,7 +162,7 @@ def _token_exchange(problem: PlanProblem, settings: PassSettings, size_bytes: fl
     return problem.collective_time("once", token_bytes, settings.expert)
 
 
-def _ring_time(
+def _price_ring(
     problem: PlanProblem, settings: PassSettings, piece: Piece, pass_: str, all_bytes: float
 ) -> GroupCollective:
     """Return the sends of ring attention.
@@ -244,23 +245,13 @@ def _weight_gathers(
     problem: PlanProblem, settings: PassSettings, piece: Piece
 ) -> list[GroupCollective]:
     """Return the collectives that gather the sharded weights of a piece (ZeRO 3)."""
-    if settings.zero < 3:
+    shards_weights = settings.zero == 3
+    if not shards_weights:
         return []
     gathers = []
     for group in _weight_groups(settings, piece):
         size_bytes = problem.rank.weight_bytes * group.parameters + group.frozen_bytes
-        time = problem.collective_time("all_gather", size_bytes, group.ranks)
-        gathers.append(
-            GroupCollective(
-                "data",
-                "all_gather",
-                time.link,
-                size_bytes,
-                total_s=time.seconds,
-                exposed_s=0.0,  # until `_add_communication` compares it with the pass
-                spread=time.spread,
-            )
-        )
+        gathers.append(_weight_collective(problem, "all_gather", size_bytes, group.ranks))
     return gathers
 
 
@@ -271,19 +262,24 @@ def _gradient_scatters(
     scatters = []
     for group in _weight_groups(settings, piece):
         size_bytes = problem.rank.constant("gradient_bytes") * group.parameters
-        time = problem.collective_time("reduce_scatter", size_bytes, group.ranks)
-        scatters.append(
-            GroupCollective(
-                "data",
-                "reduce_scatter",
-                time.link,
-                size_bytes,
-                total_s=time.seconds,
-                exposed_s=0.0,  # until `_add_communication` compares it with the pass
-                spread=time.spread,
-            )
-        )
+        scatters.append(_weight_collective(problem, "reduce_scatter", size_bytes, group.ranks))
     return scatters
+
+
+def _weight_collective(
+    problem: PlanProblem, kind: str, size_bytes: float, ranks: Group
+) -> GroupCollective:
+    """Return a collective of the replicas that share the weights of a piece."""
+    time = problem.collective_time(kind, size_bytes, ranks)
+    return GroupCollective(
+        "data",
+        kind,
+        time.link,
+        size_bytes,
+        total_s=time.seconds,
+        exposed_s=0.0,  # until `_add_communication` compares it with the pass
+        spread=time.spread,
+    )
 
 
 def _add_communication(
@@ -306,13 +302,15 @@ def _add_communication(
     # In parallel run: the kernels, the collectives of weights, and the transfer to the host. Only
     # what outlasts the kernels is exposed; collectives between kernels hide nothing.
     busy_s = kernels.seconds  # kernels alone; the returned pass holds exposed communication, too
-    weights_s = sum(time.total_s for time in weight_collectives)
-    slowdown_s = problem.rank.constant("slowed") * min(weights_s, busy_s)
+    weights_s = sum(collective.total_s for collective in weight_collectives)
+    hidden_weights_s = min(weights_s, busy_s)
+    slowdown_s = problem.rank.constant("slowed") * hidden_weights_s  # of kernels beside them
     exposed_weights_s = max(0.0, weights_s - busy_s)
     exposed_share = exposed_weights_s / weights_s if weights_s else 0.0  # the same share of each
     collectives = list(kernels.collectives)
     collectives += [
-        time._replace(exposed_s=time.total_s * exposed_share) for time in weight_collectives
+        collective._replace(exposed_s=collective.total_s * exposed_share)
+        for collective in weight_collectives
     ]
     if offloaded_bytes:
         transfer = problem.host_transfer(offloaded_bytes)
@@ -329,7 +327,7 @@ def _add_communication(
                 transfer.spread,
             )
         )
-    device_s = busy_s + slowdown_s + sum([time.exposed_s for time in collectives])
+    device_s = busy_s + slowdown_s + sum([collective.exposed_s for collective in collectives])
     compute_s = kernels.compute_s + slowdown_s
     return Pass(
         seconds=device_s,
@@ -358,7 +356,9 @@ def _overlap_experts(rank: RankModel, passes: PartPasses) -> PartPasses:
 
 
 def _expert_exposed_s(pass_: Pass) -> float:
-    return sum(time.exposed_s for time in pass_.collectives if time.group == "expert")
+    return sum(
+        collective.exposed_s for collective in pass_.collectives if collective.group == "expert"
+    )
 
 
 def _hide_experts(rank: RankModel, pass_: Pass, exchange_s: float, exposed_share: float) -> Pass:
@@ -367,12 +367,14 @@ def _hide_experts(rank: RankModel, pass_: Pass, exchange_s: float, exposed_share
     # Hidden exchanges take a share of the kernels' speed.
     slowdown_s = rank.constant("slowed") * hidden_s
     collectives = tuple(
-        time._replace(exposed_s=time.exposed_s * exposed_share) if time.group == "expert" else time
-        for time in pass_.collectives
+        collective._replace(exposed_s=collective.exposed_s * exposed_share)
+        if collective.group == "expert"
+        else collective
+        for collective in pass_.collectives
     )
     return pass_._replace(
         seconds=pass_.seconds - hidden_s + slowdown_s,
         compute_s=pass_.compute_s + slowdown_s,
         collectives=collectives,
-        overlap_s=hidden_s - slowdown_s,
+        overlap_s=hidden_s - slowdown_s,  # what the pass gains by the overlap
     )

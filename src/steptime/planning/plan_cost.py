@@ -133,9 +133,9 @@ class PlanCost:
         is_host_slower = issue_s > forward_s + backward_s
         # Kernels then start when the host has issued them; the host does not wait between steps.
         if is_host_slower:
-            issued_s = (forward_host_s, issue_s, issue_s)  # no update: it ends with the passes
-            host = Host(issued_s, waits=False)
-            passes_s = wait_for_host((forward_s, backward_s, 0.0), host)
+            no_update_s = 0.0  # a microbatch has none
+            host = Host((forward_host_s, issue_s, issue_s), waits=False)
+            passes_s = wait_for_host((forward_s, backward_s, no_update_s), host)
             forward_s, backward_s, _ = map(float, passes_s)
         # Each pass ends with the exposed part of a send.
         send_s = self.stage_send.exposed_s
@@ -185,9 +185,10 @@ class PlanCost:
             overlap_s += count * backward.overlap_s
             if not plan.goes_both_ways:
                 overlap_s += count * forward.overlap_s
+        # The load has all stages of the device, with DualPipe one of either direction.
         if plan.goes_both_ways:
             return overlap_s / 2 * (plan.pipeline / 2 - 1)
-        # The load has all stages of the device: one of them, for each device of the pipeline.
+        # One of its stages, for each device of the pipeline.
         return overlap_s * plan.pipeline / plan.virtual
 
 
@@ -221,7 +222,10 @@ def _busiest_device_s(problem: PlanProblem, settings: PassSettings, layout: Layo
 
 @cached_by_owner
 def _device_energies(
-    _rank: RankModel, pieces: RankPieces, layout: Layout, repeats_all: bool
+    _rank: RankModel,  # owns the cache
+    pieces: RankPieces,
+    layout: Layout,
+    repeats_all: bool,
 ) -> list[DeviceEnergy]:
     """Return the joules of a microbatch by devices with equal parts.
 
@@ -231,7 +235,7 @@ def _device_energies(
     for load, device_count in Counter(layout.devices).items():
         microbatch_j = 0.0
         for part, count in load:
-            # With full recomputation a step has four passes, not three.
+            # A backward pass is worth two forward ones: full recomputation makes three into four.
             factor = RECOMPUTE_ENERGY_FACTOR if part.recomputes and repeats_all else 1
             microbatch_j += pieces[part.name].joules * factor * count
         energies.append(DeviceEnergy(device_count, microbatch_j))

@@ -158,21 +158,21 @@ class PlanSpace:
 
     def _variants(self, plan: Plan, sizes: tuple[int, ...]) -> Iterator[PlanFamily]:
         """Yield a plan with each choice of sharding, recomputation and offloading."""
-        fields = vars(plan)
+        plan_fields = vars(plan)
         if "recompute_layers" in self.fixed:
-            fields = {**fields, "recompute_layers": self.fixed["recompute_layers"]}
+            plan_fields = {**plan_fields, "recompute_layers": self.fixed["recompute_layers"]}
         zeros = self.choices["zero"]
         # A single replica has nobody to share with.
         if plan.replicas == 1:
             zeros = [zero for zero in zeros if zero == 0]
-        # Only fields that the user fixed can break a rule here.
+        # `plan` is valid, and so are its variants unless the user fixed one of these fields.
         needs_check = any(name in self.fixed for name in _SPLIT_DEPENDENT_FIELDS)
         for zero, recompute, offload in product(
             zeros, self.choices["recompute"], self.choices["offload"]
         ):
             choice = {"zero": zero, "recompute": recompute, "offload": offload}
             for shard in self._shards(plan, zero):
-                variant = Plan(**{**fields, **choice, "shard": shard})
+                variant = Plan(**{**plan_fields, **choice, "shard": shard})
                 if not needs_check or self._is_valid(variant, sizes[0]):
                     yield PlanFamily(variant, sizes)
 

@@ -102,13 +102,12 @@ class Request:
             self._check_optimizer()
             return read_language_model(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != FULL_TRAINING:
-            words = f"{self.tuning.text}: fine-tuning goes"
+            option = f"{self.tuning.text}: fine-tuning"
             if self.gradients is not None:
-                words = "--gradients goes"
-            raise InputError(f"{words} with language models")
-        if self.length is not None:
-            choice = set_length(choice, self.length)
-        return read_network(choice, self.model, self.dtype, self.optimizer)
+                option = "--gradients"
+            raise InputError(f"{option} goes with language models")
+        sized_choice = choice if self.length is None else set_length(choice, self.length)
+        return read_network(sized_choice, self.model, self.dtype, self.optimizer)
 
     @property
     def base_optimizer(self) -> str | None:
@@ -136,11 +135,9 @@ class Request:
         is_batch_alone = self.global_batch is not None and self.microbatch is None
         if is_batch_alone and not shape.is_language_model:
             replica_batch = max(1, (self.global_batch or 1) // plan.data)
-            # One microbatch for each stage keeps the pipeline busy; it must divide the replica's
-            # batch.
-            microbatch = max(1, replica_batch // plan.pipeline)
-            while replica_batch % microbatch:
-                microbatch -= 1
+            # One microbatch for each stage keeps the pipeline busy. It must divide the batch.
+            max_microbatch = max(1, replica_batch // plan.pipeline)
+            microbatch = next(n for n in range(max_microbatch, 0, -1) if replica_batch % n == 0)
         global_batch = self.global_batch
         if global_batch is None:
             global_batch = microbatch * plan.data
@@ -158,14 +155,14 @@ class Request:
         Devices that are compared have the same stack: the newest of their usual ones.
         """
         plan = make_plan(self.split) if device_count > 1 else Plan()
-        # The plan's replicas on so many devices: the year's usual software depends on their number.
-        data = plan.data * device_count // plan.device_count
-        plan = replace(plan, data=max(plan.data, data))
+        # The usual software depends on the number of devices: the plan with replicas for all.
+        replicas = plan.data * device_count // plan.device_count
+        full_plan = replace(plan, data=max(plan.data, replicas))
         devices = [device, *(catalog.device(site.device) for site in self.other_sites)]
         software = [
             defaults_for(
                 candidate,
-                plan,
+                full_plan,
                 self.site.per_node,
                 year=year_of(self.stack),
                 reads_words=self.shape.unit == "tokens",
@@ -196,11 +193,11 @@ class Request:
         method = cost_model(self.method)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
+        # The stack is that of the largest number of devices. Networks that are no language models
+        # have the step of `predict`, whose stack is the usual one of a single device.
         max_device_count = max(self.device_counts, default=device_count)
-        if isinstance(shape, NetworkShape):
-            # Their step is that of `predict`, whose stack is the usual one of a single device.
-            max_device_count = 1
-        default_software = self.find_software(cluster.device, max_device_count)
+        stack_device_count = 1 if isinstance(shape, NetworkShape) else max_device_count
+        default_software = self.find_software(cluster.device, stack_device_count)
         is_stack_open = self.stack is None and "stack" not in self.options
         problem = make_problem(
             shape,
@@ -213,7 +210,7 @@ class Request:
             optimizer=self.base_optimizer or "adam",
             host_link=self._host_link(),
             # Several stacks may be meant only if the user named none, and only for several devices.
-            software=default_software if is_stack_open and max_device_count > 1 else None,
+            software=default_software if is_stack_open and stack_device_count > 1 else None,
         )
         stack = problem.method.settings.stack
         if not catalog.stack(stack).trains:
@@ -289,17 +286,20 @@ def _choose_dtype(dtype: str | None, device: Device, use: str) -> str:
     peaks = device.datasheet.peak_flop_per_s
     usual_serving_dtype = next((name for name in SERVING_DTYPES if name in peaks), "bfloat16")
     is_serving = use == "serving"
-    if dtype is None:
-        training_dtype = default_dtype(SEQUENCE_MODEL.dtypes, device)
-        dtype = usual_serving_dtype if is_serving else training_dtype
-    name = dtypes.ALIASES.get(dtype.lower(), dtype.lower())
+    if dtype is not None:
+        word = dtype
+    elif is_serving:
+        word = usual_serving_dtype
+    else:
+        word = default_dtype(SEQUENCE_MODEL.dtypes, device)
+    name = dtypes.ALIASES.get(word.lower(), word.lower())
     # A known type, but one of mixed precision: say which type of inference is next to it.
     if is_serving and name in dtypes.PRECISIONS and name not in SERVING_DTYPES:
         nearest = f"nearest: --dtype {usual_serving_dtype}"
         raise InputError(f"serve: {name} is a type of training; {nearest}")
     valid_names = SERVING_DTYPES if is_serving else TRAINING_DTYPES
     if name not in valid_names:
-        raise unknown("dtype", dtype, valid_names)
+        raise unknown("dtype", word, valid_names)
     # 8- and 4-bit products need units for them; weights alone may be stored in fewer bits.
     if name in LOW_BYTES and name not in peaks:
         nearest = f"--dtype {usual_serving_dtype}-mixed"

@@ -1,6 +1,6 @@
 """The activations of each piece of a rank's graph: saved for the backward pass, or live in it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
@@ -67,25 +67,12 @@ def measure_activations(
         imbalance: the tokens of the busiest expert rank over the mean.
     """
     storage = _find_storage(graph, regathered_groups)
-    eight_bit_tensors: set[str] = set()
-    if low_dtype:
-        eight_bit_tensors = _eight_bit_tensors(graph, storage.owner)
-        low_saved = stack.training.get(LOW_SAVED)
-        if low_saved is not None and low_saved.value:
-            eight_bit_tensors |= _gated_inputs(graph, storage)
+    eight_bit_tensors = _eight_bit_tensors(graph, storage, stack) if low_dtype else set()
     sizes = _tensor_sizes(graph, stack, imbalance)
-    saved_bytes: dict[str, int] = {}
-    attention_bytes: dict[str, int] = {}
-    # Saved is what the backward pass reads, if an op wrote it and it is not computed again.
-    read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
-    saved_tensors = read_tensors - _recomputed_pointwise(graph, stack)
-    weights = {*graph.weights, *graph.frozen}
-    for name in saved_tensors:
+    saved_bytes: dict[str, int] = {}  # by piece
+    attention_bytes: dict[str, int] = {}  # those of them that attention saves
+    for name in _saved_tensors(graph, stack, storage):
         op = storage.producer[name]
-        is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
-        # Casts of weights are counted with the weights, not with activations.
-        if op.part != "forward" or is_weight_copy:
-            continue
         piece = find_piece(op.name)
         # Products in 8 bit keep 8-bit copies of 16-bit tensors; embedding and head stay in 16 bit.
         is_halved = name in eight_bit_tensors and piece not in (FIRST, LAST)
@@ -131,17 +118,16 @@ def _find_storage(graph: Graph, regathered_groups: tuple[str, ...]) -> _Storage:
     owner: dict[str, str] = {}
     producer: dict[str, Op] = {}
     for op in graph.ops:
-        # How many of its first outputs share the memory of the input at the same place.
-        view_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
-        view_count = view_counts[OPS[op.kind].storage]
+        # So many of its first outputs lie in the memory of the input with the same index.
+        shared_counts = {"new": 0, "view": 1, "in_place": len(op.inputs)}
+        shared_count = shared_counts[OPS[op.kind].storage]
         # A result that the backward pass gathers again counts as a view of the rank's share, so
         # that only the share is saved.
         if op.kind == "all_gather" and op.part == "forward":
-            view_count = 1 if group_of(op.name) in regathered_groups else 0
+            shared_count = 1 if group_of(op.name) in regathered_groups else 0
         for i, name in enumerate(op.outputs):
-            if i < view_count:
-                viewed = op.inputs[i]
-                owner[name] = owner.get(viewed, viewed)
+            if i < shared_count:
+                owner[name] = owner.get(op.inputs[i], op.inputs[i])
             else:
                 owner[name] = name
                 producer[name] = op
@@ -153,6 +139,18 @@ def _backward_reads(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     return {
         owner.get(name, name) for op in graph.ops if op.part == "backward" for name in op.inputs
     }
+
+
+def _saved_tensors(graph: Graph, stack: Stack, storage: _Storage) -> Iterator[str]:
+    """Yield the results of forward ops that the backward pass reads and does not compute again."""
+    read_tensors = _backward_reads(graph, storage.owner) & storage.producer.keys()
+    weights = {*graph.weights, *graph.frozen}
+    for name in read_tensors - _recomputed_pointwise(graph, stack):
+        op = storage.producer[name]
+        # Casts of weights are counted with the weights, not with activations.
+        is_weight_copy = op.kind == "cast" and op.inputs[0] in weights
+        if op.part == "forward" and not is_weight_copy:
+            yield name
 
 
 def _tensor_sizes(graph: Graph, stack: Stack, imbalance: float) -> dict[str, int]:
@@ -189,7 +187,17 @@ def _recomputed_pointwise(graph: Graph, stack: Stack) -> set[str]:
     return (results & pointwise_inputs) - other_inputs
 
 
-def _eight_bit_tensors(graph: Graph, owner: Mapping[str, str]) -> set[str]:
+def _eight_bit_tensors(graph: Graph, storage: _Storage, stack: Stack) -> set[str]:
+    """Return the tensors that are saved in 8 bit where products run in 8 bit."""
+    eight_bit_tensors = _find_product_operands(graph, storage.owner)
+    low_saved = stack.training.get(LOW_SAVED)
+    saves_gate_inputs_low = low_saved is not None and bool(low_saved.value)
+    if saves_gate_inputs_low:
+        eight_bit_tensors |= _gated_inputs(graph, storage)
+    return eight_bit_tensors
+
+
+def _find_product_operands(graph: Graph, owner: Mapping[str, str]) -> set[str]:
     """Return the tensors that only products of layers read in the backward pass.
 
     The backward pass of experts reads their input in 8 bit, and nothing else.

@@ -182,13 +182,16 @@ class _FittingPlans:
 
     def find_nearest(self) -> LimitExcess | None:
         """Return the plan least beyond a limit; None if a plan is within all of them."""
+        if self.estimates:  # a plan keeps all limits
+            return None
         excess = self.excess
-        lacks_memory = self.refused_counts[MEMORY] == self.considered_count
-        if self.considered_count and lacks_memory:  # of all plans, so that none was priced
+        is_memory_limit = self.refused_counts[MEMORY] == self.considered_count
+        if self.considered_count and is_memory_limit:  # of all plans, so that none was priced
             min_bytes = self._find_min_bytes()
             room_bytes = self.problem.rank.room_bytes
             excess = LimitExcess(min_bytes / room_bytes, MEMORY, min_bytes, room_bytes)
-        return None if self.estimates or excess.ratio == inf else excess  # inf: none beyond limits
+        has_nearest_plan = excess.ratio < inf
+        return excess if has_nearest_plan else None
 
     def _find_min_bytes(self) -> float:
         """Return the smallest memory of a plan, where none fits."""
@@ -222,10 +225,11 @@ def _steps_of_family(
     """
     plan = family.plan
     has_fixed_layout = problem.shape.is_language_model
-    priced: _PricedSize | None = None
+    smaller_size: _PricedSize | None = None  # the last one that may fit, as a bound of larger ones
     for microbatch in family.microbatch_sizes:
         step = PlanStep(plan, microbatch, global_batch)
-        if priced is not None and _min_needed_bytes(priced, step) > problem.rank.room_bytes:
+        room_bytes = problem.rank.room_bytes
+        if smaller_size is not None and _min_needed_bytes(smaller_size, step) > room_bytes:
             microbatches = step.microbatches
             has_full_groups = microbatches <= plan.pipeline or microbatches % plan.pipeline == 0
             if plan.virtual == 1 or has_full_groups:  # a larger microbatch needs still more
@@ -234,7 +238,7 @@ def _steps_of_family(
         # Where the cuts between stages move with the microbatch, no bound can be derived.
         if has_fixed_layout:
             memories = distinct_device_memories(problem, cost_plan(problem, step))
-            priced = _PricedSize(memories, microbatch)
+            smaller_size = _PricedSize(memories, microbatch)
         yield step
 
 
@@ -283,14 +287,14 @@ def _find_front(
         amounts, number, estimate_accuracy, estimate = heappop(heap)
         # The heap is ordered by time: the first of the front is the fastest plan.
         is_tie = not front or estimate.step_s <= tie_ratio * front[0].step_s
-        if _is_dominated(amounts, front_amounts):
-            # Dominated plans as fast as the fastest one are counted as ties, but not returned.
-            if not is_tie:
-                continue
-            if estimate_accuracy != ScheduleAccuracy.BUSIEST_DEVICE:
-                steps_s.append(estimate.step_s)
-                continue
-        elif estimate_accuracy == ScheduleAccuracy.SCHEDULE:
+        is_dominated = _is_dominated(amounts, front_amounts)
+        if is_dominated and not is_tie:
+            continue
+        # Dominated plans as fast as the fastest one are counted as ties, but not returned.
+        if is_dominated and estimate_accuracy != ScheduleAccuracy.BUSIEST_DEVICE:
+            steps_s.append(estimate.step_s)
+            continue
+        if not is_dominated and estimate_accuracy == ScheduleAccuracy.SCHEDULE:
             front.append(estimate)
             front_amounts.append(amounts)
             if is_tie:
@@ -336,7 +340,7 @@ def with_partial_recompute(
     bounded_steps.sort(key=lambda pair: pair[0])  # the most promising first
     for bound_s, step in bounded_steps:
         can_be_fastest = bound_s < best_s
-        # The bound is sorted; plans of the front may still be improved.
+        # No later plan can be the fastest either, but one of the front may still be improved.
         if not can_be_fastest and step not in front_steps:
             continue
         estimate = _recompute_fewest_layers(problem, step)

@@ -169,7 +169,7 @@ def _device_waits(cost: PlanCost, microbatches: int, tails: Sequence[StepTail]) 
     plan = cost.plan
     ends_s = end_times(cost.pipeline, microbatches)
     # Waits inside the schedule: the end of the last task less the device's own work.
-    idle_s = [0.0]
+    idle_s = [0.0]  # a single device waits for no other one
     if plan.pipeline > 1:
         if plan.goes_both_ways:
             microbatch_s = paired_busy_s(cost.stages)
@@ -215,11 +215,10 @@ def _device_collectives(
         device_microbatches = microbatches * cost.microbatch_share
         repeats = count * device_microbatches
         forward, backward = cost.passes(part)
-        for time in (*forward.collectives, *backward.collectives):
-            key = (time.group, time.collective, time.link)
+        for collective in (*forward.collectives, *backward.collectives):
+            key = (collective.group, collective.collective, collective.link)
             empty_sum = GroupCollective(*key, size_bytes=0.0, total_s=0.0, exposed_s=0.0)
-            total = sums.get(key, empty_sum)
-            sums[key] = total.add(time, repeats)
+            sums[key] = sums.get(key, empty_sum).add(collective, repeats)
     return [*sums.values(), *tail.collectives]
 
 
@@ -270,6 +269,7 @@ def step_interval(
     kernel_ends = StepEnds(low_s, high_s)
     # A quicker link never makes the step slower, whatever the schedule does.
     link_ends = widen_by_links(step_s, kernel_ends, min(quick_s, step_s), max(slow_s, step_s))
+    # Both ends are known here: None is for other callers of `widen_by_links`.
     return (
         low_s if link_ends.low_s is None else link_ends.low_s,
         high_s if link_ends.high_s is None else link_ends.high_s,

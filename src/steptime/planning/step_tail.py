@@ -53,10 +53,6 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
         *_embedding_collectives(cost, load),
     ]
     parameters = updated_parameters(cost, load)
-    update_bytes = cost.rank.constant("update_bytes") * parameters
-    update_s = cost.rank.update_s(
-        cost.plan, update_bytes, parameters, cost.microbatch, cost.microbatches
-    )
     warmup_s = cost.warmup_exchange_s(load)
     if warmup_s:
         # Only its exposed seconds count here: its bytes are counted in the passes.
@@ -70,6 +66,11 @@ def step_tail(cost: PlanCost, load: Load) -> StepTail:
         hiding_s = last_passes.backward_s * (1 - 1 / part_count)
         update_s, transfer = _host_update(cost, parameters, hiding_s)
         collectives.append(transfer)
+    else:
+        update_bytes = cost.rank.constant("update_bytes") * parameters
+        update_s = cost.rank.update_s(
+            cost.plan, update_bytes, parameters, cost.microbatch, cost.microbatches
+        )
     exposed_s = sum(collective.exposed_s for collective in collectives)
     return StepTail(update_s + exposed_s, update_s, tuple(collectives))
 
@@ -120,35 +121,35 @@ def _replica_collectives(
     and 2 weights are gathered after the update; copies of a shard sum their shares.
     """
     price_collective = partial(_price_collective, cost, load, last_passes)
-    times = []
+    collectives = []
     for group in _replica_groups(cost, load):
         gradient_bytes = cost.rank.constant("gradient_bytes") * group.parameters
         weight_bytes = cost.rank.weight_bytes * group.parameters
         # What a rank has of the gradients once they are scattered.
         share_bytes = gradient_bytes / len(group.shard)
-        backward_s = last_passes.backward_s
+        hiding_s = last_passes.backward_s
         # ZeRO 2 and 3 scatter gradients within the passes, ZeRO 3 gathers weights there, too.
         if cost.plan.zero == 0:
-            times.append(
-                price_collective("data", "all_reduce", gradient_bytes, group.replicas, backward_s)
+            collectives.append(
+                price_collective("data", "all_reduce", gradient_bytes, group.replicas, hiding_s)
             )
             continue
         if cost.plan.zero == 1:
             scatter = price_collective(
-                "data", "reduce_scatter", gradient_bytes, group.shard, backward_s
+                "data", "reduce_scatter", gradient_bytes, group.shard, hiding_s
             )
-            times.append(scatter)
-            # Both collectives hide behind the same backward pass.
-            backward_s = max(0.0, backward_s - scatter.total_s)
-        times.append(
-            price_collective("copies", "all_reduce", share_bytes, group.copies, backward_s)
+            collectives.append(scatter)
+            # The all-reduce hides behind what the scatter leaves of the backward pass.
+            hiding_s = max(0.0, hiding_s - scatter.total_s)
+        collectives.append(
+            price_collective("copies", "all_reduce", share_bytes, group.copies, hiding_s)
         )
-        if cost.plan.zero < 3:
+        if cost.plan.zero < 3:  # weights are gathered beside the next forward pass
             forward_s = last_passes.forward_s
-            times.append(
+            collectives.append(
                 price_collective("data", "all_gather", weight_bytes, group.shard, forward_s)
             )
-    return [time for time in times if time.total_s]
+    return [collective for collective in collectives if collective.total_s]
 
 
 def _price_collective(
@@ -199,10 +200,12 @@ def _exposed_s(rank: RankModel, exchange_s: float, hiding_s: float, bucket_count
 
     The last of its buckets is never hidden. Hidden buckets slow the computation by `slowed`.
     """
+    # The last bucket is ready when the pass ends. A single one counts as two.
     last_bucket_s = exchange_s / max(2, bucket_count)
     exposed_s = min(exchange_s, max(exchange_s - hiding_s, last_bucket_s))
     if hiding_s:
-        exposed_s += rank.constant("slowed") * (exchange_s - exposed_s)
+        hidden_s = exchange_s - exposed_s
+        exposed_s += rank.constant("slowed") * hidden_s
     return exposed_s
 
 

@@ -47,8 +47,9 @@ def _tf32_setting(model: StepModel) -> dict[str, str]:
     # Methods that ignore the stack's layout (`channels_last`) ignore its TF32 setting as well.
     knows_stack = "channels_last" in model.method.options
     runs_as_tf32 = knows_stack and any(kernel.tf32 for kernel in products)
-    # "auto" is shown where the stack runs products as TF32, and "off" where it does not.
-    return {"tf32": "off" if setting == "auto" and not runs_as_tf32 else setting}
+    # "auto" means TF32 only if the stack runs products so; else it is shown as "off".
+    is_auto_off = setting == "auto" and not runs_as_tf32
+    return {"tf32": "off" if is_auto_off else setting}
 
 
 def common_settings(settings: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -240,8 +240,8 @@ def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
         # A message that passes several links (`hops`, as in a torus) loads each of them.
         between_bytes = (devices - node_devices) * message_bytes * fabric.between.hops
         seconds = fabric.message_s(between_bytes, node_devices)
-    # From the outermost level (a rack of nodes) to the innermost one: at each level, the messages
-    # to the devices that the next level inside does not join.
+    # From the outermost level (a rack of nodes) inwards: at each, the messages to devices of other
+    # parts (nodes) than the own one. Messages inside of a part count at the next level.
     level = fabric
     level_devices = node_devices
     while isinstance(level.inside, Fabric):

@@ -70,9 +70,13 @@ class Ends(NamedTuple):
         """Return ends that reach so many times as far."""
         return Ends(factor * self.below, factor * self.above)
 
+    def bounds_around(self, value: float) -> tuple[float, float]:
+        """Return the ends of the interval of a value."""
+        return value * exp(-self.below), value * exp(self.above)
+
     def interval_around(self, value: float) -> Interval:
         """Return a value with its interval."""
-        return Interval(value, value * exp(-self.below), value * exp(self.above))
+        return Interval(value, *self.bounds_around(value))
 
 
 def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> Ends:
@@ -197,15 +201,14 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
         usable_bytes: bytes that it may use; None where nobody says.
         device: the device.
     """
-    needed = find_ends(MEMORY, device).interval_around(needed_bytes)
-    low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
+    needed_low, needed_high = find_ends(MEMORY, device).bounds_around(needed_bytes)
     # The inner half of the interval: a "no" or "yes" needs the capacity outside of it.
     row = read_packaged_toml(FILE)["close_memory"]
-    close = Ends(row["below"], row["above"]).interval_around(needed_bytes)
+    close_low, close_high = Ends(row["below"], row["above"]).bounds_around(needed_bytes)
     if usable_bytes is None:
         verdict = "unknown"
-    elif (close.high or 0) <= usable_bytes:
+    elif close_high <= usable_bytes:
         verdict = "yes"
     else:
-        verdict = "no" if (close.low or 0) > usable_bytes else TOO_CLOSE
-    return MemoryVerdict(verdict, low_bytes, high_bytes)
+        verdict = "no" if close_low > usable_bytes else TOO_CLOSE
+    return MemoryVerdict(verdict, round(needed_low), round(needed_high))

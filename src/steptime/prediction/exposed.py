@@ -31,9 +31,10 @@ def exposed_exchange_s(
     _forward, host_slowdown, _update = times.host_slowdowns  # of the backward pass
     gradients: list[ReadyGradient] = []
     elapsed_s = 0.0
-    for row_time in reversed(times.rows):
+    for row_time in reversed(times.rows):  # as the backward pass runs
         name = row_time.row.name
-        if row_names is None or name in row_names:
+        is_of_device = row_names is None or name in row_names
+        if is_of_device:
             elapsed_s += row_time.backward.value * host_slowdown
             size_bytes = gradient_bytes.get(name, 0) / compression
             gradients.append(ReadyGradient(elapsed_s, size_bytes))

@@ -74,13 +74,12 @@ class Fabric:
         # -1 and 1 are the slow and the quick end of what links reach; `spread` is their distance
         # from the usual rate, in ln.
         between = self.between.scale_rates(exp(sign * self.between.spread))
-        inner = self.inside
-        if isinstance(inner, Link):
-            return replace(
-                self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
-            )
-        # `inside` is a fabric, whose links are scaled, too, or None.
-        return replace(self, between=between, inside=inner and inner.with_link_rates(sign))
+        inside = self.inside
+        if isinstance(inside, Link):
+            inside = inside.scale_rates(exp(sign * inside.spread))
+        elif inside is not None:  # a fabric, whose links are scaled, too
+            inside = inside.with_link_rates(sign)
+        return replace(self, between=between, inside=inside)
 
     @property
     def link_slowdown(self) -> float:
@@ -141,14 +140,14 @@ class Fabric:
         if nodes > 1:
             # The rate that one device gets of its node's links, which all groups share.
             rates_per_s.append(self.between.bytes_per_s / self.link_load(senders=1))
-        inner_devices = node_devices
-        inner = self.inside
-        while isinstance(inner, Fabric):  # a node that has nodes itself
-            rates_per_s.append(inner.between.bytes_per_s / inner.link_load(senders=1))
-            inner_devices = inner.per_node
-            inner = inner.inside
-        if inner_devices > 1:
-            innermost_link = inner or self.between
+        innermost_devices = node_devices
+        inside = self.inside
+        while isinstance(inside, Fabric):  # a node that has nodes itself
+            rates_per_s.append(inside.between.bytes_per_s / inside.link_load(senders=1))
+            innermost_devices = inside.per_node
+            inside = inside.inside
+        if innermost_devices > 1:
+            innermost_link = inside or self.between  # None inside: one kind of link for all
             rates_per_s.append(innermost_link.bytes_per_s)
         return size_bytes / min(rates_per_s, default=inf) / self.efficiency
 
@@ -205,10 +204,15 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
     # The ranks of the group that lie in the same part of that level as its first rank.
     members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
     inner_index = cluster.level_of(members)
+    inside: Link | Fabric | None
+    has_levels_inside = inner_index is not None and inner_index > 0
+    if has_levels_inside:
+        inside = fabric_of_group(cluster, members)
+    else:
+        inside = link_of_group(cluster, members)  # None of a single member
     return Fabric(
         link or level.link,
-        # 0 is the innermost level, which is a link alone; None stands for a single member.
-        fabric_of_group(cluster, members) if inner_index else link_of_group(cluster, members),
+        inside,
         per_node=len(members),
         links_per_node=level.links,
         # Devices of the part that are not in this group are in equal groups that run at once.

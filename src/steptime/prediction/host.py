@@ -89,16 +89,15 @@ def count_calls(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
     for kernel in kernels:
         if kernel.exchange is not None:
             continue
+        # The first launch of each call is part of the call.
+        new_ops = kernel.calls
+        new_launches = max(kernel.launches - kernel.calls, 0)
+        if kernel.pass_ == "update":  # each of its launches is a call of its own
+            new_ops += new_launches
+            new_launches = 0
         key = kernel.pass_, kernel.kind
         ops, launches, views = counts.get(key, (0, 0, 0))
-        # The first launch of each call is part of the call.
-        extra_launches = max(kernel.launches - kernel.calls, 0)
-        ops += kernel.calls
-        if kernel.pass_ == "update":  # each of its launches is a call of its own
-            ops += extra_launches
-        else:
-            launches += extra_launches
-        counts[key] = Calls(ops, launches, views + kernel.views)
+        counts[key] = Calls(ops + new_ops, launches + new_launches, views + kernel.views)
     return counts
 
 
@@ -121,8 +120,9 @@ def count_constants(calls: CallCounts, names: Iterable[str]) -> dict[str, dict[s
         # A constant of the kind wins over that of all ops of the pass.
         kind_constant = f"host.{pass_}_{_constant_kind(kind)}_s"
         has_constant = kind_constant in stack_constants
+        op_constant = kind_constant if has_constant else f"host.{pass_}_op_s"
         count = counts[pass_]
-        count[kind_constant if has_constant else f"host.{pass_}_op_s"] += ops
+        count[op_constant] += ops
         count["host.launch_s"] += launches
         count["host.view_s"] += views
         if pass_ == "update":
@@ -189,12 +189,10 @@ def wait_for_host(device_passes_s: Sequence[Any], host: Host | None) -> tuple[An
     the device's belongs to the passes that wait.
     """
     host = NO_HOST if host is None else host
-    forward_s, backward_s, update_s = device_passes_s
-    three_passes_s = (forward_s, backward_s, update_s)
-    if host.waits:
-        forward_s, backward_s, update_s = _wait_after_step(three_passes_s, host)
-    else:
-        forward_s, backward_s, update_s = _run_ahead(three_passes_s, host)
+    device_forward_s, device_backward_s, device_update_s = device_passes_s
+    three_passes_s = (device_forward_s, device_backward_s, device_update_s)
+    join_host = _wait_after_step if host.waits else _run_ahead
+    forward_s, backward_s, update_s = join_host(three_passes_s, host)
     # The correction learnt from measured steps of similar size; 1 without any.
     factor = residual_factor(device_passes_s, host)
     return forward_s * factor, backward_s * factor, update_s * factor

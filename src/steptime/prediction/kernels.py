@@ -134,14 +134,6 @@ class _Group(NamedTuple):
         return numbers
 
 
-class _GroupMembers(NamedTuple):
-    """The members of a group while kernels are sorted into groups, as in `_Group`."""
-
-    distinct_indices: list[int]
-    first_numbers: list[Numbers]
-    last_numbers: list[Numbers]
-
-
 class Kernels:
     """Kernels as columns of the distinct ones.
 
@@ -171,8 +163,8 @@ class Kernels:
         distinct_of_kernel: list[int] = []
         class_of_distinct: list[int] = []
         distinct_owners: list[int] = []
+        distinct_last: list[Kernel] = []
         self.distinct: list[Kernel] = []
-        groups: dict[object, _GroupMembers] = {}
         for i, (kernel, last) in enumerate(zip(kernels, last_kernels or kernels, strict=True)):
             owner = owners[i] if owners else 0
             last_fields = _priced_fields_of(last) if last_kernels else ()
@@ -183,31 +175,16 @@ class Kernels:
             if is_repeat:
                 continue
             self.distinct.append(kernel)
+            distinct_last.append(last)
             distinct_owners.append(owner)
             class_of_distinct.append(class_of_key.setdefault(key, len(class_of_key)))
-            # Collectives are priced by their links. Kernels that differ in numbers alone form a
-            # group, which is priced at once.
-            if kernel.exchange is None:
-                counts = len(kernel.products), len(kernel.figures), kernel.window is None
-                group = groups.setdefault((_class_of(kernel), counts), _GroupMembers([], [], []))
-                group.distinct_indices.append(distinct_index)
-                group.first_numbers.append(kernel_numbers(kernel))
-                group.last_numbers.append(kernel_numbers(last) if last_kernels else ())
         self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
         self.error_classes = ErrorClasses(
             np.array(class_of_distinct, dtype=np.intp), len(class_of_key)
         )
         self.distinct_of_kernel: Ints = np.array(distinct_of_kernel, dtype=np.intp)
         self.batch_count = 1
-        self._groups = [
-            _Group(
-                self.distinct[members.distinct_indices[0]],
-                np.array(members.distinct_indices),
-                _to_columns(members.first_numbers),
-                _to_columns(members.last_numbers),
-            )
-            for members in groups.values()
-        ]
+        self._groups = _group_kernels(self.distinct, distinct_last if last_kernels else [])
         self.groups: list[tuple[Rows, Ints]] = [
             (_make_rows(group.kernel, [*group.first_numbers]), group.distinct_indices)
             for group in self._groups
@@ -285,9 +262,9 @@ class Kernels:
         """
         sums: Floats = np.zeros((len(SumParts._fields), len(counts), self.batch_count))
         for group_index, (rows, distinct_indices) in enumerate(self.groups):
-            group_counts = counts[:, distinct_indices]
-            is_used = group_counts.any(axis=1)  # whether a sum has kernels of this group
-            group_counts = group_counts[is_used]
+            all_counts = counts[:, distinct_indices]
+            is_used = all_counts.any(axis=1)  # whether a sum has kernels of this group
+            group_counts = all_counts[is_used]
             interval = as_interval(price_rows(rows, distinct_indices))
             prices = Prices._make(_to_two_axes(interval, len(distinct_indices)))
             # Kernels that become equal at a batch have one common error there.
@@ -298,7 +275,7 @@ class Kernels:
                 if pair.group_index == group_index
             ]
             add_squares = partial(_add_squares, group_counts, self.batch_count, pairs)
-            parts = prices.sum_parts(group_counts.__matmul__, add_squares)
+            parts = prices.sum_parts(group_counts.__matmul__, add_squares)  # counts @ values
             for total, part in zip(sums, parts, strict=True):
                 total[is_used] += part
         return SumParts._make(sums)
@@ -333,8 +310,8 @@ def _add_squares(
     if not pairs:
         return sums
     sums = np.repeat(sums, batch_count // sums.shape[1], axis=1)
-    has_column_per_batch = squares.shape[1] > 1  # below: (n + m)^2 - n^2 - m^2 = 2 n m
-    for batch_index, pair in pairs:
+    has_column_per_batch = squares.shape[1] > 1
+    for batch_index, pair in pairs:  # n and m errors become n + m: (n + m)^2 - n^2 - m^2 = 2 n m
         square = squares[pair.first, batch_index if has_column_per_batch else 0]
         sums[:, batch_index] += 2 * counts[:, pair.first] * counts[:, pair.second] * square
     return sums
@@ -343,7 +320,7 @@ def _add_squares(
 def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
     """Yield two kernels of a group, and the share of the way to the last batch where they meet."""
     number_count, kernel_count = group.first_numbers.shape
-    block = 1 + MEETING_NUMBERS // (number_count * kernel_count)
+    block = 1 + MEETING_NUMBERS // (number_count * kernel_count)  # kernels whose pairs fit memory
     for start in range(0, kernel_count, block):
         in_block = slice(start, start + block)
         # Kernels meet where all their numbers are equal. Differences at the first and the last
@@ -372,6 +349,29 @@ def _find_zeros(initial: Floats, final: Floats) -> Floats:
     is_zero = is_common & is_between_ends & ~stays_nonzero & ~never_moves
     shares: Floats = np.where(is_zero, lowest, np.nan)
     return shares
+
+
+def _group_kernels(kernels: Sequence[Kernel], last_kernels: Sequence[Kernel]) -> list[_Group]:
+    """Group kernels that differ in numbers alone; collectives, priced by links, are in none."""
+    indices_by_class: dict[object, list[int]] = {}
+    for index, kernel in enumerate(kernels):
+        if kernel.exchange is None:
+            counts = len(kernel.products), len(kernel.figures), kernel.window is None
+            indices_by_class.setdefault((_class_of(kernel), counts), []).append(index)
+    groups = []
+    for indices in indices_by_class.values():
+        first_numbers = [kernel_numbers(kernels[i]) for i in indices]
+        last_numbers: list[Numbers] = [()] * len(indices)
+        if last_kernels:
+            last_numbers = [kernel_numbers(last_kernels[i]) for i in indices]
+        group = _Group(
+            kernels[indices[0]],
+            np.array(indices),
+            _to_columns(first_numbers),
+            _to_columns(last_numbers),
+        )
+        groups.append(group)
+    return groups
 
 
 def _to_columns(rows: Sequence[Numbers]) -> Floats:

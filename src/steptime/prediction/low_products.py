@@ -36,8 +36,9 @@ def find_low_ops(graph: Graph, low: str) -> frozenset[str]:
     if not low:
         return frozenset()
     names = {op.name for op in graph.ops if op.kind in LOW_KINDS and op.part == "forward"}
+    names_in_layers = {name for name in names if in_layer(name)}
     # The layers of a language model, without its head; elsewhere all linear layers.
-    return frozenset({name for name in names if in_layer(name)} or names)
+    return frozenset(names_in_layers or names)
 
 
 def find_low_weights(graph: Graph, low: str) -> frozenset[str]:

@@ -88,15 +88,14 @@ class Lowered:
         Kernels that belong to no row (the update of all weights) use one extra row, `len(rows)`.
         Collectives and kernels of an unknown row have no cell (`NO_CELL`).
         """
-        row_places = {row.name: i for i, row in enumerate(self.rows)}
+        index_of_row = {row.name: i for i, row in enumerate(self.rows)}
         # The update of all weights has no op: it gets one row behind the others.
-        row_places.setdefault("", len(self.rows))
-        cells = [
-            NO_CELL
-            if kernel.exchange or kernel.op not in row_places
-            else 3 * row_places[kernel.op] + PASS_INDEX[kernel.pass_]
-            for kernel in self.kernels
-        ]
+        index_of_row.setdefault("", len(self.rows))
+        cells = []
+        for kernel in self.kernels:
+            has_cell = kernel.exchange is None and kernel.op in index_of_row
+            cell = 3 * index_of_row[kernel.op] + PASS_INDEX[kernel.pass_] if has_cell else NO_CELL
+            cells.append(cell)
         return np.array(cells, dtype=np.intp)
 
     @cached_property
@@ -316,7 +315,7 @@ def _lays_channels_last(graph: Graph, stack: Stack) -> bool:
     is_decided_by_compiler = stack.channels_last and stack.compile
     if not is_decided_by_compiler:
         return stack.channels_last
-    # The rules of the compiler (torch.compile), which looks at all convolutions together.
+    # The rules of torch.compile (Inductor's `decide_layout_opt`), which looks at all convolutions.
     total_flop = 0.0
     grouped_flop = 0.0
     has_narrowing_layer = False

@@ -87,10 +87,10 @@ def format_many_bytes(values: Sequence[float]) -> list[str]:
     are exact.
     """
     numbers = np.array(values, dtype=float)
-    # From 1,000 on a text has four digits: whole multiples of a power of ten.
+    # From 1,000 on a text has four digits: 1,234,567 is a multiple of 1,000.
     magnitudes = np.maximum(np.abs(numbers), FOUR_DIGITS)
-    digits_before = np.searchsorted(POWERS_OF_TEN, magnitudes, side="right")
-    multiples = np.array(POWERS_OF_TEN)[digits_before - 4]
+    digit_counts = np.searchsorted(POWERS_OF_TEN, magnitudes, side="right")
+    multiples = np.array(POWERS_OF_TEN)[digit_counts - 4]
     rounded = np.where(
         np.abs(numbers) < FOUR_DIGITS, numbers, np.rint(numbers / multiples) * multiples
     )
@@ -344,10 +344,14 @@ def rank_peak_bytes(
     storage_of = storages(graph).storage_by_tensor
     # By convention the last input of an update is the gradient of its weight.
     gradients = {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
-    sharded = [*states, *(op.name for op in updates)] if zero >= 1 else []
-    sharded += [*gradients] if zero >= 2 else []
-    sharded += [*graph.weights] if zero >= 3 else []
-    for name in sharded:
+    sharded_names: list[str] = []
+    if zero >= 1:
+        sharded_names += [*states, *(op.name for op in updates)]
+    if zero >= 2:
+        sharded_names += gradients
+    if zero >= 3:
+        sharded_names += graph.weights
+    for name in sharded_names:
         # A shard: a ceil division, since shards are padded to equal sizes.
         size_bytes = _size_of(graph, changed_sizes, name)
         changed_sizes[name] = -(-size_bytes // shards)

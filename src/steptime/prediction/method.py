@@ -105,7 +105,8 @@ class Method:
 
     def prices(self, kernels: Kernels, device: Device) -> Prices:
         """Return the seconds of the distinct kernels on a device; collectives have none (0)."""
-        if self.arrays:
+        takes_arrays = self.arrays
+        if takes_arrays:  # many kernels at once
             return kernels.price(self.price_on(device))
         times = [
             Interval(0.0) if kernel.exchange else as_interval(self.price(kernel, device))

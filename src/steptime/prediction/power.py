@@ -60,16 +60,16 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
         device: the device (`StepModel.effective_device`).
         kernels: the kernels of the step; None for a step without any.
     """
+    idle_w = device.datasheet.idle_w
+    peak_w = device.datasheet.peak_w
     # A datasheet that claims more watts idle than at most is not believed.
-    has_sound_power = (device.datasheet.idle_w or 0) <= (device.datasheet.peak_w or 0)
+    has_sound_power = idle_w is None or idle_w <= (peak_w or 0)
     if "power.flop_j" in device.constants and has_sound_power:
         energy = _calibrated_energy(times, device, kernels)
         if energy is not None:
             return energy
     share = utilisation(times)
     max_j = _max_joules(times, device)
-    idle_w = device.datasheet.idle_w
-    peak_w = device.datasheet.peak_w
     if idle_w is None or peak_w is None:
         watts_by_key = {"idle_W": idle_w, "tdp_W": peak_w}
         missing_keys = [key for key, watts in watts_by_key.items() if watts is None]
@@ -89,8 +89,9 @@ def _calibrated_energy(
 ) -> StepEnergy | None:
     """Return the energy of a step by that of its kernels; None if the power limit is unknown."""
     step_s = times.step_s
-    bounds_s = (step_s, times.low_s or step_s, times.high_s or step_s)
-    joules = step_joules(kernels_j(kernels, device) if kernels else 0.0, bounds_s, device)
+    value_low_high_s = (step_s, times.low_s or step_s, times.high_s or step_s)
+    full_clock_j = kernels_j(kernels, device) if kernels else 0.0
+    joules = step_joules(full_clock_j, value_low_high_s, device)
     if joules is None:
         return None
     note = _unverified_note(device, ("tdp_W",))

@@ -139,10 +139,9 @@ def schedule(
     all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
     device_passes_s = passes.value.tolist()
     bounded = bound_step(device_passes_s, all_kernels.shares, host)
-    forward_s, backward_s, update_s = (float(pass_s) for pass_s in bounded.passes_s)
-    low_s, high_s = (
-        None if end_s is None else float(end_s) for end_s in (bounded.low_s, bounded.high_s)
-    )
+    forward_s, backward_s, update_s = map(float, bounded.passes_s)
+    low_s = None if bounded.low_s is None else float(bounded.low_s)
+    high_s = None if bounded.high_s is None else float(bounded.high_s)
     communication = _Communication(StepEnds(low_s, high_s))
     # A kernel without a cell is a collective.
     if (lowered.cell_of_kernel == NO_CELL).any():
@@ -171,8 +170,7 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
 
     The update of all weights is shared among the rows by their parameters.
     """
-    row_count = len(lowered.rows)
-    cell_count = 3 * row_count  # of the rows: `3 * row + pass`
+    cell_count = 3 * len(lowered.rows)  # of the rows: `3 * row + pass`
     update_cell = cell_count + 2  # the update of all weights: the last pass of one more row
     has_cell = lowered.cell_of_kernel != NO_CELL
     cells = lowered.cell_of_kernel[has_cell]
@@ -186,18 +184,23 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
     common_update = all_cells.take(slice(update_cell, None))
     has_common_update = bool((cells == update_cell).any())
     if has_common_update and lowered.parameters:
-        parameters = np.array([row.parameters for row in lowered.rows])
-        row_shares = parameters / lowered.parameters
-        repeated_update = common_update.take(np.zeros(row_count, dtype=np.intp))
-        row_updates = repeated_update.times(row_shares)
-        for column, row_column in zip(row_cells, row_updates, strict=True):
-            column[2::3] = row_column  # the updates: the last pass of each row
+        _share_update(lowered, common_update, row_cells)
     pass_of_cell = np.arange(cell_count) % 3
     passes = row_cells.sum_groups(pass_of_cell, 3)
     if has_common_update:  # the update as it was priced, not the sum of its shares
         forward_and_backward = passes.take(slice(2))
         passes = Prices(*map(np.append, forward_and_backward, common_update))  # column by column
     return passes, row_cells
+
+
+def _share_update(lowered: Lowered, common_update: Prices, row_cells: Prices) -> None:
+    """Set the updates of the rows in `row_cells` to their shares of one update, by parameters."""
+    parameters = np.array([row.parameters for row in lowered.rows])
+    row_shares = parameters / lowered.parameters
+    repeated_update = common_update.take(np.zeros(len(lowered.rows), dtype=np.intp))
+    row_updates = repeated_update.times(row_shares)
+    for column, row_column in zip(row_cells, row_updates, strict=True):
+        column[2::3] = row_column  # the updates: the last pass of each row
 
 
 class _Communication(NamedTuple):
@@ -324,8 +327,8 @@ def place_kernels(
     exchange_ends: dict[str, float] = {}
     is_updating = False
     for kernel, seconds in zip(kernels, times, strict=True):
-        inputs_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
-        start_s = max([device_end_s, *inputs_s])
+        input_ends_s = [exchange_ends[name] for name in kernel.after if name in exchange_ends]
+        start_s = max([device_end_s, *input_ends_s])
         # The link runs one collective at a time, beside the kernels if they overlap.
         if kernel.exchange is not None:
             start_s = max(link_end_s, start_s)

@@ -27,12 +27,13 @@ def trace_events(model: StepModel, process: int = 1) -> Iterator[Event]:
     yield from name_tracks(
         process, f"predicted: {model.workload.label} on {model.device.name}", TRACKS
     )
-    issued_s = () if host is None else host.issued_s  # () ends the loop at once (not strict)
-    issue_s = 0.0  # when the host begins to issue a pass
-    for pass_, end_s in zip(PASSES, issued_s, strict=False):
-        if end_s > issue_s:
-            yield make_event(process, HOST, f"issue {pass_}", "host", issue_s, end_s - issue_s, {})
-        issue_s = end_s
+    if host is not None:
+        issue_s = 0.0  # when the host begins to issue a pass
+        for pass_, end_s in zip(PASSES, host.issued_s, strict=True):
+            issue_name = f"issue {pass_}"
+            if end_s > issue_s:
+                yield make_event(process, HOST, issue_name, "host", issue_s, end_s - issue_s, {})
+            issue_s = end_s
     seconds = model.prices().value[lowered.columns.distinct_of_kernel].tolist()
     slowdowns = times.host_slowdowns
     for kernel, start_s, kernel_s in place_kernels(

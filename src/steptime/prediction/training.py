@@ -76,7 +76,7 @@ def in_training(device: Device) -> Device:
     attention_factor = 1.0
     if has_trait(device, "copied_tensors"):
         product_factor *= value_of("training.products_new", constants)
-        clock_factor = max(1.0, _attention_clock_factor(device))
+        clock_factor = _attention_clock_factor(device)
         attention_factor = value_of("training.attention", constants) * clock_factor
     changed = {
         "step.product": product_factor,
@@ -95,12 +95,13 @@ def _attention_clock_factor(device: Device) -> float:
     """
     limit = limit_of(device, device.constants, "matrix", "bfloat16")
     if limit is None:
-        return 0.0  # without a limit of power no clocks fall; the caller takes at least 1
+        return 1.0  # without a limit of power no clocks fall
     # Attention at the share of the peak that it reaches: how many times the limit it would draw.
     peak_share = catalog.constants_of("gpu")["attention.published"].value
     power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
     # Power falls with clock^(1 + clock_power).
-    return float(power_ratio ** (1 / (1 + limit.clock_power)))
+    clock_factor = float(power_ratio ** (1 / (1 + limit.clock_power)))
+    return max(1.0, clock_factor)
 
 
 def lower_training(
@@ -128,14 +129,15 @@ def lower_training(
     extra_kernels: dict[tuple[str, Part], list[Kernel]] = {}
     for kernel in _extra_kernels(graph, numbers, casts_loss, low_ops):
         extra_kernels.setdefault((kernel.op, kernel.pass_), []).append(kernel)
+    # Extra kernels of an op follow its first kernel of the pass, or come last if it has none.
     kernels: list[Kernel] = []
     for kernel in step.kernels:
         if kernel.pass_ != "update":
             op_low_dtype = low_dtype if kernel.op in low_ops else ""
             kernels.append(_change_dtype(kernel, kinds, casts_loss, op_low_dtype))
             kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
-    for kernels_to_append in extra_kernels.values():  # their ops have no kernel in this pass
-        kernels += kernels_to_append
+    for further_kernels in extra_kernels.values():
+        kernels += further_kernels
     parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
     update_bytes = numbers["update_bytes"]
     is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
@@ -316,15 +318,16 @@ def training_sizes(
     numbers = training_constants(constants, dtype, master_weights).numbers
     sizes: dict[str, int] = {}
     for op in graph.ops:
-        size = graph.tensors[op.inputs[0]].size if op.inputs else 0
         if op.part == "update":
-            _weight, *states, gradient = op.inputs
+            weight, *states, gradient = op.inputs
+            parameters = graph.tensors[weight].size
             sizes[op.name] = 0  # the stack updates in place
-            sizes[gradient] = round(numbers["gradient_bytes"] * size)
+            sizes[gradient] = round(numbers["gradient_bytes"] * parameters)
             for state in states:
                 # `state_bytes` are those of all states of a parameter.
-                sizes[state] = round(numbers["state_bytes"] / len(states) * size)
+                sizes[state] = round(numbers["state_bytes"] / len(states) * parameters)
         elif op.kind == "cross_entropy":
             # Under the name of the loss: its copy of the logits.
-            sizes[op.name] = round(numbers["logit_bytes"] * size)
+            logits = graph.tensors[op.inputs[0]]
+            sizes[op.name] = round(numbers["logit_bytes"] * logits.size)
     return sizes

@@ -113,14 +113,15 @@ def check_demand(demand: Demand) -> None:
         InputError: where they do not.
     """
     check_lengths(demand.lengths)
-    if sum(map(bool, (demand.concurrency, demand.rate, demand.requests))) != 1:
+    arrivals = (demand.concurrency, demand.rate, demand.requests)
+    if sum(map(bool, arrivals)) != 1:
         raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
     if demand.lengths and demand.requests:
         raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")
-    # A search for targets draws arrivals at the rates that it tries.
+    # Arrivals at a rate are drawn at random, also at the rates that a search for targets tries.
     draws_arrivals = demand.rate or demand.has_targets
-    draws_numbers = not demand.requests and (draws_arrivals or demand.lengths)
-    if demand.seed and not draws_numbers:
+    needs_seed = not demand.requests and (draws_arrivals or demand.lengths)
+    if demand.seed and not needs_seed:
         raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
     split = {
         "tensor": demand.prefill_tensor,

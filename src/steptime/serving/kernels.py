@@ -68,6 +68,37 @@ def attention_kernels(
     keys = _count_keys(attention, group)
     # One new token attends to all keys; compressed keys lie all before the new tokens.
     is_causal = group.tokens > 1 and attention.compression_ratio == 1
+    # A graph of the attention alone is lowered; its traffic and FLOP are corrected for the cache.
+    graph = _attention_graph(problem, attention, group, keys, is_causal=is_causal)
+    step_model = problem.rank.step_model.with_graph(graph, group.sequences)
+    kernel, *further = step_model.lower_step().kernels
+    key_size = graph.tensors["k"].size
+    value_size = graph.tensors["v"].size
+    is_single_vector = is_latent_shared or attention.values_are_keys
+    cached_size = key_size + (0 if is_single_vector else value_size)
+    cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
+    # The lowering counts keys and values in 16 bits; the cache may be smaller.
+    saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
+    flop = kernel.flop
+    execution = problem.rank.stack.kinds.get("attention", PLAIN)
+    is_window_skipped = attention.window and execution.skips_window
+    if is_causal and not is_window_skipped:
+        # the causal mask skips keys among the new tokens alone, not in the cache
+        skipped_share = 1 - execution.causal_flop
+        # The lowering leaves out `skipped_share` of all FLOP, as if all keys were new tokens.
+        flop *= (1 - skipped_share * group.tokens / keys) / (1 - skipped_share)
+    return [kernel._replace(bytes=kernel.bytes - saved_bytes, flop=flop), *further]
+
+
+def _attention_graph(
+    problem: PlanProblem,
+    attention: AttentionShape,
+    group: SequenceGroup,
+    keys: int,
+    *,
+    is_causal: bool,
+) -> Graph:
+    """Return the attention of a group's new tokens to so many keys, with the inputs q, k and v."""
     builder = Builder("attention", precision(problem.rank.weight_dtype), training=False)
     batch = group.sequences
     q = builder.input("q", (batch, group.tokens, attention.heads * attention.head_width))
@@ -84,25 +115,7 @@ def attention_kernels(
         causal=is_causal,
         window=attention.window if group.tokens > 1 else 0,  # else the keys are cut already
     )
-    key_size = builder.tensors[k].size
-    value_size = builder.tensors[v].size
-    is_single_vector = is_latent_shared or attention.values_are_keys
-    cached_size = key_size + (0 if is_single_vector else value_size)
-    cached_bytes = BYTES_BY_FORMAT[cache_format] * cached_size
-    # The lowering counts keys and values in 16 bits; the cache may be smaller.
-    saved_bytes = HALF_BYTES * (key_size + value_size) - cached_bytes
-    graph = builder.graph(output)
-    # A graph of the attention alone is lowered; its traffic and FLOP are corrected for the cache.
-    kernel, *further = problem.rank.step_model.with_graph(graph, batch).lower_step().kernels
-    flop = kernel.flop
-    runs = problem.rank.stack.kinds.get("attention", PLAIN)
-    is_window_skipped = attention.window and runs.skips_window
-    if is_causal and not is_window_skipped:
-        # the causal mask skips keys among the new tokens alone, not in the cache
-        skipped_share = 1 - runs.causal_flop
-        # The lowering leaves out `skipped_share` of all FLOP, as if all keys were new tokens.
-        flop *= (1 - skipped_share * group.tokens / keys) / (1 - skipped_share)
-    return [kernel._replace(bytes=kernel.bytes - saved_bytes, flop=flop), *further]
+    return builder.graph(output)
 
 
 def _count_keys(attention: AttentionShape, group: SequenceGroup) -> int:
@@ -175,14 +188,14 @@ def merge_products(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
         op = ops[kernel.op]
         # Engines merge products with equal keys: of one input, in one module. None for others.
         key = _merge_key(op)
-        if key is None or key not in index_by_key:
-            if key is not None:
-                index_by_key[key] = len(merged_kernels)
-            merged_kernels.append(kernel)
+        if key is not None and key in index_by_key:
+            index = index_by_key[key]
+            input_bytes = graph.tensors[op.inputs[0]].size_bytes  # read once for both
+            merged_kernels[index] = _merge_pair(merged_kernels[index], kernel, input_bytes)
             continue
-        index = index_by_key[key]
-        input_bytes = graph.tensors[op.inputs[0]].size_bytes  # read once for both
-        merged_kernels[index] = _merge_pair(merged_kernels[index], kernel, input_bytes)
+        if key is not None:  # the first product of its input, which later ones join
+            index_by_key[key] = len(merged_kernels)
+        merged_kernels.append(kernel)
     return merged_kernels
 
 

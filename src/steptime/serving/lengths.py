@@ -8,7 +8,7 @@ a standard deviation of 0.93.
 
 import random
 from collections.abc import Mapping
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from statistics import NormalDist
 
@@ -16,6 +16,8 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.tables.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
+from steptime.network.families import language
+from steptime.planning.ranks.shape import Shape
 
 DISTRIBUTIONS: Mapping[str, float] = {"constant": 0.0, "sharegpt": 0.93}  # deviation of ln(tokens)
 LENGTH_COLUMNS = ("input_tokens", "output_tokens")
@@ -86,3 +88,19 @@ def _spread_lengths(mean: int, count: int, deviation: float, draw: random.Random
         cut = [min(LONGEST, scale * share) for share in shares]
         scale *= count / sum(cut)
     return [max(1, round(mean * min(LONGEST, scale * share))) for share in shares]
+
+
+def describe_excess(shape: Shape, length: int) -> list[str]:
+    """Describe a request that is longer than the sequences that a model is trained for.
+
+    Outside of the catalogue, a `max_length` that only follows from the usual `length` says nothing
+    of the model's limits. For example `9,000 tokens are beyond the length of llama3_8b, 8,192`.
+    """
+    max_length = language.rows().get(shape.family.name, {}).get("max_length")  # of the catalogue
+    if max_length is None:
+        # Networks that state no `max_length` have that of their usual `length`: it is no limit.
+        network_length = int(shape.kind_settings["max_length"])
+        max_length = network_length if network_length > shape.length else inf
+    if length <= max_length:
+        return []
+    return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]

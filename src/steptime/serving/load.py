@@ -115,18 +115,20 @@ def make_pool(
     """
     if replicas > MAX_REPLICAS:
         raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
-    lengths = set(load.inputs)
+    prompt_lengths = set(load.inputs)
     # Prompts of which a part is cached already are read from there on.
-    lengths |= {tokens - count_cached_tokens(tokens, prefix) for tokens in lengths}
+    lengths = prompt_lengths | {
+        tokens - count_cached_tokens(tokens, prefix) for tokens in prompt_lengths
+    }
     # Few lengths are priced as they are, many are interpolated.
     exact_lengths = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
     max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
     rank_sequences = -(-max_running // ranks)
-    # States of linear attention take their bytes whatever the number of tokens.
-    cache_bytes = phases.room_bytes - phases.kv_bytes(0) * rank_sequences
+    state_bytes = phases.kv_bytes(0)  # of linear attention: the same at any number of tokens
+    cache_bytes = phases.room_bytes - state_bytes * rank_sequences
     cache_tokens = max(0.0, cache_bytes * ranks / phases.kv_token_bytes)
-    # 0: the stack has no limit of its own.
+    # 0: the stack has no limit, and that of a `Pool` holds.
     rank_step_tokens = int(phases.limit("chunk_tokens")) or Pool._field_defaults["step_tokens"]
     mean_tokens = round(fmean(load.inputs))
     uncached_tokens = mean_tokens - count_cached_tokens(mean_tokens, prefix)
@@ -153,12 +155,12 @@ def default_max_running(demand: Demand, load: Load, replicas: int, software_max:
     They are those of the demand; else its users, or 256, and no more than the software runs where
     nobody says otherwise (`software_max`, 0 where it has no limit).
     """
-    users = -(-load.concurrency // replicas)
     if demand.max_running_sequences:
         return demand.max_running_sequences
-    if not users:
+    users_per_replica = -(-load.concurrency // replicas)
+    if not users_per_replica:  # open arrivals: any number of users
         return software_max or MAX_RUNNING
-    return min(users, software_max) if software_max else users
+    return min(users_per_replica, software_max) if software_max else users_per_replica
 
 
 def vary_outputs(load: Load) -> Load:
@@ -189,13 +191,14 @@ def run_with_highest_rate(
     """Run the requests; with targets find the highest rate that meets them, by bisection."""
     run = run_requests(demand, load, pools, transfer_s)
     arrivals_s = load.arrivals_s or poisson_arrivals(1.0, len(load.inputs), demand.seed)
-    load_rate = demand.rate or len(arrivals_s) / (arrivals_s[-1] or 1.0)
+    arrival_span_s = arrivals_s[-1] or 1.0  # 0 if all requests come at once
+    load_rate = demand.rate or len(arrivals_s) / arrival_span_s
     met_rate = 0.0  # the highest rate that met the targets
     missed_rate = inf  # the lowest rate that missed them
-    rate = run.requests_per_s
+    rate = run.requests_per_s  # the search begins at the throughput of the load
     trial_count = RATE_TRIALS if demand.has_targets else 0
-    # The same requests at another rate: their arrivals are moved together.
     for _ in range(trial_count):
+        # The same requests at another rate: their arrivals are moved together.
         trial_arrivals_s = [time_s * load_rate / rate for time_s in arrivals_s[:TRIAL_REQUESTS]]
         trial_load = Load(
             load.inputs[:TRIAL_REQUESTS], load.outputs[:TRIAL_REQUESTS], trial_arrivals_s
@@ -237,16 +240,12 @@ def run_requests(
         wait_s = run.first_token_s[request] - run.arrivals_s[request]
         ttft_s.append(wait_s + overhead_s)
         decode_s.append(run.ends_s[request] - run.first_token_s[request])
-        decode_steps.append(load.outputs[request] - 1)
+        decode_steps.append(load.outputs[request] - 1)  # prefill gives the first token
     tpot_s = [seconds / n for seconds, n in zip(decode_s, decode_steps, strict=True) if n]
     request_s = list(map(add, ttft_s, decode_s))
-    ends_s = sorted(run.ends_s)
-    duration_s = ends_s[-1]
-    # The counted requests end between the end of the edge before and of the last one counted.
-    begin_s = ends_s[edge_count - 1] if edge_count else 0.0
-    counted_s = ends_s[count - edge_count - 1] - begin_s
-    rate = len(counted_requests) / (counted_s or duration_s)
-    servers = run.pools[-1]
+    duration_s = max(run.ends_s)
+    rate = len(counted_requests) / _counted_span_s(run.ends_s, edge_count)
+    decode_servers = run.pools[-1]
     return LoadRun(
         request_count=count,
         counted_requests=len(counted_requests),
@@ -258,13 +257,21 @@ def run_requests(
         output_tokens_per_s=rate * sum(load.outputs) / count,
         in_time_share=_in_time_share(demand, ttft_s, decode_s, decode_steps),
         busy_shares=tuple(_busy_share(pool, duration_s) for pool in run.pools),
-        running_sequences=_mean_running(servers),
+        running_sequences=_mean_running(decode_servers),
         input_tokens=sum(load.inputs) / count,
         output_tokens=sum(load.outputs) / count,
-        cache_share=_cache_share(servers),
+        cache_share=_cache_share(decode_servers),
         preemptions=sum(server.preemptions for pool in run.pools for server in pool),
         queue_grows=not load.concurrency and _does_queue_grow(run),
     )
+
+
+def _counted_span_s(ends_s: Sequence[float], edge_count: int) -> float:
+    """Return the seconds in which the requests end that are not cut off at either edge."""
+    ascending_s = sorted(ends_s)
+    start_s = ascending_s[edge_count - 1] if edge_count else 0.0
+    span_s = ascending_s[len(ends_s) - edge_count - 1] - start_s
+    return span_s or ascending_s[-1]  # all at once
 
 
 def _in_time_share(
@@ -301,10 +308,11 @@ def _does_queue_grow(run: QueueRun) -> bool:
         return sum(arrival_s <= time_s < first_token_s for arrival_s, first_token_s in waits)
 
     count = len(run.arrivals_s)
-    halfway = count_waiting(run.arrivals_s[count // 2])
-    last = count_waiting(run.arrivals_s[-1])
+    halfway_waiting = count_waiting(run.arrivals_s[count // 2])
+    final_waiting = count_waiting(run.arrivals_s[-1])
     # Against the requests that come in the second half of the run.
-    return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
+    max_growth = max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
+    return final_waiting - halfway_waiting > max_growth
 
 
 def _spread_of(times_s: Sequence[float]) -> TimeSpread:

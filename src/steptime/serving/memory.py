@@ -60,15 +60,22 @@ def round_up_to_pages(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
 
 
+def _prompt_activation_bytes(phases: Phases, tokens: int) -> float:
+    """Return the activations of prompts of so many tokens, 0 if the stack limits a step's tokens.
+
+    With such a limit the activations are fixed, whatever the prompts.
+    """
+    has_token_limit = phases.fixed_bytes["activations_bytes"] > 0
+    return 0.0 if has_token_limit else phases.activation_bytes(tokens)
+
+
 def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
     """Return the number of sequences of `length` tokens that fit, over all ranks of a replica.
 
     Where a step has no budget of tokens, all prompts are read at once.
     """
-    fixed_activations_bytes = phases.fixed_bytes["activations_bytes"]
-    # 0 fixed bytes: no budget of tokens, so that each sequence needs activations of its prompt.
-    activation_bytes = 0 if fixed_activations_bytes else phases.activation_bytes(prompt)
-    sequence_bytes = phases.kv_bytes(round_up_to_pages(length)) + activation_bytes
+    cache_bytes = phases.kv_bytes(round_up_to_pages(length))
+    sequence_bytes = cache_bytes + _prompt_activation_bytes(phases, prompt)
     room_bytes = phases.room_bytes
     if room_bytes < sequence_bytes:
         return 0
@@ -80,14 +87,13 @@ def cache_tokens(phases: Phases, length: int) -> int:
 
     Layers with a window and states keep a part of a sequence, so the number depends on the length.
     """
-    sequence_bytes = phases.kv_bytes(round_up_to_pages(length))
     if phases.room_bytes <= 0:
         return 0
+    sequence_tokens = round_up_to_pages(length)
+    sequence_bytes = phases.kv_bytes(sequence_tokens)
     # Any number where a sequence takes no bytes.
-    tokens = (
-        phases.room_bytes / sequence_bytes * round_up_to_pages(length) if sequence_bytes else inf
-    )
-    pages = int(min(tokens, MAX_TOKENS)) // PAGE_TOKENS
+    sequences = phases.room_bytes / sequence_bytes if sequence_bytes else inf
+    pages = int(min(sequences * sequence_tokens, MAX_TOKENS)) // PAGE_TOKENS
     return phases.plan.data * pages * PAGE_TOKENS
 
 
@@ -98,13 +104,10 @@ def longest_context(phases: Phases, running_sequences: int) -> int:
     engine counts, the length that the network was trained for does not.
     """
     sequences = max(1, -(-running_sequences // phases.plan.data))
-    fixed_activations_bytes = phases.fixed_bytes["activations_bytes"]
 
     def fits(pages: int) -> bool:
         tokens = pages * PAGE_TOKENS
-        prompts_bytes = (
-            0 if fixed_activations_bytes else phases.activation_bytes(sequences * tokens)
-        )
+        prompts_bytes = _prompt_activation_bytes(phases, sequences * tokens)
         return sequences * phases.kv_bytes(tokens) + prompts_bytes <= phases.room_bytes
 
     fitting_pages = 0
@@ -131,21 +134,21 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
         prompt: tokens of its prompt.
     """
     sequences = -(-running_sequences // phases.plan.data)
-    fixed_bytes, has_limit = phases.fixed_bytes, phases.problem.rank.room_bytes < inf
-    # Without a budget of tokens for a step there are no fixed activations: prompts decide.
-    prompts_bytes = phases.activation_bytes(sequences * prompt)
+    fixed_bytes = phases.fixed_bytes
+    # One of both is 0: activations are fixed, or those of the prompts.
+    prompts_bytes = _prompt_activation_bytes(phases, sequences * prompt)
     memory = ServerMemory(
         weights_bytes=fixed_bytes["weights_bytes"],
         cache_bytes=sequences * phases.kv_bytes(round_up_to_pages(length)),
-        activations_bytes=fixed_bytes["activations_bytes"] or prompts_bytes,
+        activations_bytes=fixed_bytes["activations_bytes"] + prompts_bytes,
         buffers_bytes=fixed_bytes["buffers_bytes"],
         context_bytes=fixed_bytes["context_bytes"],
         over_bytes=None,
         cache_bytes_per_token=phases.kv_token_bytes,
         largest_running_sequences=None,
     )
-    # A device of unknown memory has no limit to compare with.
-    if not has_limit:
+    has_capacity = phases.problem.rank.room_bytes < inf
+    if not has_capacity:
         return memory
     return replace(
         memory,

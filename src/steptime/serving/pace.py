@@ -75,7 +75,7 @@ class ServerPace:
                 return prompts_s
             return prompts_s + guesses.price_prefill(sequences, tokens, cached_tokens).seconds
 
-        # What a chunk costs more if tokens of its prompt lie in the cache already.
+        # The attention of a chunk to the tokens of its prompt that lie in the cache already.
         def past_s(tokens: int, cached_tokens: int) -> float:
             return prefill_s(1, tokens, cached_tokens) - prefill_s(1, tokens)
 
@@ -89,8 +89,8 @@ class ServerPace:
         self._ranks = ranks
         self._decode_s = _BilinearSurface(decode_s)
         self._prefill_s = _BilinearSurface(prefill_s, lengths)
-        self._past_s = _BilinearSurface(past_s, lengths)  # extra for the tokens before a chunk
-        # The seconds of one step for both less those of a step for each (below 0), by context.
+        self._past_s = _BilinearSurface(past_s, lengths)
+        # One surface, of sequences and tokens, for each of the contexts.
         self._mixing_s = [
             _BilinearSurface(partial(mixing_s, context), lengths) for context in CONTEXTS
         ]
@@ -103,9 +103,9 @@ class ServerPace:
             tokens: tokens of all of them in the cache.
         """
         context = tokens / sequences
-        first_s, growth_s, max_context = self._decode_s.value_with_slope(sequences, context)
+        first_s, growth_s, slope_end = self._decode_s.value_with_slope(sequences, context)
         # Each step adds a token to the context; the slope holds up to the next knot.
-        step_count = int(max_context - context) + 1
+        step_count = int(slope_end - context) + 1
         return first_s, growth_s, step_count
 
     def prefill_s(self, sequences: int, tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
@@ -141,4 +141,5 @@ class ServerPace:
         low_s = self._mixing_s[low].value(sequences, chunk_tokens)
         high_s = self._mixing_s[high].value(sequences, chunk_tokens)
         share = (context - CONTEXTS[low]) / (CONTEXTS[high] - CONTEXTS[low])
+        # Beyond the longest context the value stays as it is there.
         return low_s + (high_s - low_s) * min(1.0, share)

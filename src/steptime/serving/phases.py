@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
-from math import inf
 from typing import TYPE_CHECKING
 
 from steptime.core.graph import Graph, Op
 from steptime.core.workload import STORED_ALL, Plan
 from steptime.hardware.architectures import has_trait
-from steptime.network.families import language
 from steptime.network.ops.expert_loads import experts_read
 from steptime.network.products import is_left_wide
 from steptime.planning.problem import PlanProblem
-from steptime.planning.ranks.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import kernels_j
@@ -102,15 +99,15 @@ class Phases(Replica):
         if self.problem.method.name != "calibrated":
             return Interval(value)
         if f"interval.{self.interval_form}_low" in self.device.constants:
-            low, high, _ = bounds(self.interval_form, self.device.constants)  # of its own servings
-            interval = Interval(value, value * low, value * high)
+            factors = bounds(self.interval_form, self.device.constants)  # of its own servings
+            interval = Interval(value, value * factors[0], value * factors[1])
         else:
             ends_of_kind = conformal.find_ends(kind or self.interval_kind, self.device)
             interval = ends_of_kind.interval_around(value)
-        slowdown = self.problem.link_slowdown
+        slowdown = self.problem.link_slowdown  # links may be so much slower or quicker
         exchange_s = value * exchange_share
-        quick_s = value - exchange_s * (1 - 1 / slowdown)  # links at their quick end
-        slow_s = value + exchange_s * (slowdown - 1)  # and at their slow end
+        quick_s = value - exchange_s * (1 - 1 / slowdown)
+        slow_s = value + exchange_s * (slowdown - 1)
         ends = widen_by_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
         return Interval(value, ends.low_s, ends.high_s)
 
@@ -137,8 +134,9 @@ class Phases(Replica):
         """
         microbatch, microbatch_count = self._price_microbatch(sequences, tokens, cached_tokens)
         # The first microbatch passes all stages; each further one ends a stage's time later.
-        repeats = 1 + (microbatch_count - 1) / self.plan.pipeline
-        return StepCost().add(microbatch, repeats)._replace(joules=microbatch.joules)
+        passages = 1 + (microbatch_count - 1) / self.plan.pipeline
+        total_j = microbatch.joules  # of all microbatches already
+        return microbatch.multiply(passages)._replace(joules=total_j)
 
     def price_decode(self, sequences: int, context: float) -> StepCost:
         """Return the cost of a step that gives each sequence a token, at a mean context.
@@ -175,9 +173,9 @@ class Phases(Replica):
         stages_s = self._stage_transfers_s(tokens)
         cost = cost.add(StepCost(exchange_s=stages_s)).scale_device(self._device_factor)
         host_s = self.server_s(sequences)
-        if not self._is_replayed(groups):
-            base_s = self.issue_s([])  # of a step without kernels; a replayed graph has no waits
-            host_s += max(0.0, base_s + cost.issue_s - cost.seconds)
+        if not self._is_replayed(groups):  # the device waits for a host that is slower
+            issue_s = self.issue_s([]) + cost.issue_s  # a step without kernels, and its kernels
+            host_s += max(0.0, issue_s - cost.seconds)
         return cost._replace(host_s=host_s)
 
     def _stage_transfers_s(self, tokens: int) -> float:
@@ -208,7 +206,7 @@ class Phases(Replica):
         Prompts of more tokens than CUDA graphs replay take longer (`long_prompt_s`).
         """
         is_long = tokens > self.constant("graph_tokens")
-        return self.constant("prompt_s") + is_long * self.constant("long_prompt_s")
+        return self.constant("prompt_s") + (self.constant("long_prompt_s") if is_long else 0.0)
 
     def _rank_sequences(self, sequences: int) -> int:
         """Return the sequences of the fullest data rank."""
@@ -282,6 +280,7 @@ class Phases(Replica):
 
     def _price_kernels(self, graph: Graph, kernels: Sequence[Kernel]) -> StepCost:
         """Return the cost of the kernels of a piece, but for attention."""
+        rank = self.problem.rank
         ops = {op.name: op for op in graph.ops}
         exchange_s = other_s = 0.0
         computing_kernels: list[Kernel] = []
@@ -294,25 +293,18 @@ class Phases(Replica):
                 exchange_s += self._exchange_s(kernel, kernel.exchange)
                 continue
             computing_kernels.append(kernel)
-            input_size = float(graph.tensors[op.inputs[0]].size)
             if op.kind == "experts":
                 other_s += self.constant("routed_s")
-                other_s += routed_traffic_s(self.problem.rank, graph, op)
-            if self.problem.rank.low_dtype and kernel.dtype == self.problem.rank.low_dtype:
+                other_s += routed_traffic_s(rank, graph, op)
+            if rank.low_dtype and kernel.dtype == rank.low_dtype:  # a kernel quantises its input
+                input_size = float(graph.tensors[op.inputs[0]].size)
                 cast_kernels.append(_quantise_input(kernel, input_size))
-        # the share of casts and vector kernels that runs while products in 4 bit do
-        is_float4 = self.problem.rank.low_dtype == "float4"
-        exposed_share = 1 - (self.constant("four_hidden") if is_float4 else 0.0)
-        has_new_units = has_trait(self.problem.device, "tensor_memory")
-        kernels_s = kernel_seconds(
-            self.problem.rank,
-            [*computing_kernels, *cast_kernels],
-            self.device,
-            self.constant("grouped_share"),
-            self.constant("grouped_new") if has_new_units else 1.0,
-        )
-        cast_start = len(computing_kernels)
-        computing_s, casts_s = kernels_s[:cast_start], kernels_s[cast_start:]
+        # Products in 4 bit hide a share of the casts and vector kernels, which run beside them.
+        hidden_share = self.constant("four_hidden") if rank.low_dtype == "float4" else 0.0
+        exposed_share = 1 - hidden_share
+        kernels_s = self._kernel_seconds([*computing_kernels, *cast_kernels])
+        computing_s = kernels_s[: len(computing_kernels)]
+        casts_s = kernels_s[len(computing_kernels) :]
         other_s += sum(casts_s) * exposed_share
         vector_factor = self.constant("vectors") * exposed_share
         products_s = 0.0
@@ -329,6 +321,14 @@ class Phases(Replica):
             joules=kernels_j(Kernels(computing_kernels), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
+
+    def _kernel_seconds(self, kernels: Sequence[Kernel]) -> list[float]:
+        """Return the seconds of kernels; grouped products of experts reach another rate."""
+        has_new_units = has_trait(self.problem.device, "tensor_memory")
+        grouped_factor = self.constant("grouped_new") if has_new_units else 1.0
+        grouped_share = self.constant("grouped_share")
+        rank = self.problem.rank
+        return kernel_seconds(rank, kernels, self.device, grouped_share, grouped_factor)
 
     def _exchange_s(self, kernel: Kernel, exchange: Exchange) -> float:
         """Return the seconds of a kernel that is a collective of a group of ranks."""
@@ -382,19 +382,3 @@ class Phases(Replica):
 def _quantise_input(kernel: Kernel, input_size: float) -> Kernel:
     """Return the kernel that quantises the input of a product: reads 16 bits, writes 8."""
     return Kernel(kernel.op, "cast", "forward", "bfloat16", "vector", flop=0, bytes=3 * input_size)
-
-
-def describe_excess(shape: Shape, length: int) -> list[str]:
-    """Describe a request that is longer than the sequences that a model is trained for.
-
-    Outside of the catalogue, a `max_length` that only follows from the usual `length` says nothing
-    of the model's limits. For example `9,000 tokens are beyond the length of llama3_8b, 8,192`.
-    """
-    max_length = language.rows().get(shape.family.name, {}).get("max_length")
-    if max_length is None:
-        # Other networks that state no `max_length` have that of their usual `length`.
-        stated_length = int(shape.kind_settings["max_length"])
-        max_length = stated_length if stated_length > shape.length else inf
-    if length <= max_length:
-        return []
-    return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]

@@ -31,10 +31,10 @@ def explain_predict_difference(phases: Phases, tokens: int) -> dict[str, float]:
     prefill = phases.price_prefill(1, tokens)
     last_token_s = phases.price_pieces(1)[LAST].seconds
     head_s = phases.price_pieces(tokens)[LAST].seconds
-    rows_s = prefill.products_s + prefill.other_s - last_token_s + head_s
-    # The rest of the kernels: what the server takes for all but attention and head, less what
-    # merged products alone take.
-    rows_s += attention_s - merged_s
+    # The server's kernels but for attention, with a head for all tokens as `predict` has it, less
+    # the same kernels without casts, sorted rows and gaps.
+    server_kernels_s = prefill.products_s + prefill.other_s - last_token_s + head_s
+    rows_s = server_kernels_s - (merged_s - attention_s)
     exposed_issue_s = max(0.0, _issue_network_s(phases, plain_kernels) - plain_s)
     return {
         "weights_s": stored_s - plain_s,

@@ -91,23 +91,24 @@ class _EventLoop:
     def handle_arrival(self, event: _Event) -> None:
         """Send a request to the server with the fewest requests of its pool."""
         server = min(self.pools[event.pool], key=len)  # the one with the fewest requests
-        # Pool 1 decodes: the cache comes from a server of pool 0 that has read the prompt.
-        if event.pool:
+        is_decode_pool = event.pool == 1  # the cache comes from pool 0, which read the prompt
+        if is_decode_pool:
             server.cached_requests.add(event.number)
         ends_earlier = server.add_request(event.number, event.time_s)
         if ends_earlier:
             self._push(server.end_s, STEPS_END, self.servers.index(server))
-        # An idle server chooses its steps now.
-        elif server.end_s == inf:
+        elif server.end_s == inf:  # an idle server chooses its steps now
             self._push(event.time_s, STEPS_START, self.servers.index(server))
 
     def start_steps(self, event: _Event) -> None:
         """Start the next steps of an idle server."""
         server = self.servers[event.number]
-        if server.end_s < inf:
+        is_busy = server.end_s < inf  # an earlier event of the same time has started it
+        if is_busy:
             return
         server.start_steps(event.time_s)
-        if server.end_s < inf:
+        has_work = server.end_s < inf
+        if has_work:
             self._push(server.end_s, STEPS_END, event.number)
 
     def finish_steps(self, event: _Event) -> None:

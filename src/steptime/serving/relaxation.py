@@ -143,10 +143,11 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
 
     Bisection over the logarithm of the rate.
     """
-    search, demand = trial.search, trial.search.demand
+    search = trial.search
+    demand = search.demand
 
     def holds(rate: float) -> bool:
-        # A search would leave this kind out at that rate.
+        # Else a search at that rate would leave this kind out.
         if not _is_searched(trial, replace(demand, rate=rate, tpot=tpot_s)):
             return False
         arrivals_s = poisson_arrivals(rate, len(search.load.inputs), demand.seed)
@@ -154,7 +155,8 @@ def _find_rate(trial: _Trial, ttft_s: float, tpot_s: float) -> float:
         tpot_p90_s = 0.0 if run.tpot is None else run.tpot.p90_s
         return not run.queue_grows and run.ttft.p90_s <= ttft_s and tpot_p90_s <= tpot_s
 
-    low, high = demand.rate * LOWEST_RATE_SHARE, demand.rate
+    low = demand.rate * LOWEST_RATE_SHARE
+    high = demand.rate
     if not holds(low):
         return 0.0
     for _ in range(RATE_TRIALS):
@@ -215,18 +217,23 @@ def _relax_all(trials: Sequence[_Trial]) -> list[Relaxation]:
         return []
     best = min(trials, key=_excess)
     demand, kind = best.search.demand, best.kind
-    values: dict[str, float] = {"ttft": best.run.ttft.p90_s, "tpot": best.tpot_p90_s}
+    ttft_s, tpot_s = best.run.ttft.p90_s, best.tpot_p90_s
     if best.run.queue_grows:
         # The queue has no end, and its times mean nothing: start from those of a request alone.
-        values = {"ttft": LOADED_FACTOR * kind.ttft_s, "tpot": LOADED_FACTOR * kind.tpot_s}
-    targets = {"ttft": demand.ttft, "tpot": demand.tpot}
-    values = {name: round_up(value) for name, value in values.items() if value > targets[name]}
+        ttft_s, tpot_s = LOADED_FACTOR * kind.ttft_s, LOADED_FACTOR * kind.tpot_s
+    changes: dict[str, float] = {}
+    if ttft_s > demand.ttft:
+        changes["ttft"] = round_up(ttft_s)
+    if tpot_s > demand.tpot:
+        changes["tpot"] = round_up(tpot_s)
     if best.run.queue_grows and demand.rate:
-        rate = _find_rate(best, *(values.get(name, limit) for name, limit in targets.items()))
+        relaxed_ttft_s = changes.get("ttft", demand.ttft)
+        relaxed_tpot_s = changes.get("tpot", demand.tpot)
+        rate = _find_rate(best, relaxed_ttft_s, relaxed_tpot_s)
         if not rate:
             return []
-        values["rate"] = round_down(rate)
-    return [best.relax(name, value)._replace(is_joint=True) for name, value in values.items()]
+        changes["rate"] = round_down(rate)
+    return [best.relax(name, value)._replace(is_joint=True) for name, value in changes.items()]
 
 
 def _excess(trial: _Trial) -> tuple[bool, float]:

@@ -206,13 +206,13 @@ class Replica:
         larger; 0 if a step may have any number of tokens.
         """
         tokens = self.limit("step_tokens")
-        if tokens >= UNLIMITED_TOKENS:
-            # Without a limit activations depend on the prompts, and are counted with these.
-            tokens = 0.0
+        activations_bytes = 0.0
+        if tokens < UNLIMITED_TOKENS:  # else they depend on the prompts, and are counted with these
+            activations_bytes = max(self.activation_bytes(tokens), self.sampler_bytes(tokens))
         guesses_bytes = 0.0 if self.guesses is None else self.guesses.weight_bytes
         return {
             "weights_bytes": self.weight_bytes + guesses_bytes,
-            "activations_bytes": max(self.activation_bytes(tokens), self.sampler_bytes(tokens)),
+            "activations_bytes": activations_bytes,
             "buffers_bytes": self.constant("buffer_bytes"),
             "context_bytes": self.constant("context_bytes"),
         }
@@ -224,19 +224,20 @@ class Replica:
         The share is of all memory, or of the memory beside the fixed parts (flag `of_rest`). A
         share that a user sets for SGLang is of weights and cache alone.
         """
-        room_bytes, share = self.problem.rank.room_bytes, self.constant("memory_share")
+        room_bytes = self.problem.rank.room_bytes
+        share = self.constant("memory_share")
         fixed_bytes = sum(self.fixed_bytes.values())
         is_sglang = self.problem.method.settings.stack.startswith("sglang")
         if is_sglang and self.engine.memory_share is not None:
             weights_bytes = self.fixed_bytes["weights_bytes"]
-            # SGLang's share is of weights and cache: the other fixed parts come on top.
+            # A share that a user sets for SGLang is of weights and cache alone.
             return min(room_bytes, share * room_bytes + fixed_bytes - weights_bytes)
-        # Of some stacks (flag `of_rest`) the share is of what the fixed parts leave.
-        base_bytes = fixed_bytes if self.problem.rank.flag("of_rest") else 0.0
-        # The fixed parts alone do not fit.
-        if base_bytes > room_bytes:
+        is_share_of_remainder = self.problem.rank.flag("of_rest")
+        if not is_share_of_remainder:
+            return share * room_bytes
+        if fixed_bytes > room_bytes:  # they do not fit
             return room_bytes
-        return base_bytes + share * (room_bytes - base_bytes)
+        return fixed_bytes + share * (room_bytes - fixed_bytes)
 
     @cached_property
     def room_bytes(self) -> float:

@@ -154,13 +154,13 @@ class ServerSearch:
         for name, ranks in self.service.split.items():
             if ranks != 1:
                 raise InputError(f"serve: a search chooses the split: leave out --{name}")
-        count = demand.count
-        if not (count or demand.requests):
-            limits_s = demand.ttft, demand.tpot * self.service.output
-            request_s = sum(limit_s for limit_s in limits_s if limit_s < inf)
-            filling = min(TRIAL_REQUESTS, ceil(FILLING_TIMES * demand.rate * request_s))
-            count = filling if filling > DEFAULT_REQUESTS else 0  # 0: usual, fills servers
-        return replace(demand, count=count)
+        if demand.count or demand.requests:
+            return demand
+        # Servers fill within some times the seconds that a request may take.
+        limits_s = demand.ttft, demand.tpot * self.service.output
+        request_s = sum(limit_s for limit_s in limits_s if limit_s < inf)
+        filling_count = min(TRIAL_REQUESTS, ceil(FILLING_TIMES * demand.rate * request_s))
+        return replace(demand, count=filling_count) if filling_count > DEFAULT_REQUESTS else demand
 
     @cached_property
     def load(self) -> Load:
@@ -238,18 +238,17 @@ class ServerSearch:
             rate = self.rate / replicas
             busy_share = rate * kind.prompt_s if reads else 0.0
             if decodes:
-                # Little's law: tokens asked for a second, times the longest step for one.
-                sequences = max(
-                    1, int(min(max_sequences, rate * mean_service.output * self.demand.tpot))
-                )
+                tokens_per_s = rate * mean_service.output
+                # Little's law: the tokens of a second, times the longest step for one.
+                sequences = max(1, int(min(max_sequences, tokens_per_s * self.demand.tpot)))
                 tokens = round(sequences * (mean_service.input + mean_service.output / 2))
                 step_s, *_ = pool.pace.decode_steps(sequences, tokens)
-                busy_share += rate * mean_service.output / sequences * step_s
+                busy_share += tokens_per_s / sequences * step_s
             return busy_share <= 1
 
-        # The fewest replicas that hold; a number beyond `largest` if none does.
+        # The first of 1, 2, ... that holds, as all larger ones do; `largest + 2` if none does.
         largest = int(MAX_EXCESS * self.max_device_count)
-        return 1 + bisect_left(range(1, largest + 2), True, key=holds)  # False sorts before True
+        return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
     def find_fewest_replicas(
         self, first: int, largest: int, run: RunReplicas
@@ -373,7 +372,7 @@ class ServerSearch:
             best_devices = best.device_count if best else self.max_device_count
             if estimate * kind.device_count > best_devices:
                 continue
-            # A run adds the overhead of each pool: here that of the missing decoding pool as well.
+            # A run adds up overheads of pools: the decoding pool, here missing, has the same one.
             pool = kind.pool._replace(prompt_overhead_s=2 * kind.pool.prompt_overhead_s)
             run_readers = self._runner(kind._replace(pool=pool), prompts)
             max_replicas = self.max_device_count // kind.device_count

@@ -131,7 +131,7 @@ class Server:
         self._step_count = 0  # decode steps until now
         self._last_start_s = 0.0  # start of the last step that is over
         self._end_steps: list[tuple[int, int]] = []  # heap of (end step, request)
-        self._offset_sum = 0  # of running requests: tokens in the cache less `_step_count`
+        self._offset_sum = 0  # of running requests (`RunningRequest.offset`)
         self._offset_counts = [0] * pool.block_tokens  # running requests by offset modulo block
         self._steps = StepRun(0.0)  # the steps under way
         self._chunks: list[PrefillChunk] = []  # parts of prompts that they read
@@ -153,10 +153,10 @@ class Server:
         current_step = bisect_left(range(1, steps.step_count), time_s, key=steps.end_s) + 1
         # The queue's first request is admitted after the current step, or after the one behind it
         # where steps are chosen ahead: the steps under way end there.
-        count = min(current_step + self.pool.schedules_ahead, steps.step_count)
-        self._steps = steps._replace(step_count=count)
-        self.end_s = self._steps.end_s(count)
-        return count < steps.step_count
+        last_step = current_step + 1 if self.pool.schedules_ahead else current_step
+        self._steps = steps._replace(step_count=min(last_step, steps.step_count))
+        self.end_s = self._steps.end_s(self._steps.step_count)
+        return self._steps.step_count < steps.step_count
 
     def start_steps(self, time_s: float) -> None:
         """Choose the next steps and set `end_s`, to infinity if there is nothing to do."""
@@ -217,14 +217,13 @@ class Server:
     def _decode_steps(self, time_s: float, is_single: bool) -> StepRun:
         """Return the decode steps until a request ends or the cache is full; one if `is_single`."""
         running_count = len(self.running)
-        # `count` is the number of steps for which the pace grows evenly.
-        first_s, growth_s, count = self.pool.pace.decode_steps(
-            running_count, self._running_tokens()
-        )
-        count = 1 if is_single else min(count, self._next_end_step() - self._step_count)
+        tokens = self._running_tokens()
+        # Up to the first of: the pace grows otherwise, a request ends, the cache is full.
+        first_s, growth_s, even_count = self.pool.pace.decode_steps(running_count, tokens)
+        count = 1 if is_single else min(even_count, self._next_end_step() - self._step_count)
         can_exceed = count * running_count > self.free_blocks  # cheaper than the exact count
         if can_exceed and self._count_new_blocks(count) > self.free_blocks:
-            # The largest number of steps for which enough blocks are free.
+            # The largest number of steps for which enough blocks are free; at least 1.
             count = bisect_right(range(1, count), self.free_blocks, key=self._count_new_blocks)
         return StepRun(time_s, first_s, growth_s, count)
 

@@ -138,11 +138,11 @@ class Service:
         # A sequence for each data rank: whether the split is possible does not depend on more.
         step = PlanStep(plan, microbatch=1, global_batch=self.data, pads_tokens=True)
         plan = check_step(shape, step, "serve").plan
-        weights = parse_format(self.weights, "--weights")
+        weights_option = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         problem = self._make_problem(shape, plan)
         # The user's format, the type that only weights have, or the format of the file.
-        weights = weights or self.weights_only_type or _file_format(shape)
+        weights = weights_option or self.weights_only_type or _file_format(shape)
         part = _quantised_part(shape, weights)
         guesses = self._guesses(problem, plan, weights, kv, part)
         return Phases(problem, plan, weights, kv, self.engine, guesses, self.calibration, part)
@@ -191,12 +191,13 @@ class Service:
     def _shape(self) -> Shape:
         """Return the network at the length of a request; raises `InputError`."""
         self.engine.check_length(self.input, self.output)
-        shape = read_language_model(self.model, trusted=self.trusted)
-        if shape.kind_settings["kind"] != "decoder":
-            raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
-        positions = int(shape.kind_settings["max_length"])
+        trained_shape = read_language_model(self.model, trusted=self.trusted)
+        settings = trained_shape.kind_settings
+        if settings["kind"] != "decoder":
+            raise InputError(f"serve: {trained_shape.label} is no decoder: it has no next token")
+        positions = int(settings["max_length"])
         has_enough_positions = positions >= self.length
-        if shape.kind_settings["positions"] == "learned" and not has_enough_positions:
+        if settings["positions"] == "learned" and not has_enough_positions:
             self._refuse_length(positions)
         # Rotary positions go on beyond the trained length; learned ones do not.
         length = None if has_enough_positions else self.length
@@ -214,7 +215,7 @@ class Service:
 
     def _refuse_length(self, positions: int) -> None:
         """Raise `InputError` for a request that is longer than the positions of the network."""
-        if self.input < positions:
+        if self.input < positions:  # a shorter answer fits
             option, tokens = "--output", positions - self.input
         else:
             option, tokens = "--input", positions - self.output
@@ -223,13 +224,12 @@ class Service:
 
     def _make_problem(self, shape: Shape, plan: Plan) -> PlanProblem:
         """Return the problem of the devices of a replica; raises `InputError`."""
-        method, options = cost_model(self.method), dict(self.options)
+        method = cost_model(self.method)
         default_software = defaults_for(catalog.device(self.site.device), plan, use="serving")
-        if "stack" in method.options:
-            options = {
-                "stack": default_software.stack if self.stack is None else self.stack,
-                **options,
-            }
+        options = dict(self.options)
+        if "stack" in method.options:  # else a method without stacks; `options` win
+            stack_option = default_software.stack if self.stack is None else self.stack
+            options = {"stack": stack_option, **options}
         cluster = build_cluster(self.site, self.device_count)
         # A type that only weights can have says nothing of products.
         dtype = None if self.weights_only_type else self.dtype

@@ -74,9 +74,9 @@ def speculation_of(draft: str, tokens: int | None, accept: float | None) -> Spec
     usual_share = ACCEPTED_SHARES.get(name, ACCEPTED_OF_NETWORK)
     return Speculation(
         name,
-        usual_tokens if tokens is None else tokens,
-        usual_share if accept is None else accept,
-        assumed_options,
+        tokens=usual_tokens if tokens is None else tokens,
+        accept=usual_share if accept is None else accept,
+        assumed=assumed_options,
     )
 
 
@@ -146,9 +146,15 @@ def draft_head(
     quantised_part: str,
 ) -> DraftHead:
     """Return the layer that guesses for a network; all ranks of a pipeline's last stage have it."""
-    plan = replace(plan, pipeline=1)  # it lies on the last stage alone
-    formats = weight_format, cache_format
-    return DraftHead(problem, plan, *formats, engine, quantised_part=quantised_part)
+    single_stage_plan = replace(plan, pipeline=1)  # it lies on the last stage alone
+    return DraftHead(
+        problem,
+        single_stage_plan,
+        weight_format,
+        cache_format,
+        engine,
+        quantised_part=quantised_part,
+    )
 
 
 def price_token(
@@ -163,11 +169,12 @@ def price_token(
     speculation = guesses.speculation
     # A step verifies the guesses and makes one token more. It costs as much as that many more
     # sequences with as much cache in all, since tokens of a sequence share its cache.
-    places = speculation.tokens + 1
-    verified = phases.price_decode(sequences * places, context / places)
-    step = verified.add(guesses.price_decode(sequences, context), speculation.tokens)
+    verified_tokens = speculation.tokens + 1  # of each sequence
+    verification = phases.price_decode(sequences * verified_tokens, context / verified_tokens)
+    guess = guesses.price_decode(sequences, context)
+    step = verification.add(guess, times=speculation.tokens)
     # Per token that is accepted in the mean.
-    return StepCost().add(step, 1 / speculation.tokens_per_step)
+    return step.multiply(1 / speculation.tokens_per_step)
 
 
 def describe_speculation(speculation: Speculation) -> list[str]:

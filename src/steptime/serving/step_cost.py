@@ -40,6 +40,10 @@ class StepCost(NamedTuple):
         """Return the sum with `times` times another cost."""
         return StepCost(*[term + times * summand for term, summand in zip(self, cost, strict=True)])
 
+    def multiply(self, times: float) -> StepCost:
+        """Return the cost of `times` such steps."""
+        return StepCost(*[times * term for term in self])
+
     def scale_device(self, factor: float) -> StepCost:
         """Return the cost on a device that takes `factor` times as long; the host does not."""
         return self._replace(

@@ -89,20 +89,18 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
             phases.interval_of(tpot_s, exchange_share=decode.exchange_share),
             phases.interval_of(request_s, exchange_share=exchange_s / request_s),
         )
-    return _mix_times(
-        [
-            RequestTimes(
-                phases.interval_of(load_run.ttft.mean_s, FIRST_TOKENS),
-                phases.interval_of(
-                    _mean_s(load_run.tpot, tpot_s), exchange_share=decode.exchange_share
-                ),
-                phases.interval_of(load_run.request.mean_s, exchange_share=decode.exchange_share),
-            )
-            # The lengths as given and slightly varied are equally likely.
-            for load_run in (run, run.varied)
-            if load_run is not None
-        ]
-    )
+    # The lengths as given and slightly varied are equally likely.
+    load_runs = [load_run for load_run in (run, run.varied) if load_run is not None]
+    alternatives = []
+    for load_run in load_runs:
+        mean_tpot_s = _mean_s(load_run.tpot, tpot_s)
+        times = RequestTimes(
+            phases.interval_of(load_run.ttft.mean_s, FIRST_TOKENS),
+            phases.interval_of(mean_tpot_s, exchange_share=decode.exchange_share),
+            phases.interval_of(load_run.request.mean_s, exchange_share=decode.exchange_share),
+        )
+        alternatives.append(times)
+    return _mix_times(alternatives)
 
 
 def _mean_s(spread: TimeSpread | None, default_s: float) -> float:
@@ -236,10 +234,11 @@ def predict_energy(
     energy_j = duration_s = 0.0
     # Each of these steps runs all sequences of a replica. The prefill makes their first tokens.
     for step, count in ((prefill, 1), (decode, service.output - 1)):
-        step_s = (step.seconds,) * 3  # value, low and high are equal: there is no interval
+        value_low_high_s = (step.seconds, step.seconds, step.seconds)  # no interval is needed
         running_j = running_w(phases.device) * (step.seconds - step.host_s)
         # The joules of a step are those of all stages of the pipeline, which this device is one of.
-        step_energy = step_joules(step.joules / service.pipeline + running_j, step_s, phases.device)
+        device_j = step.joules / service.pipeline + running_j
+        step_energy = step_joules(device_j, value_low_high_s, phases.device)
         if step_energy is None:
             return None
         energy_j += count * step_energy.value

@@ -159,9 +159,8 @@ def _scale_elements(
     scaled = []
     for traced_input in inputs:
         is_labels = traced_input.dtype.startswith(INTEGERS)
-        is_broadcast = len(traced_input.shape) < len(largest_shape) and _can_broadcast(
-            traced_input.shape, largest_shape
-        )
+        lacks_axes = len(traced_input.shape) < len(largest_shape)
+        is_broadcast = lacks_axes and _can_broadcast(traced_input.shape, largest_shape)
         # A tensor that is broadcast has no batch, but labels have one though they lack an axis.
         is_fixed = weights.is_weight(traced_input.shape) or (is_broadcast and not is_labels)
         axis = _find_batch_axis(traced_input.shape, change.traced)

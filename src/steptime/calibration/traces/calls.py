@@ -160,10 +160,11 @@ def _make_norm(kind: str, input_index: int, inputs: Inputs) -> TracedCall:
     """Return a norm of the tensor at an index; backward ops read a gradient before it."""
     attrs: dict[str, Attr] = {"training": True} if kind == "batch_norm" else {}
     x = inputs[input_index].shape
-    if kind == "batch_norm" and len(x) == 2:  # a matrix
+    if kind == "batch_norm" and len(x) == 2:  # BatchNorm1d, as images of one pixel
         x = (*x, 1, 1)
-    gradients = (0,) if input_index else None  # a backward op reads a gradient before `x`
-    return TracedCall(kind, (x,), attrs, gradients)
+    is_backward = input_index > 0  # its first input is the gradient of the output
+    # None: a forward pass; else the indices of the inputs that get a gradient.
+    return TracedCall(kind, (x,), attrs, (0,) if is_backward else None)
 
 
 def _make_rowwise(kind: str, inputs: Inputs) -> TracedCall:
@@ -188,10 +189,11 @@ def _make_pool(kind: str, inputs: Inputs, input_index: int = 0) -> TracedCall:
         "stride": stride,
         "padding": _parse_sizes_of_axes(inputs[input_index + 3].value, axis_count),
     }
-    # An image without a batch gets one of 1.
-    x = x if len(x) == axis_count + 2 else (1, *x)
-    # Behind the gradient of the output: a backward pass, of the first input alone.
-    return TracedCall(kind, (x,), attrs, (0,) if input_index else None)
+    has_batch = len(x) == axis_count + 2
+    batched_x = x if has_batch else (1, *x)
+    is_backward = input_index > 0  # its first input is the gradient of the output
+    # None: a forward pass; else the indices of the inputs that get a gradient.
+    return TracedCall(kind, (batched_x,), attrs, (0,) if is_backward else None)
 
 
 def _make_adaptive_pool(inputs: Inputs) -> TracedCall | None:

@@ -49,9 +49,9 @@ def kernels_of(key: OpKey, dtype: str | None, settings: Settings) -> tuple[Kerne
     """
     kind = key.name.removeprefix(ATEN)
     float_dtype = dtype or find_dtype(key.inputs)
-    new_page_bytes = (
-        _new_page_bytes(kind, _list_specs(key.inputs, dtype)) if settings.pages else 0.0
-    )
+    new_page_bytes = 0.0
+    if settings.pages:  # a CPU, whose system zeroes new memory page by page
+        new_page_bytes = _new_page_bytes(kind, _list_specs(key.inputs, dtype))
     # An op that the table does not know is priced by what it reads and writes.
     kernels = _table_kernels(key, float_dtype, settings) or (_plain_kernel(key, kind, dtype),)
     first_kernel, *later_kernels = [
@@ -79,14 +79,13 @@ def _list_specs(inputs: Sequence[TracedInput], dtype: str | None) -> list[Tensor
     """Return the tensors among inputs, floating ones in another type if one is given."""
     specs = []
     for traced_input in inputs:
+        if not traced_input.shape:  # a number or a setting
+            continue
         traced_dtype = DTYPES.get(traced_input.dtype, "float32")
         is_float = traced_dtype in FLOAT_DTYPES
-        used_dtype = dtype if dtype and is_float else traced_dtype
-        # An unknown type counts 4 bytes.
-        if used_dtype not in SIZE_BYTES:
-            used_dtype = "float32"
-        if traced_input.shape:
-            specs.append(TensorSpec(traced_input.shape, used_dtype))
+        target_dtype = dtype if dtype and is_float else traced_dtype
+        has_size = target_dtype in SIZE_BYTES
+        specs.append(TensorSpec(traced_input.shape, target_dtype if has_size else "float32"))
     return specs
 
 

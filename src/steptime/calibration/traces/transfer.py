@@ -147,30 +147,34 @@ def move_step(
         target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
     origin_call_s = price_ops(origin_keys, origin, dtype=None, method=method)
     target_call_s = price_ops(target_keys, target, change.dtype, method)
-    # Between devices of one kind the measured time is carried over by the ratio of predictions;
-    # from CPU to GPU and back the prediction alone counts.
-    is_carried = origin.is_cpu == target.is_cpu
-    moved_ops = []  # by the times of the trace, if these are carried over
-    priced_ops = []  # by their shapes alone: a second prediction, for comparison
-    for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True):
-        priced_s = op.calls * target_s
-        moved_s = op.seconds * target_s / origin_s if is_carried else priced_s
-        moved_op = MovedOp(
+    # By their shapes alone: a second prediction, for comparison.
+    priced_ops = tuple(
+        MovedOp(
             key=op.key,
             calls=op.calls,
             measured_s=op.seconds,
             predicted_s=op.calls * origin_s,
-            moved_s=moved_s,
+            moved_s=op.calls * target_s,
         )
-        moved_ops.append(moved_op)
-        priced_ops.append(moved_op._replace(moved_s=priced_s))
+        for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True)
+    )
+    # Between devices of one kind the measured time is carried over by the ratio of predictions;
+    # from CPU to GPU and back the prediction alone counts.
+    is_carried = origin.is_cpu == target.is_cpu
+    moved_ops = priced_ops
+    if is_carried:
+        moved_ops = tuple(
+            op._replace(moved_s=op.measured_s * target_s / origin_s)
+            for op, origin_s, target_s in zip(priced_ops, origin_call_s, target_call_s, strict=True)
+        )
     unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
     kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
-    priced_step = MovedStep(tuple(priced_ops), unshaped_s, host_s=0.0, is_carried=False)
+    # How long the device waits for the host follows from the seconds of the ops, so it comes last.
+    priced_step = MovedStep(priced_ops, unshaped_s, host_s=0.0, is_carried=False)
     priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
     work = _count_work(priced_step, target_keys, target, change.dtype, method)
     moved_step = MovedStep(
-        tuple(moved_ops),
+        moved_ops,
         unshaped_s,
         host_s=0.0,
         is_carried=is_carried,
@@ -190,10 +194,10 @@ def _count_work(
     """Return the FLOP of a step; an update counts as none, since it moves bytes alone."""
     settings = _settings(method, target)
     flop = 0.0
-    peak_s = 0.0
-    uncounted_s = priced_step.unshaped_s
+    peak_s = 0.0  # of these FLOP, at the peak of the target
+    uncounted_s = priced_step.unshaped_s  # of ops whose FLOP are unknown
     for op, key in zip(priced_step.ops, keys, strict=True):
-        if key.pass_ == "update":
+        if key.pass_ == "update":  # utilisation (MFU) is of forward and backward pass
             continue
         if table_call(key.name, key.inputs) is None:
             uncounted_s += op.moved_s
@@ -261,12 +265,10 @@ def _host_s(
     in the trace, where it took the whole step unless kernels filled that. From a CPU to a GPU the
     host is the one that the cost model knows.
     """
-    # A carried step moves between devices of one kind: the origin is of the target's kind.
+    has_equal_kind = moved.is_carried  # CPU to CPU, or GPU to GPU
     if target.is_cpu:
-        is_from_cpu = moved.is_carried
-        return step.gap_s if is_from_cpu else 0.0
-    is_from_gpu = moved.is_carried
-    if is_from_gpu:
+        return step.gap_s if has_equal_kind else 0.0
+    if has_equal_kind:
         is_device_bound = step.ops_s >= DEVICE_BOUND_SHARE * step.step_s
         # The same host issues the step on the target. If kernels fill the step, issuing them took
         # at most the step, else as long as the step.

@@ -99,9 +99,10 @@ def pipedream_flush(
     # Before its first backward pass a device runs as many forward passes as devices follow.
     later_devices = device_count - 1 - device
     warmup_tasks = later_devices
-    if virtual > 1:  # interleaved: the last chunk of the first group must pass, too
+    if virtual > 1:  # interleaved: a group must have passed all chunks but the last one, too
+        largest_group = microbatches - (group_count - 1) * device_count  # the last one
         # Two microbatches less for each device nearer to the end (Megatron's interleaved schedule).
-        warmup_tasks = 2 * later_devices + (virtual - 1) * len(group)
+        warmup_tasks = 2 * later_devices + (virtual - 1) * largest_group
     warmup_tasks = min(warmup_tasks, len(forward_tasks))
     steady_tasks = len(forward_tasks) - warmup_tasks
     yield from forward_tasks[:warmup_tasks]
@@ -126,7 +127,8 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
         yield FORWARD, device, i
     for i in range(microbatches):
         yield BACKWARD, device, i
-        if i >= device:
+        lags_enough = i >= device
+        if lags_enough:
             yield WEIGHT, device, next_weight
             next_weight += 1
         if i + warmup < microbatches:

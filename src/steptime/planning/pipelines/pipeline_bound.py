@@ -4,7 +4,7 @@ The bound is what lets a search leave most plans unpriced: it is a maximum over 
 `fixed_s + microbatches * microbatch_s`, without following a schedule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple
@@ -75,11 +75,45 @@ class _Chain(NamedTuple):
     full_pipeline_wait_s: float
 
 
+class _StagePath(NamedTuple):
+    """The way of a microbatch before and behind its tasks in a stage.
+
+    Attributes:
+        forward_s: from the first stage to this one.
+        backward_s: from this stage back to the end of the slowest device of an earlier stage, with
+            its final work; minus infinity for the first stage.
+        later_stages_s: both passes of all later stages.
+    """
+
+    forward_s: float
+    backward_s: float
+    later_stages_s: float
+
+
+def _list_paths(
+    pipeline: PipelineTimes, weights_s: Sequence[float], final_work_s: Sequence[float]
+) -> Iterator[_StagePath]:
+    """Yield the paths of the stages; `weights_s` are put-off gradients of weights."""
+    _, stages, device_count, send_s = pipeline
+    forward_s = 0.0
+    backward_s = -inf
+    later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
+    for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
+        later_stages_s -= _task_s(stage, weight_s)
+        yield _StagePath(forward_s, backward_s, later_stages_s)
+        # The way to the next stage, and back from it.
+        forward_s += stage.forward_s + send_s
+        is_first_of_device = j < device_count
+        if is_first_of_device:
+            backward_s = max(weight_s + final_work_s[j], backward_s)
+        backward_s += stage.backward_s - weight_s + send_s
+
+
 def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list[_Chain]:
     """Return the chains of dependent tasks of a pipeline.
 
-    While the loop goes from stage to stage, `forward_path_s` are the seconds of the way to a stage,
-    `backward_path_s` those from it to the end of the slowest device before it.
+    A chain is the way of a microbatch to a stage, the tasks of all microbatches there, and the way
+    back to the device at which it ends.
     """
     schedule, stages, device_count, send_s = pipeline
     splits_backward = schedule == "zero-bubble"
@@ -88,38 +122,31 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
     weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
     device_busy_s = busy_s(stages, device_count)
     last_stage = len(stages) - 1
+    paths = list(_list_paths(pipeline, weights_s, final_work_s))
     chains = []
-    forward_path_s = 0.0  # a microbatch's way from the first stage to the current one
-    # The way back from the current stage to the end of the slowest earlier device.
-    backward_path_s = -inf  # the first device has no earlier one
-    # Both passes of all stages behind the current one.
-    later_stages_s = sum(_task_s(stage, 0.0) for stage in stages) - sum(weights_s)
-    for j, (stage, weight_s) in enumerate(zip(stages, weights_s, strict=True)):
-        task_s = _task_s(stage, weight_s)
-        later_stages_s -= task_s
-        is_first_of_device = j < device_count
-        if is_first_of_device:
-            final_s = weight_s + final_work_s[j]
-            # After the last backward pass the chain ends here with this device's tail, or it goes
-            # on to the slowest earlier device. Zero bubble lets stage j put off the gradients of
-            # weights of 1 + j microbatches to the end. Earlier devices do not wait for these, but
-            # the busy time of this device holds them, so that they are taken off again.
-            deferred_s = (1 + j) * weight_s
-            fixed_s = max(final_s - weight_s, backward_path_s - deferred_s)
-            wait_s = 0.0
-            if has_round_trips:
-                wait_s = _round_trip_wait_s(stage, last_stage - j, later_stages_s, send_s)
-            chains.append(_Chain(BoundLine(forward_path_s + fixed_s, device_busy_s[j]), wait_s))
-            if splits_backward:  # with few microbatches the gradients of weights come late
-                line = BoundLine(forward_path_s + max(backward_path_s, 0.0), task_s)
-                chains.append(_Chain(line, full_pipeline_wait_s=0.0))
-            backward_path_s = max(final_s, backward_path_s)
-        # Interleaved: the last stage turns round, whichever device has it.
-        elif j == last_stage:
-            line = BoundLine(forward_path_s + backward_path_s, task_s)
+    for j in range(device_count):  # the first stage of each device
+        # The way back ends here with this device's final work, or at the slowest earlier device.
+        # Zero bubble lets stage j put off the gradients of weights of 1 + j microbatches: the busy
+        # time counts them, but earlier devices do not wait for them.
+        weight_s = weights_s[j]
+        final_s = weight_s + final_work_s[j]
+        deferred_s = (1 + j) * weight_s
+        fixed_s = max(final_s - weight_s, paths[j].backward_s - deferred_s)
+        wait_s = 0.0
+        if has_round_trips:
+            later_stages_s = paths[j].later_stages_s
+            wait_s = _round_trip_wait_s(stages[j], last_stage - j, later_stages_s, send_s)
+        line = BoundLine(paths[j].forward_s + fixed_s, device_busy_s[j])
+        chains.append(_Chain(line, wait_s))
+        if splits_backward:  # with few microbatches the gradients of weights come late
+            late_fixed_s = paths[j].forward_s + max(paths[j].backward_s, 0.0)
+            line = BoundLine(late_fixed_s, _task_s(stages[j], weight_s))
             chains.append(_Chain(line, full_pipeline_wait_s=0.0))
-        forward_path_s += stage.forward_s + send_s
-        backward_path_s += stage.backward_s - weight_s + send_s
+    is_interleaved = len(stages) > device_count
+    if is_interleaved:  # the last stage turns round, whichever device has it
+        task_s = _task_s(stages[last_stage], weights_s[last_stage])
+        line = BoundLine(paths[last_stage].forward_s + paths[last_stage].backward_s, task_s)
+        chains.append(_Chain(line, full_pipeline_wait_s=0.0))
     return chains
 
 
@@ -184,6 +211,7 @@ def microbatches_in_flight(
         chunk, device = divmod(stage, device_count)
         warmup_tasks = 2 * (device_count - 1 - device) + (virtual - 1) * group
         forward_tasks = min(microbatches * virtual, warmup_tasks + 1)
+        # Of the group that is on its way, the tasks before this chunk are not in this stage.
         full_groups, partial_tasks = divmod(forward_tasks, group * virtual)
         tasks_from_chunk_on = max(0, partial_tasks - chunk * group)
         partial_group = min(group, tasks_from_chunk_on)
@@ -197,19 +225,19 @@ def _count_in_flight(
     """Return the microbatches in flight, counted over a schedule without its repeating middle."""
     group_count = microbatches // device_count
     # Leave out repeating groups: they change no maximum.
-    microbatches -= device_count * max(0, group_count - COUNTED_GROUPS)
+    repeating_groups = max(0, group_count - COUNTED_GROUPS)
+    counted_microbatches = microbatches - device_count * repeating_groups
+    task_order = TASK_ORDERS[schedule]
     in_flight = [0] * (device_count * virtual)
     for device in range(device_count):
-        stage_counts = [0] * virtual
-        count = peak = 0
-        for direction, stage, _ in TASK_ORDERS[schedule](
-            device, device_count, virtual, microbatches
-        ):
+        chunk_counts = [0] * virtual  # microbatches in each of the device's stages
+        microbatch_count = max_count = 0
+        for direction, stage, _ in task_order(device, device_count, virtual, counted_microbatches):
             change = 1 if direction == FORWARD else -1
-            stage_counts[stage // device_count] += change
-            count += change
-            if count > peak:
-                peak = count
+            chunk_counts[stage // device_count] += change
+            microbatch_count += change
+            if microbatch_count > max_count:
+                max_count = microbatch_count
                 # The counts of the device's stages at its fullest moment.
-                in_flight[device::device_count] = stage_counts
+                in_flight[device::device_count] = chunk_counts
     return tuple(in_flight)

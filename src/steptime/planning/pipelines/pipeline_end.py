@@ -111,11 +111,10 @@ def _single_stage_ends(
     ]
     free_s = [0.0] * p
     backward_ends_s = [0.0] * p + [-inf]  # ends of backward passes; no device follows the last one
-    states: list[State] = []
-    # In step j, device d runs the backward pass of microbatch j - p + d and the forward pass of j.
-    j = 0
-    while j < microbatches + p:
-        arrival_s = -inf
+
+    def run_step(j: int) -> None:
+        """Run the backward pass of microbatch j - p + d and the forward pass of j on device d."""
+        arrival_s = -inf  # of microbatch j at the next device; the first one need not wait
         for d in range(p):
             clock_s = free_s[d]
             backward_microbatch = j - p + d
@@ -130,6 +129,11 @@ def _single_stage_ends(
                 clock_s = max(clock_s, arrival_s) + forwards_s[d]
                 arrival_s = clock_s + send_s
             free_s[d] = clock_s
+
+    states: list[State] = []
+    j = 0
+    while j < microbatches + p:
+        run_step(j)
         j += 1
         is_steady = p < j < microbatches  # every device runs both passes in each step
         if not is_steady:
@@ -140,8 +144,8 @@ def _single_stage_ends(
         period = _find_period(states, range(1, p + 1)) if j % p == 0 else None
         if period is not None:
             repeats = (microbatches - j) // period.state_count
-            free_s = _delay(free_s, repeats * period.delay_s)
-            backward_ends_s = _delay(backward_ends_s, repeats * period.delay_s)
+            for times_s in (free_s, backward_ends_s):
+                _delay(times_s, repeats * period.delay_s)
             j += repeats * period.state_count
             states = []
     late_weights_s = [min(microbatches, d) * weight_s for d, weight_s in enumerate(weights_s)]
@@ -156,21 +160,19 @@ def _interleaved_ends(
     In step j, device d runs its forward task j - d, and a backward task that lags by the device's
     warm-up.
     """
-    virtual = len(stages) // p
-    task_count = microbatches * virtual
+    virtual = len(stages) // p  # stages (chunks) of a device
+    task_count = microbatches * virtual  # forward tasks of a device
     group_tasks = p * virtual
     stages_of_device = [stages[d::p] for d in range(p)]
-    warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]
-    forward_ends_s = [-inf] * p  # ends of forward tasks
+    warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]  # as in `pipedream_flush`
+    forward_ends_s = [-inf] * p  # of each device's forward task in the step before
     backward_ends_s = [-inf] * p
     free_s = [0.0] * p
-    states: list[State] = []
-    # In step j, device d runs its forward task j - d, and a backward task that lags by its warm-up.
-    j = 0
-    end = task_count + warmups[0] + p
-    while j < end:
-        new_forward_ends_s = forward_ends_s[:]
-        new_backward_ends_s = backward_ends_s[:]
+
+    def run_step(j: int) -> None:
+        """Run forward task j - d of device d, and a backward task that lags by its warm-up."""
+        earlier_forward_ends_s = forward_ends_s[:]
+        earlier_backward_ends_s = backward_ends_s[:]
         for d in range(min(p, j + 1)):
             clock_s = free_s[d]
             forward_task = j - d
@@ -179,19 +181,24 @@ def _interleaved_ends(
                 # turn.
                 chunk = forward_task % group_tasks // p
                 is_first_stage = d == 0 and chunk == 0
-                arrival_s = -inf if is_first_stage else forward_ends_s[d - 1] + send_s
+                arrival_s = -inf if is_first_stage else earlier_forward_ends_s[d - 1] + send_s
                 clock_s = max(clock_s, arrival_s) + stages_of_device[d][chunk].forward_s
-                new_forward_ends_s[d] = clock_s
+                forward_ends_s[d] = clock_s
             backward_task = forward_task - warmups[d]
             if 0 <= backward_task < task_count:
                 chunk = backward_task % group_tasks // p
                 is_last_stage = d == p - 1 and chunk == 0
-                arrival_s = -inf if is_last_stage else backward_ends_s[(d + 1) % p] + send_s
+                next_device = (d + 1) % p
+                arrival_s = -inf if is_last_stage else earlier_backward_ends_s[next_device] + send_s
                 clock_s = max(clock_s, arrival_s) + stages_of_device[d][-1 - chunk].backward_s
-                new_backward_ends_s[d] = clock_s
+                backward_ends_s[d] = clock_s
             free_s[d] = clock_s
-        forward_ends_s = new_forward_ends_s
-        backward_ends_s = new_backward_ends_s
+
+    states: list[State] = []
+    j = 0
+    end = task_count + warmups[0] + p
+    while j < end:
+        run_step(j)
         j += 1
         is_steady = warmups[0] < j < task_count
         ends_group = j % group_tasks == 0
@@ -202,16 +209,16 @@ def _interleaved_ends(
         period = _find_period(states, (1,))
         if period is not None:
             repeats = (task_count - j) // group_tasks
-            free_s = _delay(free_s, repeats * period.delay_s)
-            forward_ends_s = _delay(forward_ends_s, repeats * period.delay_s)
-            backward_ends_s = _delay(backward_ends_s, repeats * period.delay_s)
+            for times_s in (free_s, forward_ends_s, backward_ends_s):
+                _delay(times_s, repeats * period.delay_s)
             j += repeats * group_tasks
             states = []
     return tuple(free_s)
 
 
-def _delay(times_s: Sequence[float], delay_s: float) -> list[float]:
-    return [time_s + delay_s for time_s in times_s]
+def _delay(times_s: list[float], delay_s: float) -> None:
+    """Make all times later, in place."""
+    times_s[:] = [time_s + delay_s for time_s in times_s]
 
 
 def _find_period(states: Sequence[State], state_counts: Sequence[int]) -> Period | None:

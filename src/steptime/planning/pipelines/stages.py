@@ -103,7 +103,7 @@ def rank_groups(
             if tensor ranks have experts of their own, 0 for the replicas.
     """
     width_of = dict(zip(DIMENSIONS, widths, strict=True))
-    # Rank = sum over the dimensions of place * stride: the first of the order has stride 1.
+    # Rank = sum over the dimensions of index * stride: the first of the order has stride 1.
     ranks_of: dict[str, range] = {}  # the ranks that differ from rank 0 in this dimension alone
     stride = 1
     for name in ORDERS[order]:
@@ -119,7 +119,7 @@ def rank_groups(
     has_experts_per_tensor_rank = routers > len(replicas)
     if has_experts_per_tensor_rank:
         expert_ranks = tuple(add_offsets(ranks_of["tensor"], replicas))
-    # Of the ranks in order, neighbours share experts or states; every n-th one holds the same.
+    # With `expert` 4, ranks 0 to 3 of these have all experts together; 0, 4, 8, ... have the same.
     expert_replicas = expert_ranks[::expert]
     router_count = routers or len(replicas)  # ranks that route tokens of their own
     # The expert ranks inside a group of shards, of which every `expert` hold different experts.
@@ -132,7 +132,7 @@ def rank_groups(
         expert=expert_ranks[:expert],
         replicas=replicas,
         shard=replicas[:shards],
-        # Shards are neighbours; ranks at the same place of each group of shards are copies.
+        # So with states: with `shards` 4, replicas 0, 4, 8, ... have copies of the same ones.
         copies=replicas[::shards],
         expert_replicas=expert_replicas,
         expert_shard=expert_replicas[:expert_shards],
@@ -214,7 +214,7 @@ def lay_out(
     stage_parts = _list_stage_parts(kinds, layer_counts, recomputed_layers)
     # Stages are dealt out in turn: device d has d, d + pipeline, ...
     device_parts = [sum(stage_parts[d::pipeline], Counter[Part]()) for d in range(pipeline)]
-    if goes_both_ways:
+    if goes_both_ways:  # DualPipe: a device has the stages of its opposite as well
         device_parts = [
             parts + opposite_parts
             for parts, opposite_parts in zip(device_parts, reversed(device_parts), strict=True)
@@ -227,12 +227,12 @@ def lay_out(
         stages_of_device = stages[d::pipeline]
         first_of_kind.setdefault((load, stages_of_device), d)
     # Of devices of a kind the first one holds the most microbatches.
-    distinct_devices = sorted(first_of_kind.values(), reverse=True)
+    distinct_devices = tuple(first_of_kind.values())
     return Layout(
         layers=layer_counts,
         stages=stages,
         devices=devices,
-        distinct_devices=tuple(distinct_devices),
+        distinct_devices=distinct_devices,
     )
 
 

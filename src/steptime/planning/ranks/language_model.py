@@ -41,9 +41,9 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         elif settings.get("decoder_layers"):
             description = "an encoder with a decoder"
         # The text may be the family's name itself, which says it already.
-        but = "" if description in model else f", but {description}"
+        actual_kind = "" if description in model else f", but {description}"
         unquoted_model = shorten(model)[1:-1]  # at most a line of it
-        raise InputError(f"{unquoted_model}: not a language model of one decoder{but}")
+        raise InputError(f"{unquoted_model}: not a language model of one decoder{actual_kind}")
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
     if settings["layers"] > MAX_LAYERS:
@@ -51,15 +51,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     # Layers of a kind cost the same, so that one example of each kind is built and priced: the
     # graph is cut behind the last example, and leading dense layers that are alike are one.
     shared_dense = _shared_dense_layers(settings)
-    example_layers: dict[tuple[object, ...], int] = {}
-    kinds = []
-    for layer in range(settings["layers"]):
-        kind = _layer_kind(settings, layer)
-        # The shortened network leaves out `shared_dense` of the leading layers, so that all others
-        # move to the front by as many. The first layer of a kind is its example.
-        layer_in_shortened = max(0, layer - shared_dense)
-        example_layer = example_layers.setdefault(kind, layer_in_shortened)
-        kinds.append(f"block{example_layer + 1}")
+    example_layers = _find_example_layers(settings, shared_dense)
     dense_layers = settings["dense_layers"] if settings["experts"] else 0
     experts = settings["experts"]
     return Shape(
@@ -67,10 +59,10 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         settings=settings,
         kind_settings={
             **settings,
-            "layers": max(example_layers.values()) + 1,
+            "layers": max(example_layers) + 1,
             "dense_layers": dense_layers - shared_dense,
         },
-        kinds=tuple(kinds),
+        kinds=tuple(f"block{example_layer + 1}" for example_layer in example_layers),
         length=settings["length"],
         vocabulary=settings["vocabulary"],
         # An encoder has no head that could share the embedding.
@@ -79,6 +71,21 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         expert_share=settings["experts_per_token"] / experts if experts else 1.0,
         label=model,
     )
+
+
+def _find_example_layers(settings: Settings, shared_dense: int) -> list[int]:
+    """Return for each layer the first one of its kind, as the shortened network numbers them.
+
+    That network leaves out `shared_dense` of the leading layers, so that all others move to the
+    front by as many.
+    """
+    example_of_kind: dict[tuple[object, ...], int] = {}
+    example_layers = []
+    for layer in range(settings["layers"]):
+        layer_in_shortened = max(0, layer - shared_dense)
+        kind = _layer_kind(settings, layer)
+        example_layers.append(example_of_kind.setdefault(kind, layer_in_shortened))
+    return example_layers
 
 
 def _shared_dense_layers(settings: Settings) -> int:

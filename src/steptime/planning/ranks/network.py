@@ -78,10 +78,9 @@ def read_network(
     Raises:
         InputError: for an unknown type or optimizer.
     """
-    workload = make_workload(choice, dtype=dtype, phase="train", optimizer=optimizer)
-    usual_batch = workload.batch_per_replica
+    usual_workload = make_workload(choice, dtype=dtype, phase="train", optimizer=optimizer)
     # The graph is cut at batch 1: the cuts are the same at any batch.
-    workload = replace(workload, batch_per_replica=1)
+    workload = replace(usual_workload, batch_per_replica=1)
     method = cost_model(DEFAULT)
     lowered = method.lower(build_step(workload), workload.dtype, method.settings)
     pieces = cut_rows(lowered.rows)
@@ -99,7 +98,7 @@ def read_network(
         expert_share=1.0,
         label=label,
         unit="examples",
-        batch=usual_batch,
+        batch=usual_workload.batch_per_replica,
         workload=workload,
         rows=pieces,
     )
@@ -187,7 +186,7 @@ class NetworkRankModel(RankModel):
     def constants(self) -> Constants:
         """The constants of the stack, and the bytes of gradients and states of the network."""
         all_constants = super().constants.numbers
-        # The constants that other networks than language models have, too; those of bytes follow.
+        # The constants that are not fitted on language models alone, such as `training.slowed`.
         stack_constants = {f"{self.use}.{name}": all_constants[name] for name in STACK_CONSTANTS}
         numbers, flags = split_flags(self.use, stack_constants)
         model = self.step_model

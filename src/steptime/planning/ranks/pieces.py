@@ -171,8 +171,8 @@ def build_rank_graph(
         raise InputError(f"plan: {error}") from None
     trains_layers = bool({*map(piece_of, graph.weights)} - {FIRST, LAST})
     methods = tuning.methods
-    # "inside" marks a cut-out layer: weights before it are trained, so that its input needs a
-    # gradient.
+    # The graph has one layer of each kind. In the network trained layers lie before it, so that
+    # its input needs a gradient: `differentiate` knows that by "inside".
     if trains_layers and not is_full:
         methods = (*methods, "inside")
     return differentiate(graph, optimizer, replace(tuning, methods=methods))
@@ -254,8 +254,8 @@ def _price_kernels(
 ) -> dict[str, _PieceCost]:
     """Price the kernels of all pieces at once; the cell of a kernel is `3 * piece + pass`."""
     all_kernels: list[Kernel] = []
-    # The cells of a table with a row for each piece and a column for each of the three passes, in
-    # which the seconds of kernels are summed up.
+    # A table has a row for each piece and a column for each of three passes: 3 * row + pass is the
+    # cell to which a kernel's seconds are added.
     cell_of_kernel: list[int] = []
     for i, piece_kernels in enumerate(kernels.values()):
         all_kernels += piece_kernels
@@ -330,8 +330,8 @@ def _last_product_s(
     # With frozen weights, `recomputed_rows` lead to some gradient; repetition skips the others.
     if recomputed_rows:
         return sum(seconds for row, seconds in product_s.items() if row not in recomputed_rows)
-    *_, last_product_s = (0.0, *product_s.values())  # 0 without any product
-    return last_product_s
+    seconds_in_order = list(product_s.values())
+    return seconds_in_order[-1] if seconds_in_order else 0.0
 
 
 def _host_s(kernels: Sequence[Kernel], constants: Mapping[str, float]) -> PassPair:

@@ -208,11 +208,11 @@ class RankModel(RankSetup):
         """
         if self.runs_full_network(plan):
             return single_device.update_s(self.full_step(microbatch), microbatch, microbatches)
-        has_fused_update = bool(self.constant("update_bytes"))
+        has_fused_update = self.constant("update_bytes") > 0  # one kernel for all weights
         if has_fused_update:
             (fused_update_s,) = self.kernel_seconds([fused_update(size_bytes, parameters)])
             return fused_update_s
-        # The stack has an update kernel for each weight: the time goes by the share of parameters.
+        # A kernel for each weight: a device takes its share of the whole network's seconds.
         network_update_s = sum(
             self.unsplit_pieces[name].update_s * count for name, count in self.piece_counts.items()
         )
@@ -274,13 +274,11 @@ class RankModel(RankSetup):
         None for all other plans.
         """
         is_single_step = plan.device_count == 1 and microbatches == 1
-        has_all_on_device = plan.offload == "none"
         recomputes_partly = plan.recompute_layers > 0 or plan.recompute == "selective"
+        is_plain_plan = is_single_step and plan.offload == "none" and not recomputes_partly
         is_plain_training = self.is_training and not self.low_dtype
-        is_as_predicted = has_all_on_device and not recomputes_partly and is_plain_training
-        # `predict` has the memory of plain trainings on one device; other plans are summed up by
-        # part.
-        if not is_single_step or not is_as_predicted:
+        # `predict` knows the memory of these alone; that of others is summed up by part.
+        if not (is_plain_plan and is_plain_training):
             return None
         model = self.full_step(microbatch, plan.recompute)
         return single_device.memory_by_part(model, microbatch)

@@ -156,7 +156,6 @@ class RankSetup:
         device_constants = self.calibrated_device.constants
         if not self.is_training:
             numbers, flags = split_flags(self.use, device_constants)
-            low_gradient_bytes = 0.0
         else:
             numbers, flags = training_constants(
                 device_constants, self.workload_dtype, self.stack.master_weights
@@ -164,10 +163,11 @@ class RankSetup:
             state_dtype = "float32" if self.is_mixed else self.base_dtype
             # Optimizer states in fewer bits need fewer bytes than the stack's constant says.
             numbers["state_bytes"] -= single_device.saved_state_bytes(self.tuning, state_dtype)
-            low_gradient_bytes = numbers["low_gradient_bytes"] if self.low_dtype else 0.0
-        if self.gradient_bits or low_gradient_bytes:
-            # The user's bits of a gradient win over what the stack has for low products.
-            numbers["gradient_bytes"] = self.gradient_bits / 8 or low_gradient_bytes
+            # With 8-bit products some stacks have gradients in other bits (0: in the usual ones).
+            if self.low_dtype and numbers["low_gradient_bytes"]:
+                numbers["gradient_bytes"] = numbers["low_gradient_bytes"]
+        if self.gradient_bits:  # the user's choice wins
+            numbers["gradient_bytes"] = self.gradient_bits / 8
         return Constants(numbers, flags)
 
     def constant(self, name: str) -> float:

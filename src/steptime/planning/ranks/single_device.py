@@ -73,12 +73,12 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     columns = model.lower_step(microbatch).columns
     # The bounds of the kernels' seconds, as shares of these seconds.
     shares = sum_repeats(columns, model.prices(microbatch)).total().shares
-    # The update of one microbatch by kernels and host; the rest of it is a transfer of states.
+    # `times` has the states' transfer in the update; kernels and host alone take the other part.
     single_step = bound_step((forward_s, backward_s, update_s), shares, host)
     _, _, single_update_s = single_step.passes_s
     transfer_s = times.update_s - float(single_update_s)
+    # The same kernels with both passes for each microbatch, and one update.
     repeated_host = None if host is None else host.repeat_passes(microbatches)
-    # Both passes for each microbatch, one update.
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
     passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
     all_forward_s, all_backward_s, all_update_s = map(float, passes_s)
@@ -117,11 +117,12 @@ def time_pieces(
     forward_s = dict.fromkeys(pieces, 0.0)
     backward_s = dict.fromkeys(pieces, 0.0)
     for row_time in times.rows:
-        name = piece_of(row_time.row.name)
-        if name not in (FIRST, LAST):
-            # Rows are named `block1`, `block2`, ... by layer; `kinds` has the example of each.
-            layer = int(name.removeprefix("block")) - 1
-            name = kinds[layer]
+        end_or_layer = piece_of(row_time.row.name)  # an end, or `block1`, `block2`, ...
+        if end_or_layer in (FIRST, LAST):
+            name = end_or_layer
+        else:
+            layer = int(end_or_layer.removeprefix("block")) - 1
+            name = kinds[layer]  # the piece of all layers of its kind
         forward_s[name] += row_time.forward.value * forward_slowdown
         backward_s[name] += row_time.backward.value * backward_slowdown
     # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the

@@ -42,7 +42,8 @@ def parse_level(text: str) -> LinkLevel:
     Raises:
         InputError: for a text of another form.
     """
-    size, link, links = [*text.split(":", 2), "", ""][:3]
+    size, _, link_and_count = text.partition(":")
+    link, _, links = link_and_count.partition(":")
     if not link:
         form = "of the form SIZE:LINK, such as 4:infiniband-ndr"
         raise InputError(f"--level {shorten(text)}: {form}")
@@ -167,8 +168,9 @@ def build_cluster(site: Site, device_count: int) -> Cluster:
     part_count = -(-device_count // site.per_node)  # nodes, then the parts of each level
     nodes_of_part = 1
     links_per_node = site.links_per_node or site.per_node
-    # The user's levels, then one that joins all remaining parts by the site's link.
-    for size, link_name, links in (*site.levels, LinkLevel(device_count, site.link or "")):
+    # The user's levels, then one that is large enough for all remaining parts.
+    outermost_level = LinkLevel(size=device_count, link=site.link or "")
+    for size, link_name, links in (*site.levels, outermost_level):
         if part_count == 1:  # everything is joined
             break
         if not link_name:
@@ -199,7 +201,8 @@ def find_node_link(device: Device) -> Link | None:
     if not NODE_LINK.match(device.datasheet.node_link.lower()):
         return None
     for link in catalog.links_of(device):
-        if link.name != device.datasheet.node_link:
+        is_of_catalogue = link.name != device.datasheet.node_link
+        if is_of_catalogue:
             return link
     return None
 

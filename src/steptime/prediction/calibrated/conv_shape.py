@@ -31,14 +31,16 @@ def find_layer(kind: str, shape: Shape, window: tuple[Any, ...]) -> ConvShape:
     """Return the layer of which a kernel is a pass, from the product that counts its FLOP."""
     groups, m, n, k = shape
     height, width, row_stride, column_stride, *_ = window
-    taps, strides = height * width, row_stride * column_stride
-    if kind == "conv2d":  # positions, outputs and inputs are other sizes in each pass
-        return ConvShape(groups, m, n, k / taps, taps, strides)
-    # The gradient of the input: a product over the outputs.
-    if kind == "conv_transpose2d":
-        return ConvShape(groups, m, k, n / taps, taps, strides)
-    # The gradient of the weights: a product over the positions.
-    return ConvShape(groups, k, m, n / taps, taps, strides)
+    taps = height * width
+    # Which side of the product is which depends on the pass.
+    if kind == "conv2d":
+        positions, outputs, inputs_and_taps = m, n, k
+    elif kind == "conv_transpose2d":  # the gradient of the input: a product over the outputs
+        positions, inputs_and_taps, outputs = m, n, k
+    else:  # the gradient of the weights: a product over the positions
+        outputs, inputs_and_taps, positions = m, n, k
+    strides = row_stride * column_stride
+    return ConvShape(groups, positions, outputs, inputs_and_taps / taps, taps, strides)
 
 
 def implicit_product(kind: str, layer: ConvShape) -> Shape:

@@ -37,9 +37,10 @@ UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
 
 def convolution(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a convolution, or of one of its gradients, by the fastest algorithm."""
-    window = kernels.window or (1,) * 4  # of one tap, at stride 1
+    window = kernels.window or (1, 1, 1, 1)  # of one tap, at stride 1
     layer = find_layer(kernels.kind, kernels.products[0], window)
-    is_depthwise = (layer.groups > 1) & (layer.outputs * layer.inputs == 1)
+    is_single_channel = layer.outputs * layer.inputs == 1  # of each group
+    is_depthwise = (layer.groups > 1) & is_single_channel
     if np.all(is_depthwise):
         return _price_depthwise(kernels, device, constants)
     dtype = computed_as(kernels, device)
@@ -70,7 +71,7 @@ def _price_on_vector_units(
     issued_share = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
     parts = _price_implicit(kernels, layer, gap_s, issued_share, device, constants)
     if kernels.kind == "conv_transpose2d":
-        # Each algorithm is priced, and the fastest one is taken, as the library does by trial.
+        # Each algorithm is priced, and the fastest one that fits is taken, as by the library.
         unrolled = _price_unrolled(kernels, layer, gap_s, issued_share, device, constants)
         parts = _select_faster(fits=True, candidate=unrolled, best=parts)
     if not _has_winograd(kernels, device):
@@ -144,12 +145,7 @@ def _direct_s(
     """
     groups, m, n, k = shape  # of the forward pass: positions, filters, taps
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * constants["convolution.share"]
-    flop_per_s = flop_per_s * library_share(device, constants)
-    if has_trait(device, "kepler"):
-        flop_per_s = flop_per_s * constants["product.kepler"]
-    if is_weight_gradient:
-        flop_per_s = flop_per_s * constants["convolution.weights"]
+    flop_per_s = _direct_flop_per_s(device, constants, dtype, is_weight_gradient)
     ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
     shape_dimensions = np.ndim(groups * m * n * k)
@@ -158,8 +154,8 @@ def _direct_s(
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
     seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
-    # The library splits only the long sums over positions, those of weights.
-    if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:  # half of them would be idle
+    # Only long sums, over positions, are split: half of the multiprocessors would be idle.
+    if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:
         parts_by_blocks = np.floor(multiprocessors / blocks)
         parts_by_length = np.floor(k / constants["convolution.least_part"])
         parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
@@ -169,6 +165,19 @@ def _direct_s(
         split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
         seconds = np.minimum(seconds, split_s)
     return seconds.min(axis=0)  # by the best of the three block_filters
+
+
+def _direct_flop_per_s(
+    device: Device, constants: Constants, dtype: str, is_weight_gradient: bool
+) -> float:
+    """Return the rate of thread blocks that are all at work."""
+    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * constants["convolution.share"]
+    flop_per_s *= library_share(device, constants)
+    if has_trait(device, "kepler"):
+        flop_per_s *= constants["product.kepler"]
+    if is_weight_gradient:
+        flop_per_s *= constants["convolution.weights"]
+    return flop_per_s
 
 
 def _transpose_s(
@@ -215,10 +224,10 @@ def _fused_winograd_s(kernels: Rows, layer: ConvShape, device: Device, constants
     """Return the arithmetic of Winograd's F(2x2, 3x3) in one kernel: 16 products for 36."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[kernels.dtype]
-    is_forward = kernels.kind == "conv2d"
-    filters, contraction = (
-        (layer.outputs, layer.inputs) if is_forward else (layer.inputs, layer.outputs)
-    )
+    if kernels.kind == "conv2d":
+        filters, contraction = layer.outputs, layer.inputs
+    else:  # the gradient of the input
+        filters, contraction = layer.inputs, layer.outputs
     # F(2x2, 3x3): squares of 2 x 2 outputs, 16 products each; a block makes 32 by 32 of them.
     square_blocks = ceil(_square_count(kernels, layer, 2), FUSED_BLOCK)
     blocks = layer.groups * square_blocks * ceil(filters, FUSED_BLOCK)
@@ -291,11 +300,14 @@ def _price_on_matrix_units(
         transpose_s = _transpose_s(layer, element_bytes, device, constants)
         # A layer is transposed if its fastest kernel needs the other layout: on average a share of
         # the layers. TF32's forward kernels read and write both layouts.
-        forward_share = "new_turned" if loads_tensors else "matrix_turned"
-        constant = forward_share if is_forward else "gradients_turned"
-        share = constants[f"convolution.{constant}"]
-        reads_both_layouts = is_forward and dtype == "tf32"
-        gap_s = gap_s + transpose_s * (0.0 if reads_both_layouts else share)
+        if not is_forward:
+            transposed_share = constants["convolution.gradients_turned"]
+        elif dtype == "tf32":
+            transposed_share = 0.0
+        else:
+            name = "new_turned" if loads_tensors else "matrix_turned"
+            transposed_share = constants[f"convolution.{name}"]
+        gap_s = gap_s + transpose_s * transposed_share
     else:
         # Images whose channels must be padded are read and written once more.
         copied_bytes = 2 * element_bytes * _copied_elements(layer)
@@ -314,11 +326,14 @@ def _copied_elements(layer: ConvShape) -> Any:
 
     Images that enter a network, with few channels, have kernels of their own.
     """
+    # Conditions are multiplied, since they may be arrays.
     # Images that enter a network, with few channels, have kernels that need no padding.
     pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
-    copied_inputs = layer.strides * (layer.inputs * pads_inputs)
-    copied_outputs = layer.outputs * (layer.outputs % CHANNEL_MULTIPLE > 0)
-    return (layer.groups == 1) * layer.positions * (copied_inputs + copied_outputs)
+    pads_outputs = layer.outputs % CHANNEL_MULTIPLE > 0
+    copied_inputs = layer.strides * (layer.inputs * pads_inputs)  # at each input position
+    copied_outputs = layer.outputs * pads_outputs
+    is_ungrouped = layer.groups == 1
+    return is_ungrouped * layer.positions * (copied_inputs + copied_outputs)
 
 
 def _vector_flop_ratio(layer: ConvShape) -> Any:

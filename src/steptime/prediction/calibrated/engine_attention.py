@@ -67,7 +67,9 @@ def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     """Return the arithmetic of prompts: products, exponentials that are not hidden, and blocks."""
     batch, queries, _keys, width = kernels.products[0]
     value_width = kernels.products[1][2]
-    suffix = "_tensor" if has_trait(device, "copied_tensors") else ""
+    # Kernels that copy tensors by hardware (Hopper and later) have constants of their own.
+    copies_tensors = has_trait(device, "copied_tensors")
+    suffix = "_tensor" if copies_tensors else ""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     tiles = ceil(queries, TILE)
@@ -80,8 +82,8 @@ def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     exponentials = FAST_EXPONENTIALS if is_fast else EXPONENTIALS
     exponential_s = scores / (exponentials * clock_hz * multiprocessors)
     exposed_s = constants.get(f"kernels.softmax{suffix}", 0.0) * exponential_s
-    block_s = 0.0
-    if suffix:
+    block_s = 0.0  # to start and end a block of a tile of queries
+    if copies_tensors:
         block_s = _scale_block_s(kernels, device, constants, "kernels.prefill_block_tensor_s")
     return product_s + exposed_s + batch * tiles / multiprocessors * block_s
 
@@ -114,7 +116,7 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
     window leaves heads apart, each has a block of its own, `kernels.decode_head_s` long if that is
     stated, and reads shared keys again, `kernels.head_bytes` in a clock of a multiprocessor.
     """
-    heads, queries, _keys, width = kernels.products[0]  # of all sequences
+    heads, *_ = kernels.products[0]  # of all sequences
     shared_heads, in_window = kernels.figures
     is_new = has_trait(device, "tensor_memory")
     packed_heads = constants["kernels.packed_heads_new" if is_new else "kernels.packed_heads"]
@@ -124,6 +126,25 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
     if is_small and "kernels.decode_block_small_s" in constants:
         block_name = "kernels.decode_block_small_s"
     block_s = _scale_block_s(kernels, device, constants, block_name)
+    # "Packed": one block for several heads that share keys. Else each head has a block.
+    packed_s = heads / shared_heads * ceil(shared_heads, packed_heads) * block_s
+    unpacked_s = heads * _single_head_s(kernels, block_s, device, constants)
+    # No head is apart without a constant.
+    is_unpacked: Any = np.zeros(np.shape(shared_heads), dtype=bool)
+    if "kernels.packed_limit" in constants:
+        is_single = (shared_heads <= 1) & (not is_new)
+        is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single
+    if constants.get("kernels.windows_unpacked") and not has_trait(device, "copied_tensors"):
+        is_unpacked = is_unpacked | (in_window > 0)
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    blocks_s = np.where(is_unpacked, unpacked_s, packed_s) / multiprocessors
+    return np.maximum(blocks_s, _walk_s(kernels, device, constants))
+
+
+def _single_head_s(kernels: Rows, block_s: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds of a block for one head, `block_s` unless a constant says otherwise."""
+    heads, queries, _keys, width = kernels.products[0]  # of all sequences
+    shared_heads, _in_window = kernels.figures
     head_s = block_s
     if "kernels.decode_head_s" in constants:
         head_s = _scale_block_s(kernels, device, constants, "kernels.decode_head_s")
@@ -135,17 +156,7 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
         head_bytes = KEY_AND_VALUE * SIZE_BYTES[kernels.dtype] * keys * width
         # One of the heads that share keys brings them from memory, the others from the cache.
         head_s = head_s + head_bytes * (1 - 1 / shared_heads) / bytes_per_s
-    # "Packed": one block for several heads that share keys. No head is apart without a constant.
-    is_unpacked = False & (shared_heads > 0)  # False, in the shape of `shared_heads`
-    if "kernels.packed_limit" in constants:
-        is_single = (shared_heads <= 1) & (not is_new)
-        is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single
-    if constants.get("kernels.windows_unpacked") and not has_trait(device, "copied_tensors"):
-        is_unpacked = is_unpacked | (in_window > 0)
-    packed_s = heads / shared_heads * ceil(shared_heads, packed_heads) * block_s
-    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    blocks_s = np.where(is_unpacked, heads * head_s, packed_s) / multiprocessors
-    return np.maximum(blocks_s, _walk_s(kernels, device, constants))
+    return head_s
 
 
 def _walk_s(kernels: Rows, device: Device, constants: Constants) -> Any:
@@ -156,14 +167,14 @@ def _walk_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     `kernels.decode_key_s`.
     """
     # On devices that copy tensors by hardware (Hopper and later), kernels split any sequence.
-    is_split = has_trait(device, "copied_tensors") or "kernels.decode_key_s" not in constants
-    if is_split:
+    splits_any_sequence = has_trait(device, "copied_tensors")
+    if splits_any_sequence or "kernels.decode_key_s" not in constants:
         return 0.0
     _heads, _queries, keys, width = kernels.products[0]
     shared_heads, in_window = kernels.figures
-    is_alone = (shared_heads <= 1) & (in_window == 0)
+    is_unsplit = (shared_heads <= 1) & (in_window == 0)  # one block reads all keys of a head
     walk_s = keys * width / REFERENCE_WIDTH * constants["kernels.decode_key_s"]
-    return np.where(is_alone, walk_s, 0.0)
+    return np.where(is_unsplit, walk_s, 0.0)
 
 
 def _scale_block_s(kernels: Rows, device: Device, constants: Constants, name: str) -> Any:

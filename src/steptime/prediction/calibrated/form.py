@@ -132,6 +132,7 @@ def between_events_s(kernels_s: Any, host_s: Any, visible_share: Any) -> Any:
     share of 0.5, kernels of 1 us show 30 us, and kernels of 100 us show 115 us.
     """
     device_end_s = visible_share * host_s + kernels_s
+    # A norm of a high power is a smooth maximum: the later of both ends.
     return (host_s**EVENT_NORM_POWER + device_end_s**EVENT_NORM_POWER) ** (1 / EVENT_NORM_POWER)
 
 

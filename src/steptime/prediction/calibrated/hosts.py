@@ -72,7 +72,10 @@ def host_constants(
         if not _is_calibrated(device):
             raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
         return dict(constants)
-    host_kind = KIND_OF_ANY_HOST.get(name, name if name in HOST_NAMES else usual_host(device))
+    if name in KIND_OF_ANY_HOST:
+        host_kind = KIND_OF_ANY_HOST[name]
+    else:
+        host_kind = name if name in HOST_NAMES else usual_host(device)
     priors = _scale_host(catalog.priors(device.kind, stack), host_kind)
     # Ends of the interval of a calibrated host do not belong to another one.
     new_constants = {

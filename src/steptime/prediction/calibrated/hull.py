@@ -33,9 +33,10 @@ def extrapolation_width(device: Device) -> float:
     """
     if device.kind not in read_packaged_toml(FILE):
         return WIDTH_OF_REASON * sqrt(REASONS_OF_UNMEASURED_KIND)
-    # Each figure that the file leaves out is a reason; the list of reasons has them as one.
+    # Each figure that the file leaves out is a reason; the list of reasons has all of them as one.
     unstated_count = len(_unstated_figures(device))
-    reason_count = len(extrapolation_reasons(device)) + max(0, unstated_count - 1)
+    further_figures = max(0, unstated_count - 1)
+    reason_count = len(extrapolation_reasons(device)) + further_figures
     return WIDTH_OF_REASON * sqrt(reason_count)
 
 

@@ -87,11 +87,10 @@ class _Component(NamedTuple):
         # Distances in ln to the ends; an unknown end is the value itself, at distance 0.
         lower_width = log(value / (interval.low or value))
         upper_width = log((interval.high or value) / value)
-        lower, upper = (
-            _Normal(log(value), max(width / _HALF_WIDTH, _SMALLEST_DEVIATION))
-            for width in (lower_width, upper_width)
-        )
-        return cls(weight, log(value), lower, upper)
+        mean = log(value)
+        lower = _Normal(mean, max(lower_width / _HALF_WIDTH, _SMALLEST_DEVIATION))
+        upper = _Normal(mean, max(upper_width / _HALF_WIDTH, _SMALLEST_DEVIATION))
+        return cls(weight, mean, lower, upper)
 
     def cdf(self, value: float) -> float:
         """Return the share below a value."""

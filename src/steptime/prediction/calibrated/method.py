@@ -88,17 +88,16 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
     is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
     on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
-    # Arithmetic and traffic overlap in part: a norm of a power between sum (1) and maximum (inf).
-    power = constants["joint.matrix_power" if on_matrix_units else "joint.power"]
-    running_s = (parts.compute_s**power + parts.memory_s**power) ** (1 / power)
-    value = np.maximum(running_s, limit_s)
-    if on_matrix_units:  # in a step, clocks fall before the limit of power is reached
-        joint_power = constants["joint.power"]
-        capped_power_s = np.maximum(limit_s, 0) ** joint_power
-        in_step_s = (running_s**joint_power + capped_power_s) ** (1 / joint_power)
-        # 1 for a kernel that is repeated alone, 0 for one in a step, and between for a mixture.
-        value = isolated_share * value + (1 - isolated_share) * in_step_s
-    value = value + parts.gap_s
+    if on_matrix_units:
+        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.matrix_power"])
+        # In a step, clocks fall before the limit of power is reached.
+        isolated_s = np.maximum(running_s, limit_s)
+        in_step_s = _norm(running_s, np.maximum(limit_s, 0), constants["joint.power"])
+        device_s = isolated_share * isolated_s + (1 - isolated_share) * in_step_s
+    else:
+        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.power"])
+        device_s = np.maximum(running_s, limit_s)
+    value = device_s + parts.gap_s
     ends = _price_bounds(rows, device, isolated_share)
     time = Interval(
         value,
@@ -117,6 +116,11 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         return time.times(constants["step.attention"])
     grouped_share = constants["step.grouped"] if rows.kind in GROUPED else 1.0
     return time.times(constants["step.product"] / grouped_share)
+
+
+def _norm(first_s: Any, second_s: Any, power: float) -> Any:
+    """Return the time of two that overlap in part: between their sum (1) and maximum (inf)."""
+    return (first_s**power + second_s**power) ** (1 / power)
 
 
 def _price_bounds(rows: Rows, device: Device, isolated_share: Any) -> Bounds:
@@ -196,10 +200,10 @@ def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
     A CPU whose file does not say its cores has as many as its peak implies. Kernels say themselves
     whether they run as TF32.
     """
-    # Kernels say themselves whether they run as TF32: the peak of float32 is left as it is.
     if settings.tf32 == "on":
         peak_flop_per_s(device, dtype, tf32=True)  # raises where there is none
-        settings = replace(settings, tf32="auto")
+    # Kernels say themselves whether they run as TF32: the peak of float32 is left as it is.
+    peak_settings = replace(settings, tf32="auto") if settings.tf32 == "on" else settings
     vector_flop_per_s = dict(device.datasheet.vector_flop_per_s)
     vector_peak = device.datasheet.vector_peak("float32")
     if vector_peak is not None:
@@ -207,7 +211,7 @@ def effective_device(device: Device, dtype: str, settings: Settings) -> Device:
     cores = device.datasheet.cores
     if cores is None and device.kind == "cpu":
         cores = cpu.cores_of(device)
-    derated_device = derate_device(device, dtype, settings)
+    derated_device = derate_device(device, dtype, peak_settings)
     return derated_device.with_figures(vector_flop_per_s=vector_flop_per_s, cores=cores)
 
 
@@ -223,9 +227,11 @@ def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) ->
     priors = catalog.priors(device.kind, settings.stack)
     constants = {name: constant.value for name, constant in priors.items()}
     used_forms = forms.keys() & {OPS[op.kind].work for op in graph.ops}
-    # A form that borrows the interval of another one was not measured itself.
+    # A form that borrows the interval of another one was not measured itself. "all" is that of
+    # forms that have none of their own.
+    interval_of_form = {name: _interval_name(name, device, constants) for name in used_forms}
     unmeasured = {
-        name for name in used_forms if _interval_name(name, device, constants) not in (name, "all")
+        name for name, interval in interval_of_form.items() if interval not in (name, "all")
     }
     if unmeasured and not device.calibration.intervals:
         text = f"not measured on {device.name} or its like: {', '.join(sorted(unmeasured))}"

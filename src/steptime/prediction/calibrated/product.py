@@ -61,8 +61,8 @@ def product(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         memory_s = moved_bytes / memory_rate(device, constants) + wait_s
     else:  # without tensor cores, operands are read several times
         extra_reads = constants["product.along"] - 1
-        moved_bytes = moved_bytes + extra_reads * _bytes_along_contraction(kernels)
-        memory_s = stream_s(moved_bytes, device, constants)
+        extra_bytes = extra_reads * _bytes_along_contraction(kernels)
+        memory_s = stream_s(moved_bytes + extra_bytes, device, constants)
     gap_s = constants["launch.gap_s"] * kernels.launches
     return TimeParts(compute_s, memory_s, gap_s, arithmetic.flop)
 
@@ -145,11 +145,11 @@ def time_products(kernels: Rows, device: Device, constants: Constants) -> Produc
     compute_s: Any = 0.0
     flop: Any = 0.0
     dtype = computed_as(kernels, device)
-    is_along = kernels.kind == "linear"
+    is_along_contraction = kernels.kind == "linear"  # of both operands, in memory
     # Only layers by themselves have the figures that `adapt_to_engine` gives.
-    is_single_op = is_along and len(kernels.figures) > 0
+    is_single_op = is_along_contraction and len(kernels.figures) > 0
     for shape in kernels.products:
-        time = time_product(device, constants, dtype, shape, is_along, is_single_op)
+        time = time_product(device, constants, dtype, shape, is_along_contraction, is_single_op)
         seconds = time.compute_s / _alignment_share(kernels, shape, device, constants)
         seconds = seconds / _transposition_share(kernels, dtype, device, constants)
         compute_s = compute_s + seconds
@@ -207,7 +207,7 @@ def time_product(
     constants: Constants,
     dtype: str,
     shape: Shape,
-    is_along: bool = False,
+    is_along_contraction: bool = False,
     is_single_op: bool = False,
 ) -> ProductTime:
     """Return the arithmetic of one product, or of one batch of products.
@@ -217,10 +217,10 @@ def time_product(
         constants: the constants of its calibration.
         dtype: the type that is computed in.
         shape: batch, m, n and k; numbers or arrays.
-        is_along: whether both operands lie along the contraction.
+        is_along_contraction: whether both operands lie along the contraction.
         is_single_op: whether it is a layer by itself, which runs by the kernels of an engine.
     """
-    units = _find_units(device, constants, dtype, is_along, is_single_op)
+    units = _find_units(device, constants, dtype, is_along_contraction, is_single_op)
     # Arrays may hold single products and batches.
     is_batch = shape[0] > 1
     if np.all(is_batch):
@@ -236,12 +236,12 @@ def time_product(
 
 
 def _find_units(
-    device: Device, constants: Constants, dtype: str, is_along: bool, is_single_op: bool
+    device: Device, constants: Constants, dtype: str, is_along_contraction: bool, is_single_op: bool
 ) -> Units:
     """Return the units that multiply numbers of a type on a device."""
     if has_matrix_units(device, dtype):
         return _matrix_units(device, constants, dtype, is_single_op)
-    return _vector_units(device, constants, dtype, is_along)
+    return _vector_units(device, constants, dtype, is_along_contraction)
 
 
 def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op: bool) -> Units:
@@ -264,18 +264,18 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op
     tiles = list_tiles("matrix")
     flop_per_s = peak * library_share(device, constants)
     flop_per_s *= constants["product.tensor_share"]
-    flop_per_s *= constants["product.geforce"] if has_trait(device, "game_card") else 1.0
-    # The share of the peak is stated for the largest tile, whose reuse is taken out here.
+    if has_trait(device, "game_card"):
+        flop_per_s *= constants["product.geforce"]
+    # The share of the peak is stated for the largest tile, the first of the list. `time_tiles`
+    # divides by the same factor of each tile.
     flop_per_s *= 1 + half_reuse / reuse(tiles[0])
-    batch_flop_per_s = flop_per_s
-    if not is_nvidia(device):
-        batch_flop_per_s *= constants["product.amd_batched"]
-    step = contraction_step(family_of(device))
+    batch_share = 1.0 if is_nvidia(device) else constants["product.amd_batched"]
+    batch_flop_per_s = flop_per_s * batch_share
     is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
+    step = UNSPLIT_STEP if is_unsplit else contraction_step(family_of(device))
     set_tiles: SetTiles = ()
-    if is_unsplit:
-        step = UNSPLIT_STEP
-        set_tiles = list_set_tiles(family_of(device)) if is_single_op else ()
+    if is_unsplit and is_single_op:
+        set_tiles = list_set_tiles(family_of(device))
     has_persistent = bool(constants.get("kernels.persistent")) and dtype in HALVES
     is_persistent = is_single_op and has_persistent and has_trait(device, "copied_tensors")
     single_tiles = time_tiles(
@@ -303,7 +303,9 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op
     )
 
 
-def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bool) -> Units:
+def _vector_units(
+    device: Device, constants: Constants, dtype: str, is_along_contraction: bool
+) -> Units:
     """Return the vector units of multiprocessors with their tiles."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     flop_per_s = device.datasheet.peak_flop_per_s[dtype] * library_share(device, constants)
@@ -319,7 +321,7 @@ def _vector_units(device: Device, constants: Constants, dtype: str, is_along: bo
     ramp_s = latency_s(device, constants, "product.ramp_s")
     # Old libraries have other tiles ("along") for operands that lie along the contraction; "alone"
     # are the tiles of other single products, "batched" those of batches.
-    single_tiles = list_tiles("along" if is_along and is_old else "alone")
+    single_tiles = list_tiles("along" if is_along_contraction and is_old else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(
         single_tiles=time_tiles(

@@ -57,10 +57,10 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     # Products: of all inputs, then of the steps; a gradient has as many again for the weights.
     is_gradient = kernels.kind.endswith("_grad")
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
-    step_products = kernels.products[1:step_product_end]
     # The first product of each half, of all inputs, is left out: it runs beside the steps.
+    step_products = kernels.products[1:step_product_end]
     final_products = kernels.products[step_product_end + 1 :]
-    (steps, *_), *_ = step_products  # all have a product for each step
+    steps, _, _, _ = step_products[0]  # a product for each step, as a batch
     weights = _describe_weights(kernels, step_products, device, constants)
     peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
     memory_bytes_per_s = memory_rate(device, constants)
@@ -94,7 +94,7 @@ def _describe_weights(
 ) -> _Weights:
     """Return the recurrent weights of a layer, from the products of its steps."""
     element_bytes = SIZE_BYTES[kernels.dtype]
-    (steps, *_), *_ = step_products
+    steps, _, _, _ = step_products[0]  # a product for each step, as a batch
     size_bytes = sum(element_bytes * n * k for _, _, n, k in step_products)
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in step_products)
     exceeds_cache = size_bytes > (device.datasheet.l2_bytes or 0)

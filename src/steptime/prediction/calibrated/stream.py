@@ -51,14 +51,14 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
         compute_s = compute_s + kernels.bytes / reduced_bytes_per_s
         moved_bytes = moved_bytes * (1 + _reread_share(kernels, device, constants))
     memory_bytes_per_s = memory_rate(device, constants)
-    cache_bytes_per_s = 0.0
+    cache_bytes_per_s = 0.0  # of an unknown cache
     if device.datasheet.l2_bytes and device.datasheet.clock_hz:
         cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
     is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
     # The share of the bytes that miss the last cache.
     memory_share = miss_share(kernel_bytes, device) if is_cache_faster else 1.0
-    fastest_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
-    byte_s = 1 / fastest_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
+    hit_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
+    byte_s = 1 / hit_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
     if kernels.kind in ENGINE_CALLS:
         wait_s = wait_s + latency_s(device, constants, ENGINE_CALLS[kernels.kind])
@@ -108,10 +108,10 @@ def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
     are a working set of 160 MB, of which a cache of 40 MB holds next to nothing. Rows of softmax up
     to `stream.kept_row` elements stay in registers; of longer rows that many elements are in work.
     """
-    constant = REDUCING[kernels.kind]
+    reread_constant = REDUCING[kernels.kind]  # the share that would be read again without a cache
     row_elements = kernels.row
     is_in_registers: Any = False
-    if constant == "stream.softmax_again":
+    if reread_constant == "stream.softmax_again":
         # Rows of softmax up to this length stay in registers, and are read once.
         max_elements = constants["stream.kept_row"]
         is_in_registers = row_elements <= max_elements
@@ -120,5 +120,5 @@ def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
     row_bytes = row_elements * SIZE_BYTES[kernels.dtype]
     # Rows that are worked on at once: the cache keeps as many of them as it has room for.
     working_set_bytes = constants["stream.rows_running"] * multiprocessors * row_bytes
-    share = constants[constant] * miss_share(working_set_bytes, device)
+    share = constants[reread_constant] * miss_share(working_set_bytes, device)
     return share * np.logical_not(is_in_registers)

@@ -27,8 +27,8 @@ def systolic(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     # `kernels.flop` is less than `counted_flop` where a causal mask leaves out products.
     compute_s = array_flop * kernels.flop / counted_flop / flop_per_s
     if kernels.kind in SCORED:
-        (_, _, n, k), *_ = kernels.products
         # The first product has the scores forward and the gradient of the values backward.
+        _, _, n, k = kernels.products[0]
         head_width = n if kernels.kind == "attention_grad" else k
         vector_peak = device.datasheet.vector_peak("float32") or flop_per_s
         # The vector unit works on each score: its FLOP are those of the products per column of the

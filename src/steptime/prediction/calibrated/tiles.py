@@ -155,7 +155,8 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         ramps = waves
         if units.is_persistent:
             # The first tile alone is waited for: numbers of the next come while one is worked on.
-            waves, ramps = np.maximum(blocks / multiprocessors, 1.0), 1.0
+            waves = np.maximum(blocks / multiprocessors, 1.0)
+            ramps = 1.0
         waves_s = waves * tile.wave_s
         ramp_s = ramps * tile.wave_s * tile.ramp_steps
         # A step of the contraction takes at least `turn_s`: numbers must arrive first.
@@ -168,7 +169,7 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         if units.has_set_tiles and not in_batch:
             fits_rows = (m > tile.low_rows) & (m <= tile.high_rows)
             seconds = np.where(fits_rows, seconds, np.inf)
-        # The FLOP of the tile that is fastest.
+        # The fastest tile so far, and the padded result of which it computes all elements.
         padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
         best_s = np.minimum(seconds, best_s)
     return ProductTime(best_s, 2.0 * k * padded_area)

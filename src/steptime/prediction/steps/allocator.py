@@ -33,7 +33,7 @@ def peak_segment_bytes(allocations: Sequence[Allocation]) -> int:
     allocated = _sum_pools([allocation.allocated for allocation in allocations])
     scratch = _sum_pools([allocation.scratch for allocation in allocations])
     freed = _sum_pools([allocation.freed for allocation in allocations])
-    freed_before = freed.cumsum(axis=1) - freed
+    freed_before = freed.cumsum(axis=1) - freed  # what a moment frees lives until its end
     pools = allocated.cumsum(axis=1) - freed_before + scratch
     # A large block is a segment of its own; blocks of the other pools fill whole segments.
     moment_bytes = pools[LARGE_POOL]

@@ -65,6 +65,7 @@ class BlockLines:
         np.add.at(counts, (freed_moments + 1, freed_columns), -1)
         np.cumsum(counts, axis=0, out=counts)
         np.add.at(counts, (scratch_moments, scratch_columns), 1)  # during its moment alone
+        # The lines: bytes of each distinct size at the first and at the last batch.
         first_bytes, last_bytes = distinct_sizes.astype(float).T
         has_bytes = distinct_sizes.any(axis=1)  # ops without scratch allocate 0 bytes of it
         counts_of_moments = _drop_dominated_rows(counts[:-1, has_bytes])
@@ -75,13 +76,13 @@ class BlockLines:
         # Shares are taken in chunks: at near batches few moments can hold the peak, and only those
         # are computed (`_can_reserve_peak`).
         moment_count = len(self.counts)
-        # A short chunk leaves out most moments, but must outweigh the cost of numpy's calls.
-        narrow_length = max(
+        # The shorter a chunk is, the more moments it leaves out, but it must outweigh the cost of
+        # numpy's calls. Memory limits the longest: moments by shares in one array.
+        worthwhile_length = max(
             MIN_CHUNK_SHARES, MIN_CHUNK // moment_count, len(shares) // MAX_NARROW_CHUNKS
         )
-        # A long one is limited by memory: moments by shares in one array.
         max_length = max(1, CHUNK // moment_count)
-        chunk_length = min(narrow_length, max_length)
+        chunk_length = min(worthwhile_length, max_length)
         chunk_count = -(-len(shares) // chunk_length) or 1  # no shares make one empty chunk
         chunks = np.array_split(shares, chunk_count)
         return np.concatenate([self._reserved_bytes(chunk_shares) for chunk_shares in chunks])

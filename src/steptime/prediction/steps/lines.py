@@ -109,7 +109,8 @@ class StepLines:
 
 def _drop_lower_lines(lines: Floats) -> Floats:
     """Return the lines, given by their values at both ends, of which none lies below another."""
-    falling = lines[np.lexsort((-lines[:, 1], -lines[:, 0]))]  # by the first, then the last value
+    # Sorted by falling first value, equal ones by falling last value.
+    falling = lines[np.lexsort((-lines[:, 1], -lines[:, 0]))]
     last_values = falling[:, 1]
     highest_before = np.maximum.accumulate(last_values)[:-1]
     # A line whose first value is no higher than that of those before must end above all of them.
@@ -227,8 +228,9 @@ def _count_kernels(lines: StepLines, pipelined: bool) -> Floats:
     In the latter case, arithmetic and traffic overlap within a row.
     """
     pass_of_kernel = np.array([PASS_INDEX[kernel.pass_] for kernel in lines.low_step.kernels])
-    sum_of_kernel = pass_of_kernel  # the sum that it belongs to: `3 * row + pass`
-    # Arithmetic and traffic then overlap within a row, so that each row has sums of its own.
+    # The sum that a kernel belongs to, `3 * row + pass`: all kernels are of one row, unless
+    # arithmetic and traffic overlap within rows.
+    sum_of_kernel = pass_of_kernel
     if pipelined:
         row_cells = lines.low_step.cell_of_kernel  # `NO_CELL` without a row: they get one more
         extra_row_cells = 3 * len(lines.low_step.rows) + pass_of_kernel

@@ -180,7 +180,8 @@ class NetworkSteps:
     @cached_property
     def gradients(self) -> Mapping[str, int]:
         """Bytes of the gradients by the forward op that first computes with a weight."""
-        graph, sizes = self.graph(), self.sizes()
+        graph = self.graph()
+        sizes = self.sizes()  # those that differ from the graph's
         gradients: Counter[str] = Counter()
         for op in graph.ops:
             if op.part == "update":

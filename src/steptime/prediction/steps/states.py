@@ -140,13 +140,13 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
     if not may_leave_device(tuning):
         return times
     link = step.method.join_host(catalog.link(tuning.host_link or host_link(step.device)))
-    # Paged states stay on the device as long as there is room.
-    if StateMode.OFFLOADED not in tuning.states:
+    is_updated_by_host = StateMode.OFFLOADED in tuning.states
+    if not is_updated_by_host:  # paged: states stay on the device as long as there is room
         paged_bytes = _paged_bytes(step, batch)
         if not paged_bytes:
             return times
-        # Paged states go to the device and back.
-        return _replace_update(times, times.update_s + 2 * link.message_s(paged_bytes))
+        paging_s = 2 * link.message_s(paged_bytes)  # to the device and back
+        return _replace_update(times, times.update_s + paging_s)
     graph = step.graph(batch)
     updates = _updates(graph)
     moved_bytes = sum(op_work(graph, op)[1] for op in updates)

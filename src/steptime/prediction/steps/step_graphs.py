@@ -22,15 +22,16 @@ def build_steps(workload: Workload) -> Callable[[int], Graph]:
     these lines. A batch outside of them, such as 1 where the file treats it otherwise, is built.
     """
     default_batch = workload.batch_per_replica
-    template: GraphTemplate | None = None
-    has_template = False
+    is_of_file = workload.sha256 != ""
+    template: GraphTemplate | None = None  # stays None if none can be made
+    is_template_decided = False
 
     def build_graph_of(batch: int) -> Graph:
-        nonlocal template, has_template
+        nonlocal template, is_template_decided
         # A network of a file is evaluated from a template, made at the first other batch.
-        needs_template = batch != default_batch and workload.sha256
-        if needs_template and not has_template:
-            has_template = True  # also if none can be made: `template` then stays None
+        needs_template = is_of_file and batch != default_batch
+        if needs_template and not is_template_decided:
+            is_template_decided = True
             template = _make_template(workload)
         if template is not None and template.covers(batch):
             return template.build_graph(batch)

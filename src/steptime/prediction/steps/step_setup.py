@@ -107,11 +107,12 @@ class StepSetup:
         # Products may run in types of 8 and 4 bit, whose peaks the method alone does not keep.
         if self.low_dtype:
             efficiency = self.settings.compute_efficiency
-            peaks = self.device.datasheet.peak_flop_per_s
-            low_peaks = {name: peaks[name] * efficiency for name in LOW_BYTES if name in peaks}
-            device = device.with_figures(
-                peak_flop_per_s={**device.datasheet.peak_flop_per_s, **low_peaks}
-            )
+            published_peaks = self.device.datasheet.peak_flop_per_s
+            peaks = dict(device.datasheet.peak_flop_per_s)
+            for name in LOW_BYTES:
+                if name in published_peaks:
+                    peaks[name] = published_peaks[name] * efficiency
+            device = device.with_figures(peak_flop_per_s=peaks)
         return in_training(device) if self.phase == "train" else device
 
     @cached_property
@@ -198,8 +199,10 @@ class StepSetup:
             fabric = self.fabric_of_replicas(group.ranks)
         if fabric is None:
             raise no_link(group.ranks, self.device)
-        # All-reduces are the only kind with several algorithms, of which the method has one.
-        collective = EXCHANGES.get(kind) or self.method.collectives[self.method.collective]
+        if kind in EXCHANGES:
+            collective = EXCHANGES[kind]
+        else:  # all-reduces have several algorithms, of which the method has one
+            collective = self.method.collectives[self.method.collective]
         return self.startup.add_to(collective(size_bytes, group.ranks, fabric), fabric)
 
     def find_host(self, lowered: Lowered) -> Host | None:

@@ -20,7 +20,7 @@ from steptime.serving.desktop.request import (
 )
 from steptime.serving.desktop.stack import is_desktop_stack
 from steptime.serving.desktop.tensors import is_gguf, names_file_type
-from steptime.serving.phases import describe_excess
+from steptime.serving.lengths import describe_excess
 from steptime.serving.service import Service
 
 DESKTOP_OPTIONS = (

@@ -25,13 +25,10 @@ from steptime.questions.serve.server_parts import (
     ServerLoad,
     StackTimes,
 )
-from steptime.serving.load import (
-    ATTAINED_SHARE,
-    LoadRun,
-    default_max_running,
-)
+from steptime.serving.lengths import describe_excess
+from steptime.serving.load import ATTAINED_SHARE, LoadRun, default_max_running
 from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
-from steptime.serving.phases import Phases, describe_excess
+from steptime.serving.phases import Phases
 from steptime.serving.predict_difference import explain_predict_difference
 from steptime.serving.profile_run import describe_sampler
 from steptime.serving.queueing import Load

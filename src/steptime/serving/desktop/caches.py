@@ -97,13 +97,13 @@ def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
 
 def _cache_of(shape: Shape, attention: AttentionShape) -> LayerCache:
     """Return the cache of a layer with such an attention; latent ones keep one key of all heads."""
-    numbers = attention.token_numbers
-    # Latent attention caches one vector for all heads, and the part of the key with positions.
-    if shape.kind_settings["latent_kv"]:
-        numbers = int(shape.kind_settings["latent_kv"]) + int(shape.kind_settings["rotary_width"])
+    latent_width = int(shape.kind_settings["latent_kv"])
+    token_numbers = int(attention.token_numbers)
+    if latent_width:  # one vector for all heads, and the part of the key with positions
+        token_numbers = latent_width + int(shape.kind_settings["rotary_width"])
     query_numbers = attention.heads * attention.head_width
     return LayerCache(
-        token_numbers=int(numbers),
+        token_numbers=token_numbers,
         window=attention.window,
         state_bytes=attention.state_bytes,
         query_numbers=query_numbers,

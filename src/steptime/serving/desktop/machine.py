@@ -153,7 +153,7 @@ class Placing:
         size_bytes = float(_sum_bytes(self.device_tensors(device_number)))
         if self.is_split_by_rows:
             size_bytes /= self.device_count
-        # A network whose head is the embedding has the table already.
+        # The first device looks tokens up, in a table that a tied head has already.
         has_table = any(tensor.role == EMBEDDING for tensor in self.device_tensors(device_number))
         if self.loads_embedding and device_number == 0 and not has_table:
             size_bytes += self.weights.embedding_bytes

@@ -86,15 +86,12 @@ def predict_memory(
 
     buffers_bytes = compute_buffer_bytes(shape, rule, demand, context)
     context_bytes = machine.backend.context_bytes
+    # By rows all devices share each layer; `device_weights_bytes` are divided already.
+    cache_shares = machine.device_count if placing.is_split_by_rows else 1
     weights_and_caches = [  # bytes of each device
-        (placing.device_weights_bytes(device_number), sum(map(cache_bytes, layers)))
+        (placing.device_weights_bytes(device_number), sum(map(cache_bytes, layers)) / cache_shares)
         for device_number, layers in enumerate(placing.device_layers)
     ]
-    # By rows each layer's cache is shared, too (weights are divided already).
-    if placing.is_split_by_rows:
-        weights_and_caches = [
-            (weights, cache / machine.device_count) for weights, cache in weights_and_caches
-        ]
     weights_bytes, cache_size_bytes = max(weights_and_caches, key=sum)  # of the fullest device
     # All layers are on the host: nothing lies on the device.
     if not placing.layers_on_device:
@@ -136,7 +133,7 @@ def compute_buffer_bytes(
     query_numbers = 2 * largest.query_numbers + largest.token_numbers
     attention_bytes = 3 * hidden_bytes + tokens * query_numbers * rule.activation_bytes
     attention_bytes += tokens * attended_tokens * MASK_BYTES
-    if not demand.has_flash_attention:
+    if not demand.has_flash_attention:  # which writes no scores
         attention_bytes += tokens * attended_tokens * largest.heads * SCORE_BYTES
     return max(head_bytes, feed_forward_bytes, attention_bytes)
 

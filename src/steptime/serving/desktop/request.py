@@ -97,8 +97,7 @@ class DesktopRequest:
         weights = weights_of(shape, file_type)
         host = device if device.kind == "cpu" else catalog.device(self.host or DEFAULT_HOST)
         machine = Machine(device, self.device_count, host, stack, self.is_split_by_rows)
-        # Raises for a device that the stack does not run on.
-        _ = machine.backend
+        stack.backend(device)  # raises for a device that the stack does not run on
         if not any(name in device.datasheet.peak_flop_per_s for name in PLAIN_TYPES):
             raise InputError(f"{device.name}: no peak is known of {', '.join(PLAIN_TYPES)}")
         placing = Placing(
@@ -143,20 +142,21 @@ class DesktopRequest:
 
     def _file_type(self, stack: DesktopStack, device: Device) -> str:
         """Return the type of the file; "" for that of a GGUF file. Raises `InputError`."""
-        word = to_snake_case(self.weights or "")
+        weights_word = to_snake_case(self.weights or "")
         # The file itself says its types.
-        if not word and is_gguf(self.model):
+        if not weights_word and is_gguf(self.model):
             return ""
-        if not word:
-            usual = "bfloat16" if "bfloat16" in device.datasheet.peak_flop_per_s else "float16"
-            word = self.dtype or usual
-        word = DTYPE_OF_WORD.get(word, word)
-        # A word for a number of bits is turned into the type that such a stack's files have.
-        word = FILE_TYPE_OF_DTYPE.get(word, FILE_TYPES_BY_FORMAT[stack.weights].get(word, word))
+        usual_dtype = "bfloat16" if "bfloat16" in device.datasheet.peak_flop_per_s else "float16"
+        word = weights_word or self.dtype or usual_dtype
+        dtype = DTYPE_OF_WORD.get(word, word)  # or the name of a type of file
+        # A type of so many bits is one of the types that such a stack's files have.
+        types_of_format = FILE_TYPE_OF_DTYPE | FILE_TYPES_BY_FORMAT[stack.weights]
+        file_type = types_of_format.get(dtype, dtype)
         stack_types = types_of_stack(stack)
-        if word not in stack_types:
-            raise unknown("--weights", self.weights or word, stack_types, f"stack {stack.name}")
-        return word
+        if file_type not in stack_types:
+            text = self.weights or file_type
+            raise unknown("--weights", text, stack_types, f"stack {stack.name}")
+        return file_type
 
 
 @dataclass(frozen=True)

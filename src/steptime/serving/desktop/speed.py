@@ -82,19 +82,27 @@ class _NetworkPart:
     bytes_per_s: float
     sharing_devices: int = 1
 
-    def weights_s(self, shape: Shape, tokens: int) -> float:
-        """Return the seconds of all products of so many tokens that pass at once."""
+    def weights_s(self, shape: Shape, tokens: int, head_tokens: int) -> float:
+        """Return the seconds of all products of so many tokens that pass at once.
+
+        Args:
+            shape: the network.
+            tokens: the tokens that pass through the layers.
+            head_tokens: those of them that get a next token.
+        """
         rate = self.product_flop_per_s()
         vector_rate = self.device.datasheet.vector_peak("float32") or rate
         total_s = 0.0
         for tensor in self.tensors:
             if not tensor.is_matrix:
                 continue
+            is_head = tensor.layer is None
+            passing_tokens = head_tokens if is_head else tokens
             read_share, multiplied_share = _read_and_multiplied_shares(shape, tensor, tokens)
             read_s = read_share * tensor.size_bytes / self.weight_bytes_per_s
             unpack_flop = tensor.type.decode_flop * self.backend.weight_flop_share  # of a number
             unpack_s = read_share * tensor.numbers * unpack_flop / vector_rate
-            compute_s = 2 * tokens * multiplied_share * tensor.numbers / rate
+            compute_s = 2 * passing_tokens * multiplied_share * tensor.numbers / rate
             # Reading and unpacking hide behind arithmetic, or the other way round.
             total_s += max(read_s + unpack_s, compute_s)
         return total_s / self.sharing_devices
@@ -151,19 +159,16 @@ def predict_decode(
     cached_number_bytes = number_bytes(demand.cache_type)
     sequences = demand.sequences
     devices, host = _divide_network(shape, machine, placing)
-    devices_with_layers = sum(1 for part in devices if part.caches)
-    # The hidden state goes from each device with layers to the next one.
-    hops = max(0, devices_with_layers - 1)
     host_s = (
-        host.weights_s(shape, sequences)
+        host.weights_s(shape, sequences, head_tokens=sequences)
         + host.cache_s(sequences, context, cached_number_bytes)
         + host.kernel_count() * host.backend.kernel_s
     )
     return StepTimes(
-        products_s=sum(part.weights_s(shape, sequences) for part in devices),
+        products_s=sum(part.weights_s(shape, sequences, sequences) for part in devices),
         attention_s=sum(part.cache_s(sequences, context, cached_number_bytes) for part in devices),
         kernels_s=sum(part.kernel_count() * part.backend.kernel_s for part in devices),
-        hops_s=_hops_s(machine, placing, hops),
+        hops_s=_hops_s(machine, placing, devices),
         host_s=host_s,
     )
 
@@ -182,24 +187,33 @@ def predict_prefill(
     chunks = ceil(all_tokens / chunk)
     # The tokens that lie before a chunk, in the mean over the chunks of a prompt.
     mean_past = tokens / 2 * (1 - chunk / all_tokens)
-    host_s = host.weights_s(shape, chunk) + host.attention_s(chunk, mean_past)
+    head_tokens = 1  # a chunk ends one prompt at most, as good as always
+    host_s = host.weights_s(shape, chunk, head_tokens) + host.attention_s(chunk, mean_past)
     if placing.layers_on_device:  # the faster of the host itself, and a copy of its weights
         host_bytes = sum(tensor.size_bytes for tensor in host.tensors)
         copy_s = host_bytes / machine.host_link_bytes_per_s
-        copied_part = _NetworkPart(host.tensors, host.caches, *_device_and_rate(machine))
-        host_s = min(host_s, copy_s + copied_part.weights_s(shape, chunk))
+        copied_part = _device_part(machine, host.tensors, host.caches)
+        host_s = min(host_s, copy_s + copied_part.weights_s(shape, chunk, head_tokens))
     return StepTimes(
-        products_s=chunks * sum(part.weights_s(shape, chunk) for part in devices),
+        products_s=chunks * sum(part.weights_s(shape, chunk, head_tokens) for part in devices),
         attention_s=chunks * sum(part.attention_s(chunk, mean_past) for part in devices),
         kernels_s=chunks * sum(part.kernel_count() * part.backend.kernel_s for part in devices),
-        hops_s=chunks * _hops_s(machine, placing, max(0, len(devices) - 1)),
+        hops_s=chunks * _hops_s(machine, placing, devices),
         host_s=chunks * host_s,
     )
 
 
-def _device_and_rate(machine: Machine) -> tuple[Device, DesktopBackend, float]:
-    """Return a device, how the stack runs on it, and the bandwidth of its memory."""
-    return machine.device, machine.backend, machine.device.datasheet.memory_bytes_per_s
+def _device_part(
+    machine: Machine,
+    tensors: Sequence[WeightTensor],
+    caches: Sequence[LayerCache],
+    sharing_devices: int = 1,
+) -> _NetworkPart:
+    """Return the part of a network with these weights and caches on a device of a machine."""
+    bytes_per_s = machine.device.datasheet.memory_bytes_per_s
+    return _NetworkPart(
+        tensors, caches, machine.device, machine.backend, bytes_per_s, sharing_devices
+    )
 
 
 def _divide_network(
@@ -207,16 +221,13 @@ def _divide_network(
 ) -> tuple[list[_NetworkPart], _NetworkPart]:
     """Return the parts of a network on devices, and the part on the host."""
     caches = layer_caches(shape)
-    place = _device_and_rate(machine)  # the same for all devices: device, backend, bytes per s
     if placing.is_split_by_rows:  # one part, of which each device does a share
         row_caches = [caches[layer] for layer in placing.device_layers[0]]
-        part = _NetworkPart(
-            placing.device_tensors(0), row_caches, *place, sharing_devices=machine.device_count
-        )
-        devices = [part]
+        tensors = placing.device_tensors(0)
+        devices = [_device_part(machine, tensors, row_caches, machine.device_count)]
     else:
         devices = [
-            _NetworkPart(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
+            _device_part(machine, placing.device_tensors(i), [caches[layer] for layer in layers])
             for i, layers in enumerate(placing.device_layers)
         ]
     host_caches = [caches[layer] for layer in placing.host_layers]
@@ -230,12 +241,14 @@ def _divide_network(
     return devices, host
 
 
-def _hops_s(machine: Machine, placing: Placing, hops: int) -> float:
+def _hops_s(machine: Machine, placing: Placing, devices: Sequence[_NetworkPart]) -> float:
     """Return the seconds between devices: once a boundary, by rows twice a layer."""
     if placing.is_split_by_rows and machine.device_count > 1:
         exchanges = 2 * placing.weights.layers
         return exchanges * machine.backend.hop_s * (machine.device_count - 1) / ROWS_PER_HOP
-    return hops * machine.backend.hop_s
+    # The hidden state goes from each device with layers to the next one.
+    devices_with_layers = sum(1 for part in devices if part.caches)
+    return max(0, devices_with_layers - 1) * machine.backend.hop_s
 
 
 ROWS_PER_HOP = 10  # exchanges of rows that take as long as a hop between layers: judged
@@ -246,9 +259,7 @@ def _read_and_multiplied_shares(
 ) -> tuple[float, float]:
     """Return the shares of a tensor that tokens read, and that each of them multiplies."""
     if not tensor.is_routed:
-        is_head = tensor.layer is None  # which only the last token needs
-        multiplied_share = 1.0 / tokens if is_head else 1.0
-        return 1.0, multiplied_share
+        return 1.0, 1.0
     experts, *_ = tensor.shape
     per_token = shape.experts_per_token
     # Experts without tokens are not read; each token multiplies those that it chose.

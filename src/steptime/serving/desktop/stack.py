@@ -108,12 +108,13 @@ class DesktopStack:
         Raises:
             InputError: for a device that the stack has no backend of.
         """
-        name = CPU if device.kind == "cpu" else self.makers.get(device.datasheet.maker or "", OTHER)
         if device.kind not in DEVICE_KINDS:
             nearest = "nearest: --stack vllm"
             raise InputError(
                 f"stack {self.name} runs on GPUs and CPUs, not {device.name}; {nearest}"
             )
+        maker = device.datasheet.maker or ""
+        name = CPU if device.kind == "cpu" else self.makers.get(maker, OTHER)
         if name not in self.backends:
             nearest = f"nearest: --stack {DEFAULT}"
             raise InputError(f"stack {self.name} does not run on {device.name}; {nearest}")
@@ -155,12 +156,13 @@ def _make_stack(name: str, tables: Mapping[str, Mapping[str, Any]]) -> DesktopSt
         backends[backend_name] = _backend_of(backend_name, backend_table)
         makers.update(dict.fromkeys(backend_table["makers"], backend_name))
     memory = {key: table["memory"][key]["value"] for key in MEMORY_KEYS}
+    memory["loads_embedding"] = bool(memory["loads_embedding"])  # 0 or 1 in the table
     return DesktopStack(
         name=table["name"],
         since=table["since"],
         source=table["source"],
         weights=table["weights"],
-        memory=MemoryRule(**{**memory, "loads_embedding": bool(memory["loads_embedding"])}),
+        memory=MemoryRule(**memory),
         backends=backends,
         makers=makers,
         decode_spread=table["decode_spread"]["value"],

@@ -183,11 +183,11 @@ def _from_graph(key: ShapeKey, file_type: str) -> Weights:
     for piece, name, axes in _graph_weights(shape):
         role = _role_of(name, axes)
         if piece in (FIRST, *FINAL_PIECES):
-            tensors.append(_set_type(shape, role, None, axes, file_type))
+            tensors.append(_make_weight(shape, role, None, axes, file_type))
             continue
         for layer, kind in enumerate(shape.kinds):
             if kind == piece:
-                tensors.append(_set_type(shape, role, layer, axes, file_type))
+                tensors.append(_make_weight(shape, role, layer, axes, file_type))
     layers = len(shape.kinds)
     return Weights(tuple(tensors), layers, is_tied=shape.tied, label=file_type)
 
@@ -214,7 +214,8 @@ def _graph_weights(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:
 def _role_of(name: str, axes: tuple[int, ...]) -> str:
     """Return the name in files of a weight of a graph, "" for one that is kept in 32 bits."""
     path, _, end = name.rpartition("/")
-    if end != "w" or len(axes) < TABLE_AXES:
+    is_matrix = end == "w" and len(axes) >= TABLE_AXES
+    if not is_matrix:  # norms and biases are kept in 32 bits
         return ""
     roles = read_packaged_toml("gguf.toml")["roles"]
     # Roles are keyed by the path in a layer (`attention/q`), those of the ends by the whole path.
@@ -222,7 +223,7 @@ def _role_of(name: str, axes: tuple[int, ...]) -> str:
     return str(roles.get(path, roles.get(inner, "")))
 
 
-def _set_type(
+def _make_weight(
     shape: Shape, role: str, layer: int | None, axes: tuple[int, ...], file_type: str
 ) -> WeightTensor:
     """Return a weight with the type that it has in a type of file."""
@@ -230,9 +231,11 @@ def _set_type(
     if not role:
         return WeightTensor(role, layer, axes, tensor_types()[PLAIN_TYPE])
     heads = int(shape.kind_settings["heads"])
-    queries_per_key = heads / int(shape.kind_settings["kv_heads"] or heads)
+    kv_heads = int(shape.kind_settings["kv_heads"]) or heads  # 0: as many as heads
+    queries_per_key = heads / kv_heads
     layers = len(shape.kinds)
-    placement = TensorPlacement(layer or 0, layers, queries_per_key, shape.experts)
+    counted_layer = 0 if layer is None else layer  # None: outside of the layers
+    placement = TensorPlacement(counted_layer, layers, queries_per_key, shape.experts)
     # A tied embedding is the head as well, and has the head's type.
     type_role = HEAD if role == EMBEDDING and shape.tied else role
     return WeightTensor(
