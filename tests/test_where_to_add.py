@@ -1,4 +1,4 @@
-"""Where do I add ...? Each recipe of docs/cookbook.md, followed in a copy of the package.
+"""Where do I add ...? Each recipe of docs/recipes.md, followed in a copy of the package.
 
 A block that begins with `# src/...` is a file; one that begins with `--- src/...` says the lines
 that a file gets, each run of them behind the line that begins as the context above it does. The
@@ -25,7 +25,7 @@ from steptime.records import store
 
 pytestmark = pytest.mark.slow
 
-PAGE = (ROOT / "docs/cookbook.md").read_text("utf-8")
+PAGE = (ROOT / "docs/recipes.md").read_text("utf-8")
 SWEEP = """name = "small"
 [[networks]]
 model = "deep_mnist"

@@ -38,7 +38,7 @@ def cases(name, folder, refusals=None):
 
 def test_every_example_is_tried_and_named_in_the_page():
     assert [path.stem for path in EXAMPLES] == sorted(TABLES)
-    page = (ROOT / "docs/calibration.md").read_text("utf-8")
+    page = (ROOT / "docs/evaluating.md").read_text("utf-8")
     assert all(f"examples/{path.name}" in page for path in EXAMPLES)
 
 

@@ -214,7 +214,7 @@ def prepared(tmp_path_factory):
     (table,) = _blocks(ROOT / "docs/tasks/acceptance.md", "csv")
     (folder / "references.csv").write_text(table, encoding="utf-8")
     for name, table in zip(
-        ("ops", "steps"), _blocks(ROOT / "docs/calibration.md", "csv"), strict=True
+        ("ops", "steps"), _blocks(ROOT / "docs/evaluating.md", "csv"), strict=True
     ):
         (folder / f"{name}.csv").write_text(table, encoding="utf-8")
     return folder
@@ -711,7 +711,7 @@ def test_formats_and_keys_of_importing():
     formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
     assert formats == [*READERS, "csv"]
     keys = _first_names(_section("docs/importing.md", "Any table"))
-    keys += _first_names(_section("docs/calibration.md", "A table of yours"))
+    keys += _first_names(_section("docs/evaluating.md", "A table of yours"))
     assert set(keys) == {field.alias or name for name, field in Keys.model_fields.items()}
 
 
@@ -758,7 +758,7 @@ def test_every_key_of_slurm_and_every_cause_is_documented():
     from steptime.core.causes import CAUSES
     from steptime.sweeps.resource_request import ResourceRequest
 
-    rows = _table(_section("docs/sweeps.md", "Keys of [slurm]"))
+    rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     keys = {field.alias or name: field for name, field in ResourceRequest.model_fields.items()}
     assert sorted(said) == sorted(keys)
@@ -937,7 +937,7 @@ def test_a_class_has_a_name_and_a_meaning_of_its_own(architecture):
 
 
 def test_the_cookbook_names_tables_that_exist():
-    text = _text("docs/cookbook.md")
+    text = _text("docs/cookbook.md") + _text("docs/recipes.md")
     for row in _rows(text):
         files = re.findall(r"`((?:src|validation)/[^`]+\.py)`", " ".join(row))
         for table in re.findall(r"`([A-Z]{4,})`", " ".join(row)):

@@ -1,6 +1,6 @@
 """Commands in shell and YAML blocks of pages, which show no output: the command line takes them.
 
-Blocks of docs/cookbook.md are run by tests/test_where_to_add.py, and ```console blocks by
+Blocks of docs/recipes.md are run by tests/test_where_to_add.py, and ```console blocks by
 tests/docs/test_docs.py. Here each `steptime ...` line of the others is parsed with its options.
 """
 
@@ -16,8 +16,8 @@ from command_lines import command_line_name
 from places import ROOT
 from steptime.cli.commands import build_app
 
-COOKBOOK = ROOT / "docs/cookbook.md"
-PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page != COOKBOOK]
+RECIPES = ROOT / "docs/recipes.md"
+PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page != RECIPES]
 BLOCK = re.compile(r"^```(?:sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|&& |- run: )(steptime (?!\.\.\.)[^\n#]*)", re.MULTILINE)
 SHELL_ENDING = re.compile(r'\s*(?:"\s*&|&)\s*$')  # of a command that ssh runs in the background

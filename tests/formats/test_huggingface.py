@@ -371,9 +371,8 @@ def test_mutations_are_a_network_or_one_line(seed, tmp_path):
 
 
 def test_the_docs_name_every_type():
-    page = (Path(__file__).parents[2] / "docs/networks.md").read_text()
-    section = page.partition("## Hugging Face")[2].partition("\n## ")[0]
-    row = next(line for line in section.splitlines() if line.startswith("Types: "))
+    page = (Path(__file__).parents[2] / "docs/huggingface.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith("Types: "))
     assert row == "Types: " + ", ".join(f"`{name}`" for name in types()) + "."
 
 

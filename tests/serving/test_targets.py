@@ -175,7 +175,7 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
         > 0.025
         > phases.price_decode(8, 1100).seconds
     )
-    assert "one replica fewer would miss the TPOT target" in "; ".join(ways["told"].headline)
+    assert "one server fewer would miss the TPOT target" in "; ".join(ways["told"].headline)
 
 
 @pytest.mark.rare

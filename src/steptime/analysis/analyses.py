@@ -94,19 +94,19 @@ class Analysis:
     fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def describe_failures(self) -> str:
-        """Describe `--fail-on`: `Exit with 3 if anything is of a kind in parentheses: ...`.
+        """Describe `--fail-on`: `Exit with code 3: with `slow`, if anything is slow; ...`.
 
-        Words with the same kinds stand together: "`slow` or `slower` (slow)".
+        Words with the same kinds stand together: "with `slow` or `slower`, if anything is slow".
         """
         # A word fails if the summary lists anything of its kinds; some words have equal kinds.
         words_by_kinds: dict[tuple[str, ...], list[str]] = {}
         for word, kinds in self.fails.items():
             words_by_kinds.setdefault(tuple(kinds), []).append(f"`{word}`")
-        words = (
-            f"{' or '.join(names)} ({' or '.join(kinds).replace('_', ' ')})"
+        conditions = (
+            f"{' or '.join(names)}, if anything is {' or '.join(kinds).replace('_', ' ')}"
             for kinds, names in words_by_kinds.items()
         )
-        return f"Exit with 3 if anything is of a kind in parentheses: {', '.join(words)}."
+        return f"Exit with code 3: with {'; with '.join(conditions)}."
 
     def answer(self, data: Data, **settings: Any) -> Table:
         """Return the table of `data`; settings have defaults.

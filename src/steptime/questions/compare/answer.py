@@ -192,19 +192,19 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         a: the side that b is compared with.
-        b: the side that is compared with a; with --by, all levels but the one of a.
-        by: the column whose levels are compared.
+        b: the side that is compared with a; with --by, all values of the column but that of a.
+        by: the column whose values are compared.
         quantity: the quantity that is compared.
         rows: the pairs.
         unpaired: steps without a partner.
-        levels: with --by, the pairs of each level but the first.
-        errors: errors of a as a prediction of b.
+        levels: with --by, the pairs of each value of the column but the first.
+        errors: how far a is off, if it is taken for a prediction of b.
         changes: for two folders: what became slower or faster.
-        is_judged: for two folders: whether the data are precise enough that some step, had it
-            become twice as slow, would have been found. False where no side has several runs, and
-            where the hardware differs.
-        smallest_slowdown: for two folders: the smallest slowdown of one step that would have been
-            found with 90 % power, 0.1 for 10 %: the median of the rows; None if unknown.
+        is_judged: for two folders: whether a slower step could have been found. False if even a
+            step that takes twice the time would be lost in the noise, if no side has several runs,
+            and if the hardware differs.
+        smallest_slowdown: for two folders: a slowdown of this size of one step is found in 90 % of
+            cases, 0.1 for 10 %; the median of the rows, None if unknown.
         nodes: with --by host, the nodes that are slow.
         headline: the ratios in the mean, and what changed.
         notes: remarks on intervals and on steps without a partner.

@@ -180,9 +180,10 @@ def evaluate(
         by: Group the errors by these columns, with commas. Of kernels and steps: `kind` (of op, or
             step), `device`, `family` (of networks), `condition` (what was timed: `isolated`, one
             op; `repeated`, a kernel in a loop; `step`, a whole step) or `regime` (`below 0.1 ms`,
-            `0.1 to 10 ms`, `above 10 ms`). Of trainings: `model`, `device`, `block` (what is new to
-            the constants of the stack: `unseen model`, `unseen device`, `larger scale`; `seen` if
-            nothing is), `stack`, `dtype` or `device_count`.
+            `0.1 to 10 ms`, `above 10 ms`). Of trainings: `model`, `device`, `block` (what is
+            new, compared with the trainings that the constants were fitted to: `unseen model`,
+            `unseen device`, `larger scale`; `seen` if nothing is), `stack`, `dtype` or
+            `device_count`.
         mapping: What the columns of a table mean.
         draws: With --calibrate-with: how often N cases are drawn.
         max_rows: With --map: score only N rows of each kind of op on each device.

@@ -142,9 +142,9 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
     Attributes:
         model: the network.
         device: the device.
-        block: what is new to the constants of the stack: `unseen model`, `unseen device`, `larger
-            scale`; `seen` if nothing is; `not said` if the stack does not tell what it was fitted
-            to.
+        block: what is new, compared with the trainings that the constants of the stack were fitted
+            to: `unseen model`, `unseen device`, `larger scale`; `seen` if nothing is; `not said` if
+            the stack does not name these trainings.
         stack: the software that ran the steps.
         dtype: data type.
         device_count: number of devices.
@@ -187,9 +187,9 @@ class TrainingCase(AnswerRow, frozen=True, kw_only=True):
         dtype: data type.
         stack: the software that ran the step, None if the row does not say.
         device_count: number of devices.
-        block: what is new to the constants of the stack: `unseen model`, `unseen device`, `larger
-            scale`; `seen` if nothing is; `not said` if the stack does not tell what it was fitted
-            to.
+        block: what is new, compared with the trainings that the constants of the stack were fitted
+            to: `unseen model`, `unseen device`, `larger scale`; `seen` if nothing is; `not said` if
+            the stack does not name these trainings.
         quantity: the quantity.
         measured: measured value.
         predicted: predicted value.

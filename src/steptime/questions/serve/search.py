@@ -47,8 +47,10 @@ USERS = tuple(4**k for k in range(5))  # at once, of the points of a front
 MAX_FRONT_REQUESTS = 1000  # of a point
 MIN_FRONT_REQUESTS = 16
 MAX_FRONT_KINDS = 8  # of a device
-REPLICA_WORDS = {"together": "shared replicas", "apart": "separate replicas"}
-"""Which replicas prefill and decode run on, by the arrangement of a row."""
+CONDITIONS = {  # by the arrangement of a row
+    "together": "if each server reads prompts and writes answers",
+    "apart": "if some servers only read prompts and the others write answers",
+}
 _CHARTS = "steptime.reports.charts.serving:front"
 _SAVE = "steptime.reports.files:save"
 
@@ -383,11 +385,10 @@ def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""
     if larger.bounded_by and smaller.device_count < larger.device_count:
-        reason = f" (one replica fewer would miss the {larger.bounded_by} target)"
-    smaller_replicas = REPLICA_WORDS[smaller.arrangement]
-    larger_replicas = REPLICA_WORDS[larger.arrangement]
-    text = f"on {smaller_replicas}, prefill and decode take {smaller.device_count} devices"
-    return [f"{text}; on {larger_replicas}, {larger.device_count}{reason}"]
+        reason = f" (one server fewer would miss the {larger.bounded_by} target)"
+    smaller_text = f"{smaller.device_count} devices {CONDITIONS[smaller.arrangement]}"
+    larger_text = f"{larger.device_count} {CONDITIONS[larger.arrangement]}{reason}"
+    return [f"{device}: {smaller_text}; {larger_text}"]
 
 
 def _draw_front(answer: SearchAnswer, path: Path) -> None:

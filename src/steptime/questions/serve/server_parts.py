@@ -122,9 +122,9 @@ class ServerLoad(RequestSpreads, frozen=True, kw_only=True):
         cache_share: the largest share of the cache in use.
         preemptions: how often a request was preempted and computed again.
         queue_grows: whether more requests arrive than are served.
-        varied: the same times if answers are up to a tenth longer or shorter, so that requests that
-            begin together do not end together; the intervals cover them. Null for a single user, if
-            lengths vary anyway, and where prompts and answers share steps.
+        varied: the same times if answers are up to a tenth longer or shorter, so that requests do
+            not stay synchronised. The intervals cover these times. None for a single user, if
+            lengths vary anyway, and if prompts and answers share steps.
     """
 
     request_count: int
