@@ -49,16 +49,16 @@ def peak_flop_per_s(device: Device, dtype: str, tf32: bool = False) -> float:
     Raises:
         InputError: if the device has no such peak; the message names those that it has.
     """
-    # The 8- or 4-bit type of products, "" for a type without one.
-    products = precision(dtype).products
-    if products and products not in device.datasheet.peak_flop_per_s:
-        raise _missing_peak(device, products)
+    peaks = device.datasheet.peak_flop_per_s
+    product_dtype = precision(dtype).products  # of 8 or 4 bits; "" where products have no other
+    if product_dtype and product_dtype not in peaks:
+        raise _missing_peak(device, product_dtype)
     compute_dtype = precision(dtype).compute
     if tf32 and compute_dtype == "float32":
         compute_dtype = "tf32"
-    if compute_dtype not in device.datasheet.peak_flop_per_s:
+    if compute_dtype not in peaks:
         raise _missing_peak(device, compute_dtype)
-    return device.datasheet.peak_flop_per_s[compute_dtype]
+    return peaks[compute_dtype]
 
 
 def _missing_peak(device: Device, dtype: str) -> InputError:
@@ -79,14 +79,14 @@ def derate_device(device: Device, dtype: str, settings: Settings) -> Device:
     """
     published_peaks = device.datasheet.peak_flop_per_s
     peak = peak_flop_per_s(device, dtype, settings.tf32 == "on")
-    compute_dtype = precision(dtype).compute
-    peaks = {compute_dtype: peak}  # first: by convention that of the predicted data type
+    peaks = {precision(dtype).compute: peak}  # the first one: records of the device show it
+    # A mixed step computes in other float types, too. One without a published peak takes this one.
     for name in FLOATS:
-        if name != compute_dtype:
-            peaks[name] = published_peaks.get(name, peak)  # without a published one: a bound
-    for name in ("tf32", *OPERAND_BYTES):  # never guessed: convolutions and products may run in it
-        if name in published_peaks and name != compute_dtype:
-            peaks[name] = published_peaks[name]
+        peaks.setdefault(name, published_peaks.get(name, peak))
+    # Types of products alone: products use them only where a peak is published.
+    for name in ("tf32", *OPERAND_BYTES):
+        if name in published_peaks:
+            peaks.setdefault(name, published_peaks[name])
     # A host that runs ahead of the device hides its launches; on a CPU nothing runs ahead.
     adds_launches = settings.host == "added" or (settings.host == "ahead" and device.is_cpu)
     efficiency = settings.compute_efficiency

@@ -52,7 +52,7 @@ class Prices(NamedTuple):
         """Return the seconds of each kernel."""
         # The column is 0.0 or 1.0 for a kernel; in a sum it counts the extrapolated kernels.
         is_extrapolated = self.is_extrapolated > 0
-        columns = zip(
+        columns = zip(  # in the order of the fields of `Interval`
             self.value.tolist(),
             _unknown_as_none(self.low),
             _unknown_as_none(self.high),
@@ -71,8 +71,8 @@ class Prices(NamedTuple):
         kernel of each sum.
         """
         sums = Prices._make(sum_rows(column, sum_of_row, sum_count) for column in self)
-        # The common share of a sum is that of its first kernel. Indices are assigned from the last
-        # kernel to the first, so that the first one of each sum remains.
+        # Assigned backwards, since an index that repeats keeps the last value assigned to it: here
+        # the first kernel of its sum.
         first_kernel = np.zeros(sum_count, dtype=np.intp)
         first_kernel[sum_of_row[::-1]] = np.arange(len(sum_of_row))[::-1]
         return sums._replace(shared=self.shared[first_kernel])
@@ -88,19 +88,22 @@ class Prices(NamedTuple):
         def add(column: Floats) -> Floats:
             return sum_rows(column, sum_of_row, sum_count)
 
-        return self.sum_parts(add, add).to_prices()
+        # Every kernel stands once, so that squares of errors are added like all else.
+        return self.sum_parts(add, add_squares=add).to_prices()
 
     def sum_parts(self, add: Adding, add_squares: Adding) -> SumParts:
         """Return the parts of sums.
 
         Args:
             add: adds up a column by sums.
-            add_squares: adds up a column of squared errors by sums.
+            add_squares: adds up a column of squared errors by sums. A kernel that runs n times with
+                one common error has n^2 times the square.
         """
-        below = _distance(self.value, self.low, sign=1)
-        above = _distance(self.value, self.high, sign=-1)
+        below = -_offset(self.low, self.value)
+        above = _offset(self.high, self.value)
         shared = self.shared
-        # Common errors add up as they are, independent ones by their squares.
+        # An error splits into `shared` of it, which adds up over kernels, and an independent rest:
+        # error^2 = (shared error)^2 + independent error^2, of which squares add up.
         independent = 1 - shared**2
         return SumParts(
             value=add(self.value),
@@ -126,10 +129,10 @@ def _unknown_as_none(bounds: Floats) -> list[float | None]:
     return [None if value != value else value for value in values]  # noqa: PLR0124  # NaN
 
 
-def _distance(value: Floats, end: Floats, sign: int) -> Floats:
-    """Return the distance of a bound from its value, a column where it is unknown at any batch."""
-    has_bound = end.shape == value.shape or not np.isnan(end).all()
-    return (value - end) * sign if has_bound else end
+def _offset(bound: Floats, value: Floats) -> Floats:
+    """Return `bound - value`; an unknown bound of all batches stays one column of NaN."""
+    is_unknown_column = bound.shape != value.shape and np.isnan(bound).all()
+    return bound if is_unknown_column else bound - value
 
 
 class SumParts(NamedTuple):
@@ -165,13 +168,14 @@ class SumParts(NamedTuple):
 
     def to_prices(self) -> Prices:
         """Return the sums with their bounds."""
-        # Common and independent errors are added as squares. Without independent ones the bounds
-        # are sums of bounds.
-        has_independent_errors = self.squares_below + self.squares_above > 0  # False for NaN
+        # Common and independent errors are added as squares. Without independent ones, or without
+        # a bound (NaN), the sums of the kernels' bounds are the bounds.
+        has_independent_errors = self.squares_below + self.squares_above > 0
         below = np.sqrt(self.shared_below**2 + self.squares_below)
         above = np.sqrt(self.shared_above**2 + self.squares_above)
-        has_width = has_independent_errors & (above > 0)
-        shared = np.divide(self.shared_above, above, out=np.ones_like(above), where=has_width)
+        # 1, all of the error is common, where there is no independent one to divide by.
+        is_divisible = has_independent_errors & (above > 0)
+        shared = np.divide(self.shared_above, above, out=np.ones_like(above), where=is_divisible)
         return Prices(
             self.value,
             low=np.where(has_independent_errors, self.value - below, self.low),
@@ -185,8 +189,7 @@ class SumParts(NamedTuple):
 
 def sum_rows(column: Floats, sum_of_row: Ints, sum_count: int) -> Floats:
     """Return the sums of a column's rows, each added to the sum that it belongs to."""
-    # Bincount is quicker, but adds single numbers alone, not rows.
-    if column.ndim == 1:
+    if column.ndim == 1:  # `bincount` is quicker, but adds single numbers alone
         sums: Floats = np.bincount(sum_of_row, column, sum_count).astype(float)
         return sums
     sums = np.zeros((sum_count, *column.shape[1:]))

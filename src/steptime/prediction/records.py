@@ -30,12 +30,12 @@ def records(model: StepModel) -> Sequence[Record]:
     verdict = StepVerdict(prediction.fits, prediction.remarks)
     step_quantities = _step_quantities(model, prediction)
     step = step_record(model, model.workload, method, step_quantities, verdict)
-    rows = []
+    row_records = []
     traffic_bytes = _traffic_by_row(prediction)
     for row_time in prediction.times.rows:
         row = row_time.row
         quantities = _row_quantities(row_time, prediction, traffic_bytes[row.name])
-        record = step_record(
+        row_record = step_record(
             model,
             model.workload,
             method,
@@ -44,8 +44,8 @@ def records(model: StepModel) -> Sequence[Record]:
             scope=row.name,
             taken_at=step.taken_at,
         )
-        rows.append(replace(record, env={**record.env, "op_kind": row.kind}))
-    return [step, *rows]
+        row_records.append(replace(row_record, env={**row_record.env, "op_kind": row.kind}))
+    return [step, *row_records]
 
 
 def _step_quantities(model: StepModel, prediction: Prediction) -> dict[str, Quantity]:
@@ -82,18 +82,20 @@ def _traffic_by_row(prediction: Prediction) -> dict[str, float]:
     lowered = prediction.lowered
     traffic_bytes = dict.fromkeys((row.name for row in lowered.rows), 0.0)
     for kernel in lowered.kernels:
-        if kernel.exchange is None and kernel.op in traffic_bytes:
+        is_collective = kernel.exchange is not None  # its bytes cross a link
+        has_row = kernel.op in traffic_bytes  # the update of all weights at once has none
+        if has_row and not is_collective:
             traffic_bytes[kernel.op] += kernel.bytes
     return traffic_bytes
 
 
 def costs(model: StepModel, batch: int | None = None) -> dict[str, float]:
     """Return the FLOP of a step, those of its forward pass, and its memory traffic."""
-    row_flop = model.flop_by_row(batch).values()
-    by_pass = {name: sum(passes[name] for passes in row_flop) for name in PASSES}
+    flop_of_rows = model.flop_by_row(batch).values()
+    flop_by_pass = {name: sum(row_flop[name] for row_flop in flop_of_rows) for name in PASSES}
     return {
-        "flop": sum(by_pass.values()),
-        "forward_flop": by_pass["forward"],
+        "flop": sum(flop_by_pass.values()),
+        "forward_flop": flop_by_pass["forward"],
         "traffic_bytes": model.lower_step(batch).traffic_bytes,
     }
 
@@ -120,11 +122,13 @@ def step_record(
     """
     # Methods that know no stack do not name one.
     stack = {"stack": model.stack.label} if "stack" in model.method.options else {}
+    # A device whose ceilings were measured names the platform on which they were.
+    platform = model.device.measured.get("platform", model.device.name)
     return Record(
         origin="predicted",
         method=method,
         workload=workload,
-        platform=model.device.measured.get("platform", model.device.name),
+        platform=platform,
         quantities=quantities,
         status="ok" if verdict.fits else "oom",
         cause="" if verdict.fits else "predicted-not-to-fit",
@@ -147,7 +151,7 @@ def options_of(record: Record, device: Device) -> dict[str, str]:
 def record_method(model: StepModel) -> RecordMethod:
     """Return the method of a model, with the device figures that decide its numbers."""
     method, device = model.method, model.effective_device
-    # By convention the first peak is that of the predicted data type.
+    # `derate_device` puts the peak of the predicted data type first.
     peak = next(iter(device.datasheet.peak_flop_per_s.values()))
     return RecordMethod(
         method.name,

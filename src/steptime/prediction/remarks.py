@@ -34,8 +34,9 @@ def list_remarks(
         remarks.append(f"layers of unknown type count nothing: {', '.join(graph.unmodelled)}")
     remarks += describe_low_products(dtype)
     if device.kind == "cpu":
-        kinds = {op.kind for op in graph.ops}
-        remarks += [text for kind, text in stack.on_cpu.items() if kind in kinds]
+        op_kinds = {op.kind for op in graph.ops}
+        # `on_cpu` has a remark for each kind of op that the stack runs otherwise than is predicted.
+        remarks += [text for kind, text in stack.on_cpu.items() if kind in op_kinds]
     return (*remarks, *graph.remarks)
 
 

@@ -17,7 +17,8 @@ CACHE_BYTES = 32 * 2**20  # likewise, of its last cache
 CORE_FLOP = 32  # of a core in a clock: two units of 8 numbers of float32, multiply and add
 GRAIN_BYTES = 8 * 32_768  # read and written; ATen splits no op of fewer elements (GRAIN_SIZE)
 UPDATE_OPS = {"sgd": 1, "momentum": 2, "rmsprop": 5, "adam": 8, "adamw": 9}  # torch, of a weight
-CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a counted FLOP
+# Arithmetic that no vector unit hides: the constant that has its cycles of a counted FLOP.
+CYCLES_CONSTANT_OF_KIND = {
     "batch_norm": "vector.batch_norm_cycles",
     "batch_norm_grad": "vector.batch_norm_grad_cycles",
     **dict.fromkeys(("max_pool2d", "max_pool2d_grad"), "vector.max_pool_cycles"),
@@ -56,14 +57,12 @@ def cache_bytes(device: Device, cores: Any) -> Any:
     L3, and at least that of one group. Where the file says no L3, it is the last cache that a
     calibration measured, else 32 MiB.
     """
-    if device.datasheet.l3_bytes is None:
+    l3_bytes = device.datasheet.l3_bytes  # of all groups of cores together
+    if l3_bytes is None:
         return device.datasheet.l2_bytes or CACHE_BYTES
-    # Groups of cores have an L3 each. Kernels are spread over all groups, and so reach the share
-    # of all L3 that their cores have, but at least the L3 of one group.
-    group_bytes = device.datasheet.l3_of_core_bytes or device.datasheet.l3_bytes
-    return np.maximum(
-        group_bytes, device.datasheet.l3_bytes * cores / (device.datasheet.cores or 1)
-    )
+    group_bytes = device.datasheet.l3_of_core_bytes or l3_bytes
+    proportional_bytes = l3_bytes * cores / (device.datasheet.cores or 1)
+    return np.maximum(group_bytes, proportional_bytes)
 
 
 def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants) -> Any:
@@ -76,14 +75,14 @@ def traffic_s(moved_bytes: Any, cores: Any, device: Device, constants: Constants
     usable_cache_bytes = constants["stream.cache_share"] * cache_bytes(device, cores)
     fill = moved_bytes / usable_cache_bytes
     # A smooth step: 0 well within the cache, half where the bytes just fill it, 1 well beyond.
-    from_memory = fill * fill / (1 + fill * fill)
+    memory_share = fill * fill / (1 + fill * fill)
     cache_s = moved_bytes / (constants["stream.cache_bytes_per_s"] * cores)
     memory_s = np.maximum(
         moved_bytes / (constants["stream.memory_share"] * device.datasheet.memory_bytes_per_s),
         moved_bytes / (constants["stream.core_bytes_per_s"] * cores),
     )
-    # Memory is never quicker than the cache; `0 * cache_s` has its shape.
-    return cache_s + from_memory * np.maximum(memory_s - cache_s, 0 * cache_s)
+    extra_s = np.maximum(memory_s - cache_s, 0.0)  # memory is never quicker than the cache
+    return cache_s + memory_share * extra_s
 
 
 def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
@@ -92,12 +91,14 @@ def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
     A call records the gradient function, too, and wakes the other cores. The cores that work on a
     kernel map and zero its pages.
     """
-    pages_s = kernels.fresh * constants["stream.page_s_per_byte"] / cores
-    # Several cores must be woken.
-    start_s = pages_s + constants["launch.fork_s"] * (cores > 1)
+    new_page_bytes = kernels.fresh
+    pages_s = new_page_bytes * constants["stream.page_s_per_byte"] / cores
+    has_cores_to_wake = cores > 1  # may be an array, of batches
+    start_s = pages_s + constants["launch.fork_s"] * has_cores_to_wake
     if kernels.pass_ == "update":
-        update_s = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
-        return start_s + update_s + constants["launch.weight_s"]
+        # PyTorch calls the optimizer's ops for each weight, and gathers its gradient once.
+        ops_s = constants["launch.update_s"] * UPDATE_OPS.get(kernels.kind, 1)
+        return start_s + ops_s + constants["launch.weight_s"]
     call_s = constants[f"launch.{kernels.pass_}_s"]
     # A recurrent op is one call for all of its serial steps.
     return start_s + call_s * kernels.launches / kernels.serial
@@ -105,10 +106,10 @@ def gap_s(kernels: Rows, cores: Any, constants: Constants) -> Any:
 
 def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a kernel without products: cycles by kind, and traffic by cache."""
-    is_large = kernels.bytes > GRAIN_BYTES
-    cores = working_cores(device, constants["parallel.stream"], is_large)
+    is_split_over_cores = kernels.bytes > GRAIN_BYTES  # ATen runs a smaller op on one core
+    cores = working_cores(device, constants["parallel.stream"], is_split_over_cores)
     cycles_per_s = cores * (device.datasheet.clock_hz or CLOCK_HZ)
-    cycles_per_flop = constants[CYCLES.get(kernels.kind, "vector.cycles")]
+    cycles_per_flop = constants[CYCLES_CONSTANT_OF_KIND.get(kernels.kind, "vector.cycles")]
     return TimeParts(
         compute_s=kernels.flop * cycles_per_flop / cycles_per_s,
         memory_s=traffic_s(kernels.bytes, cores, device, constants),
@@ -121,8 +122,8 @@ def products_s(
 ) -> Any:
     """Return the seconds of products, whose share of the peak falls with short sides."""
     flop_per_s = core_flop_per_s(kernels, device) * share * cores
+    # A fitted padding of each side: the shorter a side, the less of the peak it reaches.
     padding = constants["product.side"]
-    # Each side is padded, so that short sides reach less of the peak.
     return sum(
         2.0 * batch * (m + padding) * (n + padding) * (k + padding) / flop_per_s
         for batch, m, n, k in kernels.products
@@ -159,6 +160,7 @@ def convolution(kernels: Rows, device: Device, constants: Constants) -> TimePart
     for groups, m, n, k in kernels.products:
         # The gradient of weights sums over the positions.
         positions, filters, taps = (k, m, n) if is_weight_gradient else (m, n, k)
+        # Fitted paddings: the shorter a side, the less of the peak it reaches.
         padded_positions = positions + constants["convolution.rows"]
         padded_filters = filters + constants["convolution.side"]
         padded_taps = taps + constants["convolution.window"]
@@ -178,11 +180,12 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     # An LSTM runs in oneDNN, other cells in the BLAS.
     share = constants["recurrent.lstm_share" if cell == "lstm" else "product.share"]
     compute_s = products_s(kernels, cores, device, constants, share)
-    _input_product, (steps, m, n, k), *_ = kernels.products  # the second is that of the state
+    _input_product, state_product, *_ = kernels.products
+    steps, examples, columns, contraction = state_product
     is_forward = kernels.kind == cell
     # The gates are the columns of the state's product; backward they are its contraction.
-    gate_width = n if is_forward else k
-    gate_elements = m * gate_width * steps
+    gate_width = columns if is_forward else contraction
+    gate_elements = examples * gate_width * steps
     gate_cycles = gate_elements * constants[f"recurrent.{cell}_cycles"]
     gates_s = gate_cycles / (device.datasheet.clock_hz or CLOCK_HZ)
     steps_s = kernels.serial * constants[f"recurrent.{cell}_step_s"]

@@ -12,7 +12,7 @@ from steptime.prediction.kernels import Kernels, Rows
 from steptime.prediction.prices import Floats
 
 QUANTILE_80 = 1.2816  # of a normal distribution, whose central 80 % lie within
-NODE_NM = 16  # of the process in which energies are stated
+PROCESS_NM = 16  # of the process in which energies are stated
 UNKNOWN_NM = 7  # of a device whose file does not say
 TINY_J = 1e-30  # of a kernel that neither computes nor moves anything
 
@@ -38,16 +38,17 @@ def _flop_j(device: Device, constants: Constants, on_matrix_units: bool, dtype: 
     T4 and L4 at half of their clocks take for a FLOP of vector units what cards for games take at
     full clocks. The energy of matrix units falls with the clock (`capped_s`).
     """
-    node = _node_factor(device, constants)
+    process_factor = _process_factor(device, constants)
     if not on_matrix_units:
-        return constants["power.flop_j"] * node
-    family, _ = format_constant_suffixes(device)
+        return constants["power.flop_j"] * process_factor
     # The energy of matrix units grows with their clock; that of vector units is stated at any.
     clock_ratio = matrix_clock_hz(device, dtype) / CLOCK_HZ
     factor: float = clock_ratio ** constants["power.clock"]
-    names = (f"power.{family}", f"power.{dtype}")
-    factor *= prod(constants[name] for name in names if name in constants)
-    return constants["power.tensor_j"] * factor * node
+    # Fitted factors, where an architecture or a data type takes another energy (`power.hopper`).
+    architecture, _maker = format_constant_suffixes(device)
+    correction_names = (f"power.{architecture}", f"power.{dtype}")
+    factor *= prod(constants[name] for name in correction_names if name in constants)
+    return constants["power.tensor_j"] * factor * process_factor
 
 
 def matrix_clock_hz(device: Device, dtype: str) -> float:
@@ -58,28 +59,26 @@ def matrix_clock_hz(device: Device, dtype: str) -> float:
     multiprocessors with 2,048 each are 1,830 MHz. The boost clock alone decides nothing. It is the
     clock of float16 where the device has it, since other peaks may be what software reaches.
     """
-    boost_hz = device.datasheet.clock_hz or CLOCK_HZ
-    if not device.datasheet.clock_hz or not device.datasheet.multiprocessors:
-        return boost_hz
-    flop_per_clock = 2 * device.datasheet.multiprocessors
+    boost_hz = device.datasheet.clock_hz
+    multiprocessors = device.datasheet.multiprocessors
+    if not boost_hz or not multiprocessors:
+        return boost_hz or CLOCK_HZ
     peak = device.datasheet.peak_flop_per_s.get("float16", device.datasheet.peak_flop_per_s[dtype])
-    # Multiply-adds of a multiprocessor in a clock are a power of two, so that the nearest one to
-    # the peak at boost clock tells the clock at which the peak is stated.
-    lanes = 2.0 ** round(log2(peak / flop_per_clock / boost_hz))
-    return float(peak / flop_per_clock / lanes)
+    # Of one multiprocessor. A multiply-add counts 2 FLOP.
+    multiply_adds_per_s = peak / (2 * multiprocessors)
+    # In a clock they are a power of two: the nearest one to what the boost clock would give.
+    multiply_adds_per_clock = 2.0 ** round(log2(multiply_adds_per_s / boost_hz))
+    return float(multiply_adds_per_s / multiply_adds_per_clock)
 
 
-def _node_factor(device: Device, constants: Constants) -> float:
-    """Return the energy of a FLOP in a device's process, relative to that in `NODE_NM`.
+def _process_factor(device: Device, constants: Constants) -> float:
+    """Return the energy of a FLOP in a device's process, relative to that in `PROCESS_NM`.
 
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
-    node_nm: float = device.datasheet.process_nm or UNKNOWN_NM
-    # Some processes are denser or less dense than their names say.
-    effective_nm = f"power.nm_{node_nm:g}"
-    if effective_nm in constants:
-        node_nm = constants[effective_nm]
-    return float((node_nm / NODE_NM) ** constants["power.node"])
+    stated_nm: float = device.datasheet.process_nm or UNKNOWN_NM
+    effective_nm = constants.get(f"power.nm_{stated_nm:g}", stated_nm)
+    return float((effective_nm / PROCESS_NM) ** constants["power.node"])
 
 
 class Limit(NamedTuple):
@@ -122,19 +121,18 @@ def capped_s(
     """
     if limit is None:
         return 0.0
-    # `flop`, where a form knows how many are executed; never more than the peak allows.
-    stated_flop = kernels.flop if flop is None else flop
-    executed_flop = np.minimum(stated_flop, compute_s * limit.peak_flop_per_s)
-    budget_w = (
-        isolated_share * limit.isolated_limit_w + (1 - isolated_share) * limit.in_step_limit_w
-    )
+    max_flop = compute_s * limit.peak_flop_per_s
+    executed_flop = np.minimum(kernels.flop if flop is None else flop, max_flop)
+    isolated_w = isolated_share * limit.isolated_limit_w
+    in_step_w = (1 - isolated_share) * limit.in_step_limit_w
+    budget_w = isolated_w + in_step_w
     flop_j = executed_flop * limit.flop_j
     bytes_j = kernels.bytes * limit.byte_j
-    # The joules that the budget allows in the seconds of full clocks, over those that the kernel
-    # needs. Below 1 the clocks fall, until power is this share of what full clocks would draw.
-    power_share = compute_s * budget_w / np.maximum(flop_j + bytes_j, TINY_J)
-    # Power falls with clock^(1 + clock_power) and the energy of a FLOP with clock^clock_power, so
-    # that the energy falls with power^exponent. Memory has a clock of its own: bytes cost the same.
+    # Budget over what full clocks would draw. Below 1 the clocks fall, until power is this share.
+    allowed_j = compute_s * budget_w
+    power_share = allowed_j / np.maximum(flop_j + bytes_j, TINY_J)
+    # A FLOP takes clock^clock_power, and power is clock times that, so that FLOP energy is
+    # power^exponent. Memory has a clock of its own: bytes cost the same.
     exponent = limit.clock_power / (1 + limit.clock_power)
     flop_energy_share = np.minimum(power_share, 1.0) ** exponent
     return (flop_j * flop_energy_share + bytes_j) / budget_w
@@ -145,15 +143,17 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
     if device.datasheet.peak_w is None or device.kind != "gpu":
         return None
     on_matrix_units = unit == "matrix" and has_matrix_units(device, dtype)
-    # What is left beside the power of the waiting device.
+    # Energies of kernels come on top of the waiting power: it is subtracted from the limit.
     budget_w = device.datasheet.peak_w * (1 - waiting_share(device, constants))
+    # The cap holds for the mean of a step. Kernels of vector units draw above it, by a fitted
+    # factor, since the kernels around them draw below it.
+    in_step_factor = 1.0 if on_matrix_units else constants["power.mixed"]
     return Limit(
         peak_flop_per_s=device.datasheet.peak_flop_per_s[dtype],
         flop_j=_flop_j(device, constants, on_matrix_units, dtype),
         byte_j=constants["power.byte_j"],
         isolated_limit_w=budget_w,
-        # In a step vector units have more watts: the kernels around them save for them.
-        in_step_limit_w=budget_w * (1.0 if on_matrix_units else constants["power.mixed"]),
+        in_step_limit_w=budget_w * in_step_factor,
         clock_power=constants["power.clock"] if on_matrix_units else 0.0,
     )
 
@@ -178,10 +178,15 @@ def running_w(device: Device) -> float:
     return (device.datasheet.peak_w or 0.0) * device.constants.get("power.running", 0.0)
 
 
+def _has_energy_constants(device: Device) -> bool:
+    """Return whether the method is calibrated, on a kind of device whose priors have energies."""
+    return "power.flop_j" in device.constants
+
+
 def kernel_energies(kernels: Kernels, device: Device) -> Floats:
     """Return the joules of each distinct kernel beyond those of a waiting device; 0 if unknown."""
     joules: Floats = np.zeros(len(kernels.distinct))
-    if "power.flop_j" not in device.constants:
+    if not _has_energy_constants(device):
         return joules
     for rows, distinct_indices in kernels.groups:
         joules[distinct_indices] = dynamic_j(rows, rows.flop, device, device.constants)
@@ -240,11 +245,7 @@ class PowerDraw(NamedTuple):
 
 def power_draw(device: Device) -> PowerDraw | None:
     """Return the power of a GPU; None if its limit or its calibration is unknown."""
-    if (
-        device.datasheet.peak_w is None
-        or device.kind != "gpu"
-        or "power.flop_j" not in device.constants
-    ):
+    limit_w = device.datasheet.peak_w
+    if limit_w is None or device.kind != "gpu" or not _has_energy_constants(device):
         return None
-    waiting_w = device.datasheet.peak_w * waiting_share(device, device.constants)
-    return PowerDraw(waiting_w, device.datasheet.peak_w)
+    return PowerDraw(limit_w * waiting_share(device, device.constants), limit_w)

@@ -303,6 +303,7 @@ class StepModel:
             return low_s, high_s
         is_fine_tuning = bool(self.workload.tuning.has_frozen_weights)
         kind = conformal.FINE_TUNINGS if is_fine_tuning else conformal.DEVICE_STEPS
+        # A whole training on one device nearly always runs on the stack that is assumed.
         is_software_assumed = self.assumes and is_fine_tuning
         return conformal.widen(kind, step_s, low_s, high_s, self.device, is_software_assumed)
 
@@ -313,8 +314,14 @@ class StepModel:
         remarks = self.remarks(batch)
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
-        lowered, counted = self.lower_step(batch), self.flop_by_row(batch)
-        return Prediction(self.timeline(batch), lowered, counted, needs, fits, remarks)
+        return Prediction(
+            self.timeline(batch),
+            self.lower_step(batch),
+            self.flop_by_row(batch),
+            needs,
+            fits,
+            remarks,
+        )
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return remarks about what the prediction leaves out: ops, layers, figures, wishes."""
