@@ -200,9 +200,10 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
         return None
     level = cluster.ladder[level_index]
     link = link_of_group(cluster, ranks)
-    devices = prod(below.size for below in cluster.ladder[:level_index])
-    # The ranks of the group that lie in the same part of that level as its first rank.
-    members = [rank for rank in ranks if rank // devices == ranks[0] // devices]
+    # A part is what the level joins: devices of all levels below it (a node, of racks).
+    part_size = prod(below.size for below in cluster.ladder[:level_index])
+    # The ranks of the group that lie in the same part as its first rank.
+    members = [rank for rank in ranks if rank // part_size == ranks[0] // part_size]
     inner_index = cluster.level_of(members)
     inside: Link | Fabric | None
     has_levels_inside = inner_index is not None and inner_index > 0
@@ -216,5 +217,5 @@ def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
         per_node=len(members),
         links_per_node=level.links,
         # Devices of the part that are not in this group are in equal groups that run at once.
-        groups=devices // len(members),
+        groups=part_size // len(members),
     )

@@ -230,7 +230,7 @@ def bound_step(
     step_s: Any = sum(passes_s)
     factor = residual_factor(device_passes_s, host)
     low_s = high_s = None
-    low_share, high_share = shares  # ends of the kernels' time over the time itself
+    low_share, high_share = shares  # ends of the kernels' interval over their time
     if low_share is not None:
         fastest_s = factor * _scaled_step_s(device_passes_s, low_share, host, end=FASTEST)
         # The bounds enclose the predicted step even if the scaled one does not.
@@ -293,18 +293,19 @@ def _run_ahead(device_passes_s: tuple[Any, Any, Any], host: Host) -> tuple[Any, 
     The seconds by which the host is slower than the device are shared among the passes that it
     issues more slowly than they run.
     """
-    forward_s, backward_s, update_s = host.issued_s
-    host_passes_s = (forward_s, backward_s - forward_s, update_s - backward_s)
+    # `issued_s` accumulate from the start of the step; their differences are the host's passes.
+    forward_end_s, backward_end_s, step_end_s = host.issued_s
+    host_passes_s = (forward_end_s, backward_end_s - forward_end_s, step_end_s - backward_end_s)
     # The host is late by as much as its whole step is longer than the device's.
-    wait_s: Any = np.maximum(update_s - sum(device_passes_s), 0.0)
+    wait_s: Any = np.maximum(step_end_s - sum(device_passes_s), 0.0)
     excesses_s: list[Any] = [
         np.maximum(host_s - device_s, 0.0)
         for host_s, device_s in zip(host_passes_s, device_passes_s, strict=True)
     ]
     # Passes that the host issues more slowly than they run share the wait in proportion.
     share = wait_s / np.maximum(sum(excesses_s), TINY_S)
-    first_s, second_s, third_s = (
+    forward_s, backward_s, update_s = (
         pass_s + share * excess_s
         for pass_s, excess_s in zip(device_passes_s, excesses_s, strict=True)
     )
-    return first_s, second_s, third_s
+    return forward_s, backward_s, update_s

@@ -159,7 +159,7 @@ class Kernels:
         # Kernels of equal priced fields (and owner) are priced once. With `last_kernels` these are
         # the same kernels at a second batch, between which numbers are interpolated.
         index_of_key: dict[object, int] = {}  # of a distinct kernel, by its priced fields
-        class_of_key: dict[object, int] = {}  # kernels of one class differ in fresh pages alone
+        class_of_key: dict[object, int] = {}  # error classes: kernels that differ in pages alone
         distinct_of_kernel: list[int] = []
         class_of_distinct: list[int] = []
         distinct_owners: list[int] = []
@@ -169,10 +169,10 @@ class Kernels:
             owner = owners[i] if owners else 0
             last_fields = _priced_fields_of(last) if last_kernels else ()
             key = (_priced_fields_of(kernel), last_fields, owner)
-            distinct_index = index_of_key.setdefault((key, kernel.fresh), len(index_of_key))
+            next_index = len(self.distinct)
+            distinct_index = index_of_key.setdefault((key, kernel.fresh), next_index)
             distinct_of_kernel.append(distinct_index)
-            is_repeat = distinct_index < len(self.distinct)
-            if is_repeat:
+            if distinct_index < next_index:  # a repeat
                 continue
             self.distinct.append(kernel)
             distinct_last.append(last)
@@ -328,23 +328,23 @@ def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
         initial = group.first_numbers[:, None] - group.first_numbers[:, in_block, None]
         final = group.last_numbers[:, None] - group.last_numbers[:, in_block, None]
         shares = _find_zeros(initial, final)
-        for row, second in np.argwhere(~np.isnan(shares)).tolist():
-            first = start + row
+        for index_in_block, second in np.argwhere(~np.isnan(shares)).tolist():
+            first = start + index_in_block
             if first < second:  # each pair once
-                yield first, second, float(shares[row, second])
+                yield first, second, float(shares[index_in_block, second])
 
 
 def _find_zeros(initial: Floats, final: Floats) -> Floats:
     """Return the share at which all rows of a column, lines between both ends, are 0, else NaN."""
-    # A row that moves is 0 at one share. A pair of kernels with a constant difference is never
-    # equal, and one without any is equal everywhere: both are left out.
+    # Axis 0 has the numbers of a pair of kernels, which are lines from `initial` to `final`. A pair
+    # with a constant difference is never equal; one without any is equal everywhere: left out, too.
     moves = initial != final
     stays_nonzero = (~moves & (initial != 0)).any(axis=0)
     never_moves = ~moves.any(axis=0)
-    zero_share = initial / np.where(moves, initial - final, 1.0)
+    zero_share = initial / np.where(moves, initial - final, 1.0)  # no division by 0
     lowest = np.where(moves, zero_share, np.inf).min(axis=0)
     highest = np.where(moves, zero_share, -np.inf).max(axis=0)
-    is_common = highest - lowest <= EQUAL_SHARES  # all rows are 0 at the same share
+    is_common = highest - lowest <= EQUAL_SHARES  # all lines are 0 at the same share
     is_between_ends = (lowest >= 0) & (highest <= 1)
     is_zero = is_common & is_between_ends & ~stays_nonzero & ~never_moves
     shares: Floats = np.where(is_zero, lowest, np.nan)
@@ -386,7 +386,7 @@ def _make_rows(kernel: Kernel, columns: Sequence[Floats]) -> Rows:
         kernel: a kernel of the group, for all that is no number.
         columns: the numbers of the group, in the order of `kernel_numbers`.
     """
-    # In the order of `kernel_numbers`: scalars, window, four sizes of each product, figures.
+    # In the order of `kernel_numbers` and `Rows`: scalars, window, sizes of products, figures.
     scalars = columns[:SCALAR_NUMBERS]
     products_start = SCALAR_NUMBERS
     window: tuple[Any, ...] | None = None

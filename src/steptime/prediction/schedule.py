@@ -137,7 +137,7 @@ def schedule(
     # Repeats of a kernel share one error, so that these are summed up first. In an ideal overlap
     # (`pipelined`) all errors are common, and passes can be summed up as they are.
     all_kernels = passes.total() if pipelined else sum_repeats(lowered.columns, prices).total()
-    device_passes_s = passes.value.tolist()
+    device_passes_s = passes.value.tolist()  # forward, backward, update
     bounded = bound_step(device_passes_s, all_kernels.shares, host)
     forward_s, backward_s, update_s = map(float, bounded.passes_s)
     low_s = None if bounded.low_s is None else float(bounded.low_s)
@@ -151,12 +151,13 @@ def schedule(
         communication = _add_communication(
             queue, sum(passes_s), StepEnds(low_s, high_s), link_slowdown
         )
+    host_end_s = None if host is None else host.issued_s[-1]  # when the last pass is issued
     return Timeline(
         rows=_time_rows(lowered, row_cells),
         forward_s=forward_s,
         backward_s=backward_s,
         update_s=update_s,
-        host_s=None if host is None else host.issued_s[-1],
+        host_s=host_end_s,
         low_s=communication.ends.low_s,
         high_s=communication.ends.high_s,
         is_extrapolated=all_kernels.is_extrapolated,
@@ -187,7 +188,7 @@ def _price_cells(lowered: Lowered, prices: Prices, pipelined: bool) -> tuple[Pri
         _share_update(lowered, common_update, row_cells)
     pass_of_cell = np.arange(cell_count) % 3
     passes = row_cells.sum_groups(pass_of_cell, 3)
-    if has_common_update:  # the update as it was priced, not the sum of its shares
+    if has_common_update:  # as priced: a sum of its shares takes their one error for several
         forward_and_backward = passes.take(slice(2))
         passes = Prices(*map(np.append, forward_and_backward, common_update))  # column by column
     return passes, row_cells
@@ -285,7 +286,7 @@ def _time_rows(lowered: Lowered, row_cells: Prices) -> tuple[RowTime, ...]:
     passes = row_cells.intervals()
     row_times = []
     for i, (row, step) in enumerate(zip(lowered.rows, steps, strict=True)):
-        forward, backward, update = passes[3 * i : 3 * i + 3]
+        forward, backward, update = passes[3 * i : 3 * (i + 1)]
         row_times.append(RowTime(row, forward, backward, update, step, tuple(launches[i])))
     return tuple(row_times)
 

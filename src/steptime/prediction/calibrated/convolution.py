@@ -148,9 +148,9 @@ def _direct_s(
     flop_per_s = _direct_flop_per_s(device, constants, dtype, is_weight_gradient)
     ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
-    shape_dimensions = np.ndim(groups * m * n * k)
-    # Thread blocks of one, half or a quarter as many filters as positions.
-    block_filters = (block_positions / np.array((1, 2, 4))).reshape(-1, *[1] * shape_dimensions)
+    # Candidates on a new first axis: blocks of one, half or a quarter as many filters as positions.
+    shape_axes = [1] * np.ndim(groups * m * n * k)
+    block_filters = (block_positions / np.array((1, 2, 4))).reshape(-1, *shape_axes)
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
     seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
@@ -164,7 +164,7 @@ def _direct_s(
         waves_s = ceil(blocks * parts, multiprocessors) * wave_s
         split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
         seconds = np.minimum(seconds, split_s)
-    return seconds.min(axis=0)  # by the best of the three block_filters
+    return seconds.min(axis=0)  # by the fastest candidate
 
 
 def _direct_flop_per_s(

@@ -14,9 +14,8 @@ from steptime.prediction.method import Method, Option
 HOST_NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
 SIGN_OF_SPEED = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
 ANY, CALIBRATED = "any", "calibrated"
-KIND_OF_ANY_HOST = {
-    f"any-{name}": name for name in HOST_NAMES
-}  # a host of a kind, nobody says which
+# Options of a host of a kind, where nobody says which one: `any-server` for `server`.
+KIND_OF_ANY_HOST = {f"any-{name}": name for name in HOST_NAMES}
 _CHOICES = (ANY, CALIBRATED, *SIGN_OF_SPEED, *HOST_NAMES, *KIND_OF_ANY_HOST)
 _INTERVAL_CONSTANTS = ("interval.host_low", "interval.host_high")
 _NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
@@ -45,8 +44,7 @@ def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping
 def _scale_host(priors: Mapping[str, Constant], host_name: str) -> Mapping[str, Constant]:
     """Return constants with the `host.factor` of a stack times that of a host of `data/hosts`."""
     stack_factor = priors.get("host.factor")
-    # The stack knows no host.
-    if stack_factor is None:
+    if stack_factor is None:  # the stack states nothing of hosts
         return priors
     table = read_packaged_toml(f"hosts/{host_name}.toml")
     host_factor = constants_from_table(table, host_name)["host.factor"].value

@@ -105,10 +105,9 @@ def _power_reasons(device: Device, measured_watts: Mapping[str, tuple[float, flo
     process = f"{device.datasheet.process_nm:g}"
     if process not in measured_watts:
         return [f"{process} nm"]
-    low_w, high_w = measured_watts[process]
-    if (
-        device.datasheet.peak_w is None
-        or low_w / POWER_MARGIN <= device.datasheet.peak_w <= high_w * POWER_MARGIN
-    ):
+    peak_w = device.datasheet.peak_w
+    if peak_w is None:
         return []
-    return [f"{process} nm at {device.datasheet.peak_w:g} W"]
+    low_w, high_w = measured_watts[process]
+    is_near_measured = low_w / POWER_MARGIN <= peak_w <= high_w * POWER_MARGIN
+    return [] if is_near_measured else [f"{process} nm at {peak_w:g} W"]

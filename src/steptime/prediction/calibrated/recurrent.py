@@ -94,7 +94,7 @@ def _describe_weights(
 ) -> _Weights:
     """Return the recurrent weights of a layer, from the products of its steps."""
     element_bytes = SIZE_BYTES[kernels.dtype]
-    steps, _, _, _ = step_products[0]  # a product for each step, as a batch
+    steps, *_ = step_products[0]  # one product is stated for all steps, as a batch of them
     size_bytes = sum(element_bytes * n * k for _, _, n, k in step_products)
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in step_products)
     exceeds_cache = size_bytes > (device.datasheet.l2_bytes or 0)
@@ -111,12 +111,12 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     m, n, k = shape
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
-    # Libraries for old devices run such products as one block along the whole contraction, which
-    # takes a fixed number of clocks for each of its k columns.
-    can_be_unsplit = has_trait(device, "old") and kernels.dtype == "float32"
+    # Libraries for old devices run products of some numbers of rows as one block along the whole
+    # contraction, which takes a fixed number of clocks for each of its k columns.
+    has_unsplit_kernel = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]
-    is_unsplit = is_above_split * fits_block * can_be_unsplit
+    is_unsplit = is_above_split * fits_block * has_unsplit_kernel  # may be arrays
     unsplit_s = is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
     tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
     cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz

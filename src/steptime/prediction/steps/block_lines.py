@@ -115,7 +115,9 @@ class BlockLines:
         end_sizes = self._interpolate_sizes(np.array([shares.min(), shares.max()]))
         lower_bytes = self.counts @ _round_to_blocks(end_sizes.min(axis=1))
         upper_bytes = self.counts @ _round_to_blocks(end_sizes.max(axis=1))
-        can_be_peak: NDArray[np.bool_] = upper_bytes + sum(SEGMENT_BYTES) >= lower_bytes.max()
+        # Rounding a pool up to whole segments adds less than one segment.
+        rounding_bytes = sum(SEGMENT_BYTES)
+        can_be_peak: NDArray[np.bool_] = upper_bytes + rounding_bytes >= lower_bytes.max()
         return can_be_peak
 
     def _interpolate_sizes(self, shares: Floats) -> Floats:
@@ -169,12 +171,14 @@ def _drop_dominated_rows(counts: NDArray[np.int32]) -> NDArray[np.int32]:
 
     At any batch the allocator reserves most in one of them.
     """
-    # Most moments have all that lives in the one before or after them, which is quickly seen.
-    has_all_of_next = (counts[:-1] >= counts[1:]).all(axis=1)
-    has_all_of_former = (counts[1:] >= counts[:-1]).all(axis=1)
+    # First a quick filter by neighbours: most moments have no more than the one before or after.
+    is_dominated_by_former = (counts[:-1] >= counts[1:]).all(axis=1)  # for rows 1, 2, ...
+    is_dominated_by_next = (counts[1:] >= counts[:-1]).all(axis=1)  # for rows 0, 1, ...
     is_candidate = np.ones(len(counts), dtype=bool)
-    is_candidate[:-1] &= ~has_all_of_former
-    is_candidate[1:] &= ~has_all_of_next | has_all_of_former  # of equal rows the last one is kept
+    is_candidate[:-1] &= ~is_dominated_by_next
+    # Equal neighbours dominate each other: the later one stays.
+    are_equal = is_dominated_by_former & is_dominated_by_next
+    is_candidate[1:] &= ~is_dominated_by_former | are_equal
     distinct = np.unique(counts[is_candidate], axis=0)
     # A row can only be dominated by one with a larger sum: these come first.
     ordered = distinct[np.argsort(-distinct.sum(axis=1), kind="stable")]

@@ -250,7 +250,7 @@ def _price_batches(lines: StepLines, step_kernels: _StepKernels, model: StepMode
     """
     price_rows = model.method.price_on(model.effective_device)
     kernels, counts, merging = step_kernels
-    # Of the sums `3 * row + pass`, at each batch.
+    # Sums `3 * row + pass` by batches, as `_count_kernels` orders them.
     parts = kernels.price_sums(price_rows, counts, merging)
     if model.settings.pipelined:  # the longer of arithmetic and traffic: a lower bound as such
         value = overlap_traffic(parts)

@@ -68,7 +68,7 @@ class NetworkSteps:
         self._build_graph: Callable[[int], Graph] | None = None
         # Results that were computed already, by batch.
         self._lowered: dict[int, Lowered] = {}
-        self._counted: dict[int, RowFlop] = {}
+        self._flop_of_batch: dict[int, RowFlop] = {}
         self._peaks: dict[int, PeakMemory] = {}
 
     def for_setup(self, setup: StepSetup) -> NetworkSteps:
@@ -132,11 +132,11 @@ class NetworkSteps:
         those of "".
         """
         size = self.find_batch(batch)
-        if size not in self._counted:
-            self._counted[size] = self._count(size)
-        return self._counted[size]
+        if size not in self._flop_of_batch:
+            self._flop_of_batch[size] = self._count_flop(size)
+        return self._flop_of_batch[size]
 
-    def _count(self, batch: int) -> RowFlop:
+    def _count_flop(self, batch: int) -> RowFlop:
         graph, lowered = self.graph(batch), self.lower_step(batch)
         names = ("", *(row.name for row in lowered.rows))
         counts: dict[str, dict[Part, float]] = {name: dict.fromkeys(PASSES, 0) for name in names}

@@ -118,7 +118,7 @@ def merge_updates(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
         return step
     kernels = [kernel for kernel in step.kernels if kernel.pass_ != "update"]
     for op in _updates(graph):
-        _flop, moved_bytes, *_ = op_work(graph, op)
+        _flop, moved_bytes = op_work(graph, op)
         kernels.append(fused_update(float(moved_bytes), graph.tensors[op.inputs[0]].size))
     return replace(step, kernels=tuple(kernels))
 
@@ -149,7 +149,10 @@ def add_host_states(times: Timeline, step: PredictedStep, batch: int) -> Timelin
         return _replace_update(times, times.update_s + paging_s)
     graph = step.graph(batch)
     updates = _updates(graph)
-    moved_bytes = sum(op_work(graph, op)[1] for op in updates)
+    moved_bytes = 0
+    for op in updates:
+        _flop, op_bytes = op_work(graph, op)
+        moved_bytes += op_bytes
     weight_bytes = sum(graph.tensors[op.inputs[0]].size_bytes for op in updates)
     # The last gradient cannot move while the backward pass runs.
     last_gradient_share = 1 / max(1, len(updates))

@@ -42,10 +42,11 @@ def build_steps(workload: Workload) -> Callable[[int], Graph]:
 
 def _make_template(workload: Workload) -> GraphTemplate | None:
     """Return the step of a network of a file as lines of the batch, None where they are none."""
-    # A line through the default batch and another one must also hold at the largest batch.
-    batches = (workload.batch_per_replica, 2 * workload.batch_per_replica + 1, CHECKED_BATCH)
-    # Too near to the third batch for a check.
-    if workload.batch_per_replica >= CHECKED_BATCH // 2:
+    default_batch = workload.batch_per_replica
+    # A line through the default batch and another one must also hold at the largest batch, which
+    # checks nothing if the second batch reaches it.
+    batches = (default_batch, 2 * default_batch + 1, CHECKED_BATCH)
+    if default_batch >= CHECKED_BATCH // 2:
         return None
     try:
         graphs = [build_step(replace(workload, batch_per_replica=batch)) for batch in batches]
