@@ -224,8 +224,8 @@ def _expand_window_attrs(shapes: Sequence[Shape], attrs: Mapping[str, Attr]) -> 
 
 def _expand_attr(value: Attr, size_count: int) -> Attr:
     """Return an attribute of so many sizes: (1, 1, 0, 0) for (1, 0) and 4; texts stay."""
-    is_of_no_axes = not size_count  # as the number of groups of a convolution
-    if is_of_no_axes or isinstance(value, str | float):
+    has_no_axes = not size_count  # such as `groups` of a convolution, unlike its strides
+    if has_no_axes or isinstance(value, str | float):
         return value
     if isinstance(value, int):
         return (value,) * size_count

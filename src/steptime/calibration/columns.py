@@ -316,7 +316,7 @@ class Columns:
         The values of the constants play no part, only their names.
         """
         step_counts = [
-            # Calls that the host makes in each pass, each of which takes some of its constants.
+            # How many times each pass spends each of the constants, such as 53 convolutions.
             count_constants(count_calls(self.cases[index].kernels), constants)
             for index in self._step_indices
         ]

@@ -150,7 +150,8 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     if not (keys.kind or keys.model):
         raise InputError(f"{place}: a row has a kind of op or a model")
     try:
-        mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)  # no words of others
+        # With our own keys nothing is renamed or converted: all stages of reading are the row.
+        mapped_row = MappedRow(keys, raw=row, cells=row, values=row, line=0)
         case = _make_case(mapped_row, network_kernels=None, place=place, device=default_device)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error.__cause__

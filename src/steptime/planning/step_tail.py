@@ -80,8 +80,9 @@ def _last_passes(cost: PlanCost, load: Load) -> _LastPasses:
     plan = cost.plan
     forward_s = sum(cost.pieces[part.name].forward_s * count for part, count in load)
     backward_s = sum(cost.pieces[part.name].backward_s * count for part, count in load)
-    # Gradients are exchanged bucket by bucket while these passes go on. With several stages a
-    # device the buckets are stages, each of which ends with a group of microbatches.
+    # Gradients are exchanged bucket by bucket while these passes go on. Microbatches pass several
+    # stages of a device in groups of as many as the pipeline has devices; the gradients of a stage,
+    # a bucket, are ready after its last group.
     if plan.virtual > 1:
         return _LastPasses(
             forward_s, backward_s, bucket_count=plan.virtual, microbatches=plan.pipeline

@@ -110,8 +110,8 @@ def _mean_s(spread: TimeSpread | None, default_s: float) -> float:
 
 def _mix_times(alternatives: Sequence[RequestTimes]) -> RequestTimes:
     """Return the first times, with the 80 % intervals of all, each of the same weight."""
-    # The first are the answer: the others (stacks, varied lengths) only widen its intervals, so
-    # without intervals they change nothing. Nothing says which is likelier, so all weigh the same.
+    # The first alternative gives the times. The others (other serving stacks, lengths that vary)
+    # only widen the intervals around them: an interval covers all alternatives, equally likely.
     predicted = alternatives[0]
     if len(alternatives) == 1 or not predicted.has_intervals:
         return predicted

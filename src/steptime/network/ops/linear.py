@@ -121,8 +121,8 @@ def _right_gradient(b: Backward) -> str:
     is_right_transposed = b.attrs.get("transpose_b")
     # of C = A B^T the gradient is dC^T A, of C = A B it is A^T dC
     factors = (b.grad, left) if is_right_transposed else (left, b.grad)
-    has_batch = len(out_shape) > 2 and len(out_shape) == len(left_spec.shape)
-    batch_shares_right = has_batch and len(right_shape) == 2
+    left_has_batch = len(left_spec.shape) > 2 and len(left_spec.shape) == len(out_shape)
+    batch_shares_right = left_has_batch and len(right_shape) == 2
     if batch_shares_right:  # `fold` joins the batch and the rows: one product sums over both
         (db,) = b.emit("matmul", factors, "grad_b", transpose_a=True, fold=True)
         return db
