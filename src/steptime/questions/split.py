@@ -97,7 +97,7 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the best cuts and the two ends, or every cut."""
-        last_index = len(self.rows) - 1
+        last_index = len(self.rows) - 1  # the cut after the last op: all on the device
         indices = list(range(len(self.rows)))
         if not self._by_op:
             fastest_indices = sorted(indices, key=lambda index: self.rows[index].total_s)

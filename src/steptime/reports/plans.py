@@ -122,19 +122,20 @@ def _search_cell(
         result = search(request)
     except InputError as error:
         return {"failed": str(error)}
-    total_s = 0.0
-    changes = []  # each part with the time up to its end
+    elapsed_s = 0.0
+    part_ends = []
     for words, part_s in result.parts:
         if part_s:  # a part of no time needs no bar
-            total_s += part_s
-            changes.append((words, total_s))
+            elapsed_s += part_s
+            part_ends.append((words, elapsed_s))
     # Rows alone: the page has each chart once, and puts in those of a search.
     chart_rows = {
-        "why": waterfall.chart(changes, end="step", title="", caption=())["data"]["values"],
+        "why": waterfall.chart(part_ends, end="step", title="", caption=())["data"]["values"],
         "memory": memory_rows(result.document["best"]["memory"]),
         "pipeline": bars(result.step, BARS),
     }
-    for name, values in chart_rows.items():  # of all searches, for the scales of the charts
+    # The charts of the page have their scales from the rows of all searches.
+    for name, values in chart_rows.items():
         rows[name].extend(values)
     height = pipeline(chart_rows["pipeline"])["height"] if chart_rows["pipeline"] else 0
     packed = {name: _pack_rows(values) for name, values in chart_rows.items()}

@@ -199,7 +199,8 @@ def error_ratio(problem: PlanProblem) -> float:
     """
     bounds = problem.rank.plan_bounds
     log_error = log(bounds.high)  # of the high end over the predicted time
-    # The shared part of both errors cancels; of the rest two independent errors add as squares.
+    # `shared`: the share of an error that both plans have in common, and that cancels. The
+    # remainders are independent, so their squares add.
     independent_log_error = log_error * sqrt(1 - bounds.shared**2)
     log_error_of_difference = sqrt(2) * independent_log_error
     return exp(log_error_of_difference)

@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
-from math import ceil, inf
+from itertools import cycle, islice, product
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -27,8 +27,12 @@ from steptime.questions.serve.search_answer import (
     describe_servers,
     describe_split,
 )
-from steptime.questions.serve.server import stack_times
-from steptime.questions.serve.server_fields import interval_fields, price_tokens, request_spreads
+from steptime.questions.serve.server_fields import (
+    interval_fields,
+    price_tokens,
+    request_spreads,
+    stack_times,
+)
 from steptime.serving.demand import Demand
 from steptime.serving.load import TimeSpread, run_requests
 from steptime.serving.queueing import Load
@@ -266,12 +270,9 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         if users > max_users or request_count > MAX_FRONT_REQUESTS:
             continue
         # Repeat the requests of the load until there are enough.
-        repeats = ceil(request_count / len(search.load.inputs))
-        inputs = list(search.load.inputs) * repeats
-        outputs = list(search.load.outputs) * repeats
-        load = Load(
-            inputs[:request_count], outputs[:request_count], arrivals_s=(), concurrency=users
-        )
+        inputs = list(islice(cycle(search.load.inputs), request_count))
+        outputs = list(islice(cycle(search.load.outputs), request_count))
+        load = Load(inputs, outputs, arrivals_s=(), concurrency=users)
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         search.run_count += 1

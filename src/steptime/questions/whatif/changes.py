@@ -36,12 +36,12 @@ class Change:
     Args:
         key: the key of the file; `peak` means all peaks.
         value: the new value in the file's unit, or a factor.
-        times: whether the value is a factor.
+        is_factor: whether the value is a factor.
     """
 
     key: str
     value: float
-    times: bool
+    is_factor: bool
 
     @property
     def is_peak(self) -> bool:
@@ -49,7 +49,7 @@ class Change:
         return self.key.partition(".")[0] in ("peak", *PEAK_TABLES)
 
     def __str__(self) -> str:
-        return f"{self.key}={'x' if self.times else ''}{self.value:g}"
+        return f"{self.key}={'x' if self.is_factor else ''}{self.value:g}"
 
 
 def read_changes(texts: Iterable[str], option: str = "--set") -> list[list[Change]]:
@@ -86,8 +86,9 @@ def _check_key(key: str, option: str) -> None:
         return
     table, dot, _dtype = key.partition(".")
     is_peak_of_dtype = bool(dot) and table in ("peak", *PEAK_TABLES)
-    names = BY_DTYPE if is_peak_of_dtype else KEYS
-    raise unknown("figure of a device", key, names, option)
+    # The error suggests the nearest of these.
+    suggestions = BY_DTYPE if is_peak_of_dtype else KEYS
+    raise unknown("figure of a device", key, suggestions, option)
 
 
 def _read_numbers(text: str, option: str, key: str) -> list[float]:
@@ -133,11 +134,12 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
         return _changed_peaks(device, change)
     field_name, unit = _NUMBERS[change.key]
     figure = getattr(device.datasheet, field_name)
-    if change.times and figure is None:
-        return {}
-    # `times`: the value is a factor. It multiplies the figure in SI units; a new value is in the
-    # unit of the device's file.
-    changed_figure = figure * change.value if change.times else change.value * unit
+    if not change.is_factor:
+        changed_figure = change.value * unit  # from the unit of the device's file to SI
+    elif figure is None:
+        return {}  # a multiple of an unknown figure stays unknown
+    else:
+        changed_figure = figure * change.value
     is_count = field_name in ("multiprocessors", "cores")
     return {field_name: max(1, round(changed_figure)) if is_count else changed_figure}
 
@@ -153,7 +155,7 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     fields = {}
     for field_name in field_names:
         peaks: Mapping[str, float] = getattr(device.datasheet, field_name)
-        is_absolute = not change.times
+        is_absolute = not change.is_factor
         # One number cannot be the peak of several types.
         if is_absolute and not dtype and len(peaks) > 1:
             dtypes = ", ".join(peaks)
@@ -192,7 +194,7 @@ def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
     if change.is_peak:
         dtype = change.key.partition(".")[2]
         lacks_peak = dtype != "" and dtype not in getattr(device.datasheet, field)
-        if change.times and lacks_peak:
+        if change.is_factor and lacks_peak:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []
     read_fields = _READ_FIELDS + method.reads

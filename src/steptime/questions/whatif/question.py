@@ -214,7 +214,7 @@ def _answer_ranges(
         rows=rows,
         headline=tuple(describe_fastest(rows)),
         notes=(*notes, *describe_caps(cases[0].model.device, capped)),
-        _factors=tuple(change.key for change in changes if change.times),
+        _factors=tuple(change.key for change in changes if change.is_factor),
     )
 
 
@@ -244,7 +244,7 @@ def _draw_map(
     # Two ranges have no panels.
     change_of_axis = dict(zip(("x", "y", "panel"), changes, strict=False))
     axis_titles = {
-        axis: f"{change.key}, times" if change.times else change.key
+        axis: f"{change.key}, times" if change.is_factor else change.key
         for axis, change in change_of_axis.items()
     }
     cells = []

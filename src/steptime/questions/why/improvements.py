@@ -62,10 +62,10 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
     device = setup.device
     constants = setup.model.effective_device.constants
-    twice_bandwidth = Change("memory_GB_per_s", 2, times=True)
+    twice_bandwidth = Change("memory_GB_per_s", 2, is_factor=True)
     fast_memory_device = change_device(device, (twice_bandwidth,))
     yield "twice the memory bandwidth", replace(setup, device=fast_memory_device)
-    twice_peak, twice_power = Change("peak", 2, times=True), Change("tdp_W", 2, times=True)
+    twice_peak, twice_power = Change("peak", 2, is_factor=True), Change("tdp_W", 2, is_factor=True)
     # A device at its power limit would not reach twice the peak with the same power.
     fast_math_device = change_device(device, (twice_peak, twice_power))
     has_peak_power = device.datasheet.peak_w is not None
