@@ -121,7 +121,7 @@ def gather(
             elif result is not None:
                 sections.append(result)
     numbers: ResultsSummary = summary.result()
-    failure = [data.failed] if data.failed else []  # a sentence on the measurements that failed
+    failure = [data.failed] if data.failed else []  # a sentence if no step succeeded
     return Findings(
         name=name,
         numbers=numbers.to_dict(),

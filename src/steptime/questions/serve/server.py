@@ -187,10 +187,10 @@ def _predict_server(service: Service) -> _Server:
         longest_service = replace(service, input=longest_input, output=longest_output)
     phases = longest_service.phases()
     run = None if load is None else run_service(longest_service, load, phases)
-    average = average_service(longest_service, run)
-    times = predict_times(average, phases, run)
+    mean_service = average_service(longest_service, run)  # with mean sequences and lengths
+    times = predict_times(mean_service, phases, run)
     stacked = widen_over_stacks(longest_service, load, phases, times)
-    return _Server(average, load, phases, run, stacked)
+    return _Server(service=mean_service, load=load, phases=phases, run=run, stacked=stacked)
 
 
 def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:

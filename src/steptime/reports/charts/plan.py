@@ -216,18 +216,20 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
     # Every chart has the same schema and config. In a combined chart only the outer one has them.
-    for chart in charts:
-        schema = chart.pop("$schema")
-        config = chart.pop("config")
+    shared_names = ("$schema", "config")
+    shared = {name: charts[0][name] for name in shared_names}
+    views = [
+        {name: value for name, value in chart.items() if name not in shared_names}
+        for chart in charts
+    ]
     sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
     subtitle = [
         line for sentence in sentences for line in style.break_lines(sentence, WIDTH).split("|")
     ]
     title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
     return {
-        "$schema": schema,
-        "config": config,
-        "vconcat": charts,
+        **shared,
+        "vconcat": views,
         "spacing": 34,
         "title": {"text": title, "subtitle": subtitle, "fontSize": 18},
         "resolve": {"scale": {"color": "independent", "x": "independent"}},

@@ -30,16 +30,17 @@ def chart(table: Table) -> style.Spec:
         Column("speedup", "speed-up"),
         Column("verdict"),
     )
-    placed = [row | {"panel": row["level"]} for row in rows]
+    # A row with a speed-up is a point of the scatter, one with ends a bar of the histogram.
+    panel_rows = [row | {"panel": row["level"]} for row in rows]
     points = [
         style.point(row, ("panel", "speedup", "x", "color"), columns)
-        for row in placed
+        for row in panel_rows
         if "speedup" in row
     ]
     point_count = sum("speedup" in row for row in table.chart_rows)
     pairs_per_point = math.ceil(summary["pairs"] / point_count)
     _spread_crowded_points(points)
-    bars = [row for row in placed if "low" in row]
+    bars = [row for row in panel_rows if "low" in row]
     chart_rows = [*points, *bars]
     tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
@@ -61,7 +62,8 @@ def _spread_crowded_points(points: Sequence[style.Row]) -> None:
     xs = [point["x"] for point in points]
     values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
     smallest_ratio = min((larger / value for value, larger in pairwise(values)), default=1.0)
-    is_crowded = len(points) > 2 * len(values) > 2  # more than two points a value, of several
+    has_several_values = len(values) > 1
+    is_crowded = has_several_values and len(points) > 2 * len(values)
     for number, point in enumerate(points):
         point["at"] = point["x"]
         if is_crowded and point["x"] in values:
