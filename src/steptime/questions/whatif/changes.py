@@ -146,7 +146,7 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
 
 def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     """Return the tables of peaks that a change replaces; raises `InputError`."""
-    table, _, dtype = change.key.partition(".")
+    table, _, dtype = change.key.partition(".")  # `peak`, `peak.bfloat16` or another table
     covers_all_tables = table == "peak" and not dtype
     if covers_all_tables:
         field_names = list(PEAK_TABLES.values())
@@ -155,18 +155,16 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     fields = {}
     for field_name in field_names:
         peaks: Mapping[str, float] = getattr(device.datasheet, field_name)
-        is_absolute = not change.is_factor
-        # One number cannot be the peak of several types.
-        if is_absolute and not dtype and len(peaks) > 1:
-            dtypes = ", ".join(peaks)
-            raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
         changed_dtypes = [dtype] if dtype else list(peaks)
-        if is_absolute:
-            changed_peaks = dict.fromkeys(changed_dtypes, change.value * TFLOP)
-        else:
+        if change.is_factor:
             changed_peaks = {
                 name: peaks[name] * change.value for name in changed_dtypes if name in peaks
             }
+        elif len(changed_dtypes) > 1:  # one number cannot be the peak of several types
+            dtypes = ", ".join(peaks)
+            raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
+        else:
+            changed_peaks = dict.fromkeys(changed_dtypes, change.value * TFLOP)
         fields[field_name] = {**peaks, **changed_peaks}
     return fields
 
@@ -175,7 +173,7 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
     """Return notes on changes without effect: of figures unknown, unread, or held by power."""
     changed_figures = {change.key.partition(".")[0] for change in changes}
     notes = []
-    changes_peak = bool(changed_figures & {"peak", *PEAK_TABLES})
+    changes_peak = any(change.is_peak for change in changes)
     # A method that reads more figures than a roofline's also holds kernels to the power limit.
     is_power_limited = bool(method.reads and device.datasheet.peak_w)
     if changes_peak and is_power_limited and "tdp_W" not in changed_figures:
@@ -187,12 +185,12 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
 
 def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
     """Return the note on a change without effect, none for a change that matters."""
-    fields = list(_changed_fields(device, change))
-    if not fields:
+    field_names = list(_changed_fields(device, change))
+    if not field_names:
         return [f"{change.key} of {device.name} is unknown: {change} changes nothing"]
-    field = fields[0]
+    field = field_names[0]  # only a change of all peaks has several
     if change.is_peak:
-        dtype = change.key.partition(".")[2]
+        _table, _dot, dtype = change.key.partition(".")  # `peak` alone is of all types
         lacks_peak = dtype != "" and dtype not in getattr(device.datasheet, field)
         if change.is_factor and lacks_peak:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]

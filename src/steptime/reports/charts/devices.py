@@ -41,7 +41,8 @@ def chart(data: Data) -> style.Spec:
             "devices: no record here holds a measured or published speed "
             "(a step whose batch is unknown has none)"
         )
-    omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
+    model_count = bars[0]["models"]  # of all records, the same in each bar
+    omitted_models = model_count - len({bar["model"] for bar in bars})
     points, x, omission = _arrange_points(list(_make_bar_points(bars)), omitted_models)
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     staged_texts = {point["staged"] for point in points}
@@ -84,11 +85,11 @@ def _arrange_points(
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
         places_by_panel.setdefault(point["panel"], set()).add(place)
-    panels = sorted(
-        places_by_panel, key=lambda panel: len(places_by_panel[panel]) == 1
-    )  # those with several first
-    compares_places = len(places_by_panel[panels[0]]) > 1
+    comparing_panels = [panel for panel, places in places_by_panel.items() if len(places) > 1]
+    single_panels = [panel for panel, places in places_by_panel.items() if len(places) == 1]
+    panels = [*comparing_panels, *single_panels]
     # Without anything to compare there are no panels: networks are names on one axis.
+    compares_places = bool(comparing_panels)
     drawable_panels = panels[: style.MAX_PANELS if compares_places else MAX_NAMES]
     rows = [
         point | {"at": point["panel"].replace("|", ", ")}
@@ -116,21 +117,24 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     network_by_model = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     has_several_networks = len({network_by_model[bar["model"]] for bar in bars}) > 1
     bars_with_settings = sorted(_describe_settings(bars), key=_natural_key)
+    # Bars that agree in these are runs of one step.
     run_key = itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from")
-    runs_by_key = group_by(bars_with_settings, run_key)
-    for (model, settings, _, device_count, staged_from), runs in runs_by_key.items():
-        network = network_by_model[model]
-        staged = STAGED[staged_from]  # the text of where the input is read from: a disk, memory
-        settings_lines = style.break_lines(settings, PANEL)
+    for runs in group_by(bars_with_settings, run_key).values():
+        step = runs[0]
+        network = network_by_model[step["model"]]
+        staged = STAGED[step["staged_from"]]  # where the input is read from: a disk, memory
+        settings_lines = style.break_lines(step["how"], PANEL)
+        panel = f"{network}|{settings_lines}" if has_several_networks else settings_lines
         median_speed = median(run["speed"] for run in runs)
+        has_device_count = step["num_gpu"] is not None
         for run_number, run in enumerate(runs, start=1):
-            # One row of a group has the point of the median, through which the line goes.
-            carries_median = run_number == 1 and device_count is not None
+            # The first run of a step has the point of the median, through which the line goes.
+            carries_median = run_number == 1 and has_device_count
             yield {
                 **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
-                "panel": f"{network}|{settings_lines}" if has_several_networks else settings_lines,
+                "panel": panel,
                 "network": network,
-                "devices": "?" if device_count is None else device_count,
+                "devices": step["num_gpu"] if has_device_count else "?",
                 "staged": staged,
                 "lane": f"{run['gpu_type']} {staged}",  # equal ones lie side by side at a number
                 "middle": median_speed if carries_median else None,
@@ -160,14 +164,14 @@ def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         distinguishing = find_distinguishing_settings(
             collect_setting_texts([bar["settings"] for bar in network_bars])
         )
+        # The axis, the colour and the shape say the place of a bar.
+        names = [name for name in distinguishing if name not in PLACE_SETTINGS]
         cells = group_by(network_bars, itemgetter("strategy", "replica_text", "batch"))
         for cell_bars in cells.values():
             has_single_method = len({bar["method"] for bar in cell_bars}) == 1
-            # The axis, the colour and the shape say these.
-            implied = {*PLACE_SETTINGS, *(["method"] if has_single_method else [])}
-            names = [name for name in distinguishing if name not in implied]
+            cell_names = [name for name in names if name != "method" or not has_single_method]
             for bar in cell_bars:
-                yield bar | {"how": _join_settings(bar, names)}
+                yield bar | {"how": _join_settings(bar, cell_names)}
 
 
 def _join_settings(bar: style.Row, names: Sequence[str]) -> str:
