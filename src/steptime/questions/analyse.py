@@ -391,7 +391,7 @@ def _draw_picture(
     data = load_records([folder], _mapping_path(mapping), print_note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
-    if not record_count:
+    if not record_count:  # no name begins with `model`: suggest one that is there
         all_records = load_records([folder], _mapping_path(mapping), print_note)
         raise unknown("model", model, all_records.model_names(), str(folder))
     save(draw(kind, data), path)

@@ -72,14 +72,15 @@ def write_plans(
     for index, request in enumerate(requests):
         report_progress("searches", index, len(requests))
         cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
-    good = [cell for cell in cells if "best" in cell]
-    if not good:
+    plan_cells = [cell for cell in cells if "best" in cell]  # of searches that find a plan
+    if not plan_cells:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
     axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
     charts = _empty_charts(rows, axes["device"])
-    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_atomically(path, render("plans.html", data=data, best=good[0]["best"]))
-    return PlanPage(len(cells), len(good), axes)
+    start = plan_cells[0]  # the page opens there
+    data = {"axes": axes, "start": start["at"], "cells": cells, "charts": charts, "words": words}
+    write_atomically(path, render("plans.html", data=data, best=start["best"]))
+    return PlanPage(len(cells), len(plan_cells), axes)
 
 
 def _describe_choices(request: Request) -> JsonObject:
@@ -103,7 +104,7 @@ def _describe_choices(request: Request) -> JsonObject:
 def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Spec]:
     """Return the charts of the page without their rows, which the page has by search."""
     charts = {
-        "why": waterfall.chart([("", 1.0)], end="step", title="", caption=()),
+        "why": waterfall.chart([("", 1.0)], end="step", title="", caption=()),  # of any bar
         "memory": memory(rows["memory"]),
         "speed": _draw_step_times([{"device": name} for name in devices]),
     }

@@ -291,6 +291,7 @@ def _make_answer(calibration: Calibration) -> CalibrateAnswer:
         points=table["points"],
         stack=table.get("stack", ""),
         constants=dict(table["constants"]),
+        # A form is a formula that prices kernels.
         intervals=tuple(
             FormInterval(form=form, low=low, high=high)
             for form, (low, high) in table.get("intervals", {}).items()

@@ -98,6 +98,7 @@ def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOp
     tuning = base_model.workload.tuning
     can_chunk_loss = _can_chunk_loss(base_model, step)
     recomputing_step = replace(step, recompute="full")
+    # In the order of what a change costs in time and accuracy.
     changed_steps: list[StepOptions] = []
     if can_chunk_loss:
         changed_steps.append(replace(step, stack=CHUNKED_LOSS_STACK))
@@ -141,7 +142,8 @@ def _list_lightest_step(
         lightest_step = replace(lightest_step, optimizer=optimizer)
     if can_chunk_loss:
         lightest_step = replace(lightest_step, stack=CHUNKED_LOSS_STACK)
-    return [] if lightest_step == qlora_step else [lightest_step]
+    is_listed = lightest_step == qlora_step  # QLoRA itself is a change of its own
+    return [] if is_listed else [lightest_step]
 
 
 def _find_cheapest_card(base_model: StepModel) -> Device | None:

@@ -39,8 +39,9 @@ def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
         settings.options.update(tensor=ranks_per_replica, data=attention_replicas)
     data_ranks = settings.options.get("data", 1)
     expert_ranks = facts.get("expert")
-    if not isinstance(expert_ranks, int) or expert_ranks == 1:
-        if data_ranks > 1:  # replicas of the attention share one copy of the experts
+    if not isinstance(expert_ranks, int) or expert_ranks == 1:  # no expert parallelism
+        # The data-parallel ranks then split the experts: as many bytes as with whole ones.
+        if data_ranks > 1:
             settings.options["expert"] = data_ranks
         return
     # Only data-parallel ranks share out whole experts.

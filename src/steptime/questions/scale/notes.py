@@ -64,14 +64,15 @@ def list_notes(
 
 def _unused_options(fabric: Fabric, collective: str) -> Iterator[str]:
     """Yield the options of a fabric that differ from their defaults and have no effect."""
-    # A collective of the user's own may use any option.
-    is_listed = collective in COLLECTIVES
-    has_servers = collective == "parameter-server"
-    if fabric.servers > 1 and is_listed and not has_servers:
+    is_user_collective = collective not in COLLECTIVES  # which may use any option
+    if is_user_collective:
+        return
+    uses_servers = collective == "parameter-server"
+    if fabric.servers > 1 and not uses_servers:
         yield "--servers"
     # The size of a node matters if what joins its devices differs from what joins nodes.
-    are_nodes_described = fabric.inside is not None or fabric.links_per_node != 1
-    has_groups = collective == "hierarchical" or are_nodes_described
-    is_per_node_set = fabric.per_node != GROUP  # the default
-    if is_per_node_set and is_listed and not has_groups:
+    has_links_inside = fabric.inside is not None or fabric.links_per_node != 1
+    uses_node_size = collective == "hierarchical" or has_links_inside
+    is_node_size_set = fabric.per_node != GROUP  # the default
+    if is_node_size_set and not uses_node_size:
         yield "--per-node (it takes --inside or --links-per-node)"

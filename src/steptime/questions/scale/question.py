@@ -345,7 +345,8 @@ def _make_row(
     }
     values: dict[str, object] = {
         **_plain_numbers(asdict(row)),
-        **_plain_numbers(row.parts),
+        **_plain_numbers(row.parts),  # further ones of model and hybrid parallelism
+        # Of the row's seconds by collective, those of the chosen one.
         "communication_s": seconds_by_collective.get(collective, 0.0),
         "collectives": [
             {"collective": name, "communication_s": exchange_s}

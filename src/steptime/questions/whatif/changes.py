@@ -123,9 +123,10 @@ def change_device(device: Device, changes: Iterable[Change]) -> Device:
     Raises:
         InputError: for a value of all peaks where there are several.
     """
-    for change in changes:
-        device = device.with_figures(**_changed_fields(device, change))
-    return device
+    changed_device = device
+    for change in changes:  # each on top of those before it
+        changed_device = changed_device.with_figures(**_changed_fields(changed_device, change))
+    return changed_device
 
 
 def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:

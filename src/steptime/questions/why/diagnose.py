@@ -230,7 +230,7 @@ def make_answer(
         assumed=assumed_of(model),
         origin=origin,
         step_s=step_s,
-        low_s=predicted.low_s,
+        low_s=predicted.low_s,  # of the prediction, even where the step was measured
         high_s=predicted.high_s,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(workload), examples_per_s),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.analysis.devices_table import PLACE_SETTINGS, device_bars
 from steptime.core.units import format_value
@@ -43,7 +43,8 @@ def chart(data: Data) -> style.Spec:
         )
     model_count = bars[0]["models"]  # of all records, the same in each bar
     omitted_models = model_count - len({bar["model"] for bar in bars})
-    points, x, omission = _arrange_points(list(_make_bar_points(bars)), omitted_models)
+    arranged = _arrange_points(list(_make_bar_points(bars)), omitted_models)
+    points, x = arranged.points, arranged.x
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     staged_texts = {point["staged"] for point in points}
     used_texts = [text for text in STAGED.values() if text in staged_texts]
@@ -63,19 +64,27 @@ def chart(data: Data) -> style.Spec:
         style.layer("point", run, size=45),
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
-    if x["field"] == "devices":  # else all networks stand side by side in one panel
+    if arranged.has_panels:  # else all networks stand side by side
         points, view = style.facet_panels(points, "panel", view, columns=3, width=PANEL, height=110)
     intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
     error_note = f"Error bars: {errors or 'none, as no uncertainty is known'}."
-    caption = [SPEED, error_note, *omission, data.source_of("measured", "published")]
+    source = data.source_of("measured", "published")
+    caption = [SPEED, error_note, *arranged.omission_caption, source]
     return style.finish("Speed by number of devices", caption, points, **view)
 
 
-def _arrange_points(
-    points: Sequence[style.Row], omitted_models: int
-) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
-    """Return the points to draw, the x axis, and a caption of the points that are left out.
+class _ArrangedPoints(NamedTuple):
+    """The points to draw, their x axis, whether they have panels, and what is left out in words."""
+
+    points: Sequence[style.Row]
+    x: style.Spec
+    has_panels: bool
+    omission_caption: list[str]
+
+
+def _arrange_points(points: Sequence[style.Row], omitted_models: int) -> _ArrangedPoints:
+    """Choose the points to draw and their x axis.
 
     Each network and setting has a panel. Panels with several numbers or types of devices, or
     several places of the input, come first; if there are none, all networks stand side by side.
@@ -106,7 +115,7 @@ def _arrange_points(
         x = style.encode_name("at", axis={"title": None, "labelLimit": 290})
     omitted = len(panels) - len(drawable_panels) + omitted_models
     caption = [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
-    return rows, x, caption
+    return _ArrangedPoints(rows, x, compares_places, caption)
 
 
 def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:

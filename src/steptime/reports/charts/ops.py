@@ -81,7 +81,7 @@ def _layers(position: style.Spec) -> list[style.Spec]:
     heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
     heading_layer = style.layer("text", heading_encoding, "heading", **heading_style)
     roof = roof_layers(position, {})
-    names = chain.from_iterable(zip(roof.halos, roof.texts, strict=True))
+    names = chain.from_iterable(zip(roof.halos, roof.texts, strict=True))  # a halo behind its text
     return [roof.line, op_layer, *names, heading_layer]
 
 

@@ -153,6 +153,8 @@ def roof_layers(axes: style.Spec, color_encoding: style.Spec, size_prefix: str =
     A name lies along its line, above a peak and below a slope; `size_prefix` begins the names of
     the Vega signals that hold a panel's size.
     """
+    # A ceiling is a line from (`from`, `roof`) to (`to`, `top`). Its name, `peak` or for a slope
+    # `side`, stands at the height `at`.
     position = {**position_of(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
     mark: style.Spec = {"strokeWidth": 1.6}

@@ -13,6 +13,8 @@ from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.reports.charts import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
+ROW_GAP = 50  # between rows of panels whose names have one line
+LINE_HEIGHT = 15  # of a further line of a name
 KINDS = {"quiet": "circle", "disturbed": "cross"}
 EXPLANATION = (
     "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
@@ -49,8 +51,10 @@ def chart(data: Data) -> style.Spec:
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in panel_rows), "column": GAP}
-        view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
+        # A name has a line more for each `|`; rows of panels need room for the longest name.
+        further_lines = max(row["panel"].count("|") for row in panel_rows)
+        spacing = {"row": ROW_GAP + LINE_HEIGHT * further_lines, "column": GAP}
+        view |= {"resolve": resolve, "bounds": "flush", "spacing": spacing}
     return style.finish("Samples in the order taken", caption, panel_rows, **view)
 
 

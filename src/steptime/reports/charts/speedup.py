@@ -93,14 +93,14 @@ def _panel(
     level_filter = {"filter": {"field": "panel", "equal": name}}
     quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
     # The names behind an encoding are fields: a layer draws only rows that have a value in each.
-    layers = [
+    histogram_layers = [
         style.layer("bar", bars, "networks"),
         style.layer("rule", {"x": {"datum": 1}}, **quiet_line),
     ]
     title = {"text": name, "fontSize": 13, "offset": 8}
     histogram: style.Spec = {"title": title, "width": width, "height": 120}
-    histogram |= {"transform": [level_filter], "layer": layers}
-    if summary["x"] is None:
+    histogram |= {"transform": [level_filter], "layer": histogram_layers}
+    if summary["x"] is None:  # no hyperparameter to draw the speed-ups over
         return histogram
     y = style.encode_log_number("speedup", ends, "speed-up", labelExpr=RATIO_LABEL)
     color: style.Spec = {}
@@ -109,12 +109,12 @@ def _panel(
     size = 60 if len(rows) < 500 else 20
     points = {"x": _encode_x(rows, "at", summary["x"]), "y": y, **color, "tooltip": tooltip}
     line = {"x": _encode_x(rows, "x", summary["x"]), "y": {**y, "aggregate": "median"}}
-    layers = [
+    scatter_layers = [
         style.layer("rule", {"y": {"datum": 1}}, **quiet_line),
         style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
         style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
     ]
-    scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": layers}
+    scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": scatter_layers}
     scales = {"color": "independent", "x": "independent", "y": "independent"}
     return {"vconcat": [histogram, scatter], "resolve": {"scale": scales}, "spacing": 24}
 
