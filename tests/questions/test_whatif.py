@@ -194,3 +194,21 @@ def test_a_batch_above_the_cap_of_the_search_fits_where_its_memory_does():
     answer = steptime.whatif("a100", {"peak": "x2"}, small, batch=2 * MAX_BATCH)
     assert answer.rows[0].status == "ok"
     assert answer.rows[0].grown_batch == 2 * MAX_BATCH
+
+
+@pytest.mark.parametrize("factor", ["1.1", "1.7", "2"])
+def test_a_batch_between_powers_of_two_fits_where_its_memory_does(factor: str):
+    """resnet50 at 160 examples fits a V100 of 16 GB, and 256 examples do not."""
+    batch = 160
+    answer = steptime.whatif("v100", {"memory_GB": f"x{factor}"}, "resnet50", batch=batch)
+    (row,) = answer.rows
+    device = catalog.device("v100")
+    changed = change_device(device, [axis[0] for axis in read_changes([f"memory_GB=x{factor}"])])
+    model = make_cases([make_workload(read_model("resnet50"), batch)], device, "calibrated")[
+        0
+    ].model
+    assert row.largest_batch < batch < 2 * row.largest_batch
+    assert model.needs(batch).fit(device)
+    assert row.status == "ok"
+    assert row.grown_batch >= batch
+    assert model.with_device(changed).needs(row.grown_batch).fit(changed)

@@ -184,9 +184,9 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         return _draw_picture(kind, [folder], out, mapping, model)
 
     about = "Draw a picture of the records"
-    # Plots of this package begin their docstring "Return a chart of X; details", others need not.
-    if kind in PLOTS:
-        about = registry.describe_target(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
+    if kind in PLOTS:  # a plot of this package: its docstring begins "Return a chart of X; details"
+        summary = registry.describe_target(PLOTS[kind]).partition(";")[0]
+        about = summary.replace("Return", "Draw", 1)
     parameters = [
         _make_keyword_parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
         _make_keyword_parameter(
@@ -289,7 +289,8 @@ def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisA
         check_path(picture_path)
     data = load_records(paths, _mapping_path(request.mapping), print_note)
     table = analysis.answer(data, **_read_settings(analysis, request.settings))
-    failure_note = data.failed if paths else ""  # without a path no records were read
+    # `failed`: a sentence if no step succeeded. Without a path no records were read.
+    failure_note = data.failed if paths else ""
     if picture_path is not None:
         _draw_table(analysis, table, failure_note, picture_path)
     # A sentence about the rows of an empty table would hide that every record failed.
@@ -317,7 +318,7 @@ def _type_rows(table: Table) -> Sequence[AnswerRow]:
         return table.structs
     if table.structs or not table.rows:
         return tuple(table.structs)
-    # Rows of an analysis that a user added have no type: their keys are its fields.
+    # Rows of an analysis that a user added have no type: make one of their keys.
     names = dict.fromkeys(name for row in table.rows for name in row)
     fields = [(name, Any, None) for name in names]
     row_type = msgspec.defstruct("AddedRow", fields, bases=(AnswerRow,), frozen=True, kw_only=True)
@@ -326,8 +327,7 @@ def _type_rows(table: Table) -> Sequence[AnswerRow]:
 
 def _find_exit_code(table: Table, failing_fields: Sequence[str]) -> int:
     """Return 3 where a list of the summary has something, 2 where nothing could be in it."""
-    has_failed = any(table.summary[field] for field in failing_fields)
-    if has_failed:
+    if any(table.summary[field] for field in failing_fields):  # such as the rows that are slower
         return UNSUCCESSFUL
     # That a step or node vanished is certain; slower and faster need records that can be judged.
     needs_verdicts = bool(set(failing_fields) - {"vanished", "not_measured"})
@@ -391,7 +391,7 @@ def _draw_picture(
     data = load_records([folder], _mapping_path(mapping), print_note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
-    if not record_count:
+    if not record_count:  # no name begins with `model`: suggest one that is there
         all_records = load_records([folder], _mapping_path(mapping), print_note)
         raise unknown("model", model, all_records.model_names(), str(folder))
     save(draw(kind, data), path)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.core.graph import PASS_INDEX, PASSES
+from steptime.core.graph import PASSES
 from steptime.grids.replicas import Sync, exposed_s
 from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
@@ -29,15 +29,19 @@ class Binding(NamedTuple):
 
 def _remove_work(kernel: Kernel) -> Kernel:
     """Return a kernel that has nothing to do: its price is what calling and launching it takes."""
-    # Elements to reduce (`row`), bytes in new pages (`fresh`) and terms of the cost model
-    # (`figures`) take time as well.
     workless = kernel._replace(
-        flop=0, bytes=0, products=(), window=None, row=1, fresh=0, figures=()
+        flop=0,
+        bytes=0,
+        products=(),
+        window=None,
+        row=1,  # a reduction over one element: none
+        fresh=0,  # bytes in new pages, which the system zeroes
+        figures=(),  # terms of the cost model
     )
-    # A relu stands for one plain launch; an update keeps its kind, whose launches are several.
-    if kernel.pass_ != "update":
-        workless = workless._replace(kind="relu", unit="vector")
-    return workless
+    # An optimizer's update keeps its kind, which decides the number of its launches.
+    if kernel.pass_ == "update":
+        return workless
+    return workless._replace(kind="relu", unit="vector")  # the price of one plain launch
 
 
 def ceilings_s(model: StepModel, kernel: Kernel) -> tuple[float, float]:
@@ -54,26 +58,26 @@ def bind_kernels(model: StepModel, batch: int | None = None) -> list[Binding]:
     launching it takes more than half of its time.
     """
     lowered = model.lower_step(batch)
-    distinct_kernels = lowered.columns.distinct  # equal kernels of a step are priced once
+    # Equal kernels of a step are priced once: `distinct_of_kernel` has the index of each kernel's.
+    distinct_kernels = lowered.columns.distinct
     times = model.prices(batch).intervals()
     workless_kernels = Kernels([_remove_work(kernel) for kernel in distinct_kernels])
+    # Many of these are equal again.
     distinct_launches_s = model.price_kernels(workless_kernels).value
     launches_s = distinct_launches_s[workless_kernels.distinct_of_kernel].tolist()
-    bounds = []
-    for kernel, time, launch_s in zip(distinct_kernels, times, launches_s, strict=True):
-        # A collective has no ceiling of a device; the result leaves it out.
-        compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
-        is_mostly_launch = 2 * launch_s > time.value
-        if is_mostly_launch:
-            bounds.append("host")
-        else:
-            bounds.append("compute" if compute_s >= memory_s else "memory")
+    bindings = []
+    bound_by_index: dict[int, str] = {}
     distinct_index_of_kernel = lowered.columns.distinct_of_kernel.tolist()
-    return [
-        Binding(kernel, times[distinct_index], bounds[distinct_index])
-        for kernel, distinct_index in zip(lowered.kernels, distinct_index_of_kernel, strict=True)
-        if kernel.exchange is None
-    ]
+    for kernel, index in zip(lowered.kernels, distinct_index_of_kernel, strict=True):
+        if kernel.exchange is not None:
+            continue
+        if index not in bound_by_index:
+            is_mostly_launch = 2 * launches_s[index] > times[index].value
+            compute_s, memory_s = ceilings_s(model, distinct_kernels[index])
+            roof = "compute" if compute_s >= memory_s else "memory"
+            bound_by_index[index] = "host" if is_mostly_launch else roof
+        bindings.append(Binding(kernel, times[index], bound_by_index[index]))
+    return bindings
 
 
 @dataclass(frozen=True)
@@ -137,24 +141,24 @@ def find_critical_path(
     timeline = model.timeline(batch)
     passes_s = timeline.forward_s + timeline.backward_s + timeline.update_s
     bindings = bind_kernels(model, batch)
-    busy_s = [0.0, 0.0, 0.0]  # of the device in the forward pass, the backward pass, the update
-    for kernel, time, _ in bindings:
-        busy_s[PASS_INDEX[kernel.pass_]] += time.value
-    host_s, first_device_pass = _host_path(busy_s, model.host(model.lower_step(batch)))
-    seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_s}
+    busy_s_by_pass = dict.fromkeys(PASSES, 0.0)  # of the device
+    for kernel, time, _bound in bindings:
+        busy_s_by_pass[kernel.pass_] += time.value
+    host = model.host(model.lower_step(batch))
+    host_path = _host_path([*busy_s_by_pass.values()], host)
+    seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_path.host_s}
     # Passes before this one take as long as the host does. From it on the device decides, so each
     # kernel's seconds count for what binds the kernel.
-    device_passes = PASSES[first_device_pass:]
+    device_passes = PASSES[host_path.first_device_pass :]
     for kernel, time, bound in bindings:
         if kernel.pass_ in device_passes:
             seconds_by_bound[bound] += time.value
     sum_of_bounds_s = sum(seconds_by_bound.values())
     if sum_of_bounds_s and passes_s:
-        # Arithmetic overlaps with traffic: rows take less than the sum of their kernels.
-        seconds_by_bound = {
-            bound: bound_s * passes_s / sum_of_bounds_s
-            for bound, bound_s in seconds_by_bound.items()
-        }
+        # Arithmetic overlaps with traffic, so that passes take less than the sum of their kernels:
+        # scale all parts alike to the time of the passes.
+        scale = passes_s / sum_of_bounds_s
+        seconds_by_bound = {bound: scale * bound_s for bound, bound_s in seconds_by_bound.items()}
     # The timeline has the collectives inside the network, not those of its replicas.
     replicas_s = _exposed_exchange_s(model, batch, replicas)
     seconds_by_bound["communication"] = timeline.exposed_s + replicas_s
@@ -166,7 +170,7 @@ def find_critical_path(
     return CriticalPath(
         seconds_by_bound=seconds_by_bound,
         bindings=bindings,
-        device_s=sum(busy_s),
+        device_s=sum(busy_s_by_pass.values()),
         step_s=timeline.step_s + extra_s,
         low_s=low_s,
         high_s=high_s,
@@ -183,23 +187,31 @@ def _exposed_exchange_s(model: StepModel, batch: int | None, replicas: int) -> f
     return exposed_s(model, batch_size, replicas, Sync(overlap=does_overlap))
 
 
-def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[float, int]:
+class _HostPath(NamedTuple):
+    """The seconds of a critical path on the host, and the index of the first pass on the device."""
+
+    host_s: float
+    first_device_pass: int
+
+
+def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> _HostPath:
     """Return the seconds of the critical path on the host, and the first pass on the device.
 
     A host that runs ahead into the next step binds the whole step, or nothing of it. One that waits
     binds what comes before the last pass whose end it decides. Passes of 1, 4 and 1 s issued after
     2, 3 and 4 s: the first ends when it is issued, at 2 s; the others on the device.
     """
-    # The first number is the host's seconds up to its last pass that keeps the device waiting; the
-    # second is the number of passes up to there. `issued_s` counts from the step's start.
+    all_on_device = _HostPath(0.0, 0)
     if host is None:
-        return 0.0, 0
+        return all_on_device
+    # `issued_s`: when all kernels of a pass are issued, from the start of the step.
     if not host.waits:  # steps are issued ahead: the slower of host and device decides
         last_issue_s = host.issued_s[-1]
         is_host_slower = last_issue_s > sum(device_s_by_pass)
-        return (last_issue_s, len(device_s_by_pass)) if is_host_slower else (0.0, 0)
+        all_on_host = _HostPath(last_issue_s, len(device_s_by_pass))
+        return all_on_host if is_host_slower else all_on_device
     # This host waits for the device at the end of every step: compare both pass by pass.
-    host_path_s = host.base_s  # seconds before the first kernel is issued
+    host_s = host.base_s  # seconds before the first kernel is issued
     first_device_pass = 0
     device_end_s = host.base_s
     for pass_index, (device_s, issued_s) in enumerate(
@@ -208,7 +220,7 @@ def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> tuple[fl
         # The device would finish the pass before the host has issued its last kernel.
         is_device_starved = issued_s >= device_end_s + device_s
         if is_device_starved:
-            host_path_s = issued_s
+            host_s = issued_s
             first_device_pass = pass_index + 1
         device_end_s = max(device_end_s + device_s, issued_s)
-    return host_path_s, first_device_pass
+    return _HostPath(host_s, first_device_pass)

@@ -115,8 +115,10 @@ def convert(
     if isinstance(source.model, Workload):
         workload = source.model
     else:
-        # An export of code is a file with its batch axis settled, but not yet read strictly.
-        text = options.set_reading(source.model, strict and source.is_code, None)
+        # An export of code is a file with its batch axis settled, but not yet read strictly. The
+        # text of any other model says so already.
+        is_strict_export = strict and source.is_code
+        text = options.set_reading(source.model, is_strict_export, None)
         # Trusted: the user typed the model, so it may be the user's own code.
         model_choice = read_model(str(text), allow_unknown, trusted=True)
         default_phase = target.phases[0]

@@ -217,14 +217,17 @@ def _check_step_counts(
         InputError: for the first such trace.
     """
     for record in records:
-        steps = record.env.get(STEPS)
-        # A source that is not in the folder yet agrees with itself.
-        stored_count = step_count_by_source.get(source_key(record), steps)
-        if stored_count != steps:
+        key = source_key(record)
+        is_new_source = key not in step_count_by_source
+        if is_new_source:
+            continue
+        stored_count = step_count_by_source[key]
+        if stored_count != record.env.get(STEPS):
+            # A trace without a number of steps is stored as one step.
+            stored_steps = format_count(stored_count or 1, "step")
             raise InputError(
-                f"{record.env['source_file']}: {folder} holds this trace as "
-                # A trace without a number of steps is stored as one step.
-                f"{format_count(stored_count or 1, 'step')}: import it into another folder"
+                f"{record.env['source_file']}: {folder} holds this trace as {stored_steps}: "
+                "import it into another folder"
             )
 
 

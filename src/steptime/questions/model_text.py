@@ -33,8 +33,8 @@ def set_model_words(text: str, strict: bool, batch_axis: int | None) -> str:
     if not words:
         return text
     if code is None:
-        has_words = bool(SETTINGS_OF_FILE.fullmatch(text.strip()))
+        has_settings = bool(SETTINGS_OF_FILE.fullmatch(text.strip()))
     else:
-        has_words = text.count(":") > 1  # net.py:Net:batch_axis=1
-    separator = "," if has_words else ":"
+        has_settings = text.count(":") > 1  # net.py:Net:batch_axis=1
+    separator = "," if has_settings else ":"
     return f"{text.strip()}{separator}{','.join(words)}"

@@ -43,7 +43,10 @@ def networks(text: Any) -> list[Any]:
 def workloads(
     models: list[Any],
     batch: str | None,
-    step_settings: tuple[str | None, str, str | None],  # dtype, phase and optimizer
+    *,
+    dtype: str | None,
+    phase: str,
+    optimizer: str | None,
     length: int | None = None,
 ) -> list[Workload]:
     """Return the workloads of models with ranges, each at each batch.
@@ -51,7 +54,9 @@ def workloads(
     Args:
         models: model texts, which may have ranges, or workloads.
         batch: batch sizes, as a list or a range; None for each model's default.
-        step_settings: data type, phase and optimizer; None for those of each network.
+        dtype: the data type; None for that of each network.
+        phase: train or infer.
+        optimizer: the optimizer; None for that of each network.
         length: tokens of a sequence; None for each model's own.
 
     Raises:
@@ -62,7 +67,7 @@ def workloads(
         batches = [str(size) for size in parse_counts(batch, "--batch")]
     texts = [text for model in models for text in networks(model)]
     return [
-        options.workload_of(text, batch_text, *step_settings, length=length)
+        options.workload_of(text, batch_text, dtype, phase, optimizer, length=length)
         for text in texts
         for batch_text in batches
     ]

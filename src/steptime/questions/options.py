@@ -149,12 +149,14 @@ def workload_of(
     if isinstance(model, Workload):
         refuse({"--length": length}, "{} goes with the name of a model: a workload has its own")
         return model
+    model_text, batch_text = str(model), str(batch)
     # A comma after the colon of a model text separates settings, not models.
-    for plural, text in (("models", str(model)), ("batches", str(batch))):
-        is_list = "," in text and ":" not in text and not is_path(text)
-        is_range = plural == "batches" and ".." in text
-        if is_list or is_range:
-            raise InputError(f"{shorten(text)}: several {plural} go with predict --grid")
+    has_several_models = "," in model_text and ":" not in model_text and not is_path(model_text)
+    if has_several_models:
+        raise InputError(f"{shorten(model_text)}: several models go with predict --grid")
+    has_several_batches = "," in batch_text or ".." in batch_text
+    if has_several_batches:
+        raise InputError(f"{shorten(batch_text)}: several batches go with predict --grid")
     # Trusted: the user typed the model, so it may be the user's own code.
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:
@@ -186,16 +188,16 @@ def over_replicas(
 
     process_count = ranks.find_rank().size
     replica_count = process_count if replicas is None else replicas
-    if process_count not in {1, replica_count}:
+    is_launched = process_count > 1  # by torchrun or Slurm, one process for each replica
+    if is_launched and process_count != replica_count:
         fault = f"the launcher started {process_count} processes; leave it out"
         raise InputError(f"--replicas {replica_count}: {fault}")
     if replica_count == 1:
         typed_values = {"--strategy": strategy, "--no-overlap": no_overlap}
         refuse(typed_values, "{} goes with --replicas of 2 or more")
-    replicated = replace(worker, strategy=strategy or "allreduce", overlap=not no_overlap)
-    return replace(workload, plan=Plan(data=replica_count)), reset_unused_options(
-        replicated, replica_count
-    )
+    replicated_workload = replace(workload, plan=Plan(data=replica_count))
+    replica_options = replace(worker, strategy=strategy or "allreduce", overlap=not no_overlap)
+    return replicated_workload, reset_unused_options(replica_options, replica_count)
 
 
 def options_of(

@@ -48,9 +48,8 @@ def draw_heat_map(
     Raises:
         InputError: where the file cannot be written.
     """
-    chart = load("steptime.reports.charts.heatmap:grid")(title, caption, cells, value=value, **axes)
-    load(f"{_FILES}:save")(chart, out)
-    print_note(f"picture: {out}")
+    draw = load("steptime.reports.charts.heatmap:grid")
+    _save(draw(title, caption, cells, value=value, **axes), out)
 
 
 def draw_waterfall(
@@ -72,6 +71,12 @@ def draw_waterfall(
     Raises:
         InputError: where the file cannot be written.
     """
-    chart = load("steptime.reports.charts.waterfall:chart")(changes, end, title, caption)
-    load(f"{_FILES}:save")(chart, out)
+    draw = load("steptime.reports.charts.waterfall:chart")
+    _save(draw(changes, end, title, caption), out)
+
+
+def _save(chart: object, out: Path) -> None:
+    """Write a chart into a file, and say its path to people."""
+    save = load(f"{_FILES}:save")
+    save(chart, out)
     print_note(f"picture: {out}")

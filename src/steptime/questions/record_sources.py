@@ -33,22 +33,26 @@ def load_records(
     Raises:
         InputError: for a path without records, and for a mapping that no path needs.
     """
-    tables = [path for path in paths if _is_imported(path, mapping is not None)]
-    if mapping and not tables:
+    imported_paths = [path for path in paths if _is_imported(path, mapping is not None)]
+    if mapping and not imported_paths:
         raise InputError("--map: says what columns of tables mean, and no table is given")
-    if not tables:
+    if not imported_paths:
         return Data.load(paths, warn, model)
+    # Refuse a path without records before the work of an import begins.
     for path in paths:
-        if path not in tables:
-            Data.load([path], warn)  # refuses a path without records
-    reader = _read_mapping(mapping)
+        if path not in imported_paths:
+            Data.load([path], warn)
+    table_mapping = _read_mapping(mapping)
     names = [path.name for path in paths]
+    # `Data` takes records, or a path of records that it reads itself.
     sources: list[tuple[str, Path | list[Record]]] = []
     for path in paths:
         is_name_unique = names.count(path.name) == 1
         label = path.name if is_name_unique else str(path)
-        records = _import_records(path, reader, warn) if path in tables else path
-        sources.append((label, records))
+        if path in imported_paths:
+            sources.append((label, _import_records(path, table_mapping, warn)))
+        else:
+            sources.append((label, path))
     return Data(*sources, warn=warn, model=model)
 
 
@@ -101,7 +105,8 @@ def _import_records(
         place = "" if entry.line is None else f"line {entry.line}: "
         reasons.append(f"{place}{entry.reason}")
     causes = first_of(list(dict.fromkeys(reasons)), MAX_PRINTED_REASONS)
-    if not content.records and not content.formats:
+    is_format_unknown = not content.formats  # no reader took the file
+    if not content.records and is_format_unknown:
         raise InputError(f"{path}: is a file, not a folder of records ({causes})")
     if not content.records:
         cause = causes or "no row is in it"

@@ -200,7 +200,8 @@ def report(
         acceptance = make_answer(rows, path, limit_share)
         write_page(data, name, path, command, _acceptance_sections(acceptance))
         return acceptance
-    return _report_answer(write_page(data, name, path, command), path)
+    page_numbers = write_page(data, name, path, command)
+    return _report_answer(page_numbers, path)
 
 
 def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
@@ -222,16 +223,13 @@ def _acceptance_sections(answer: AcceptanceAnswer) -> "list[Section]":
     return sections
 
 
-def _report_answer(numbers: JsonObject, path: Path) -> ReportAnswer:
+def _report_answer(page_numbers: JsonObject, path: Path) -> ReportAnswer:
     """Return the answer of a page from its headline numbers."""
-    count_by_status = numbers.pop("unsuccessful")
-    headline = format_count(numbers["networks"], "network")
-    if numbers["published"]:
-        headline += f", {format_count(numbers['published'], 'published result')}"
-    fields = numbers | {
-        "unsuccessful": [
-            {"status": status, "count": count} for status, count in count_by_status.items()
-        ],
-        "headline": [f"{headline}, {path}"],
-    }
+    headline = format_count(page_numbers["networks"], "network")
+    if page_numbers["published"]:
+        headline += f", {format_count(page_numbers['published'], 'published result')}"
+    counts = [
+        {"status": status, "count": count} for status, count in page_numbers["unsuccessful"].items()
+    ]
+    fields = {**page_numbers, "unsuccessful": counts, "headline": [f"{headline}, {path}"]}
     return msgspec.convert(fields, ReportAnswer)

@@ -97,7 +97,7 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the best cuts and the two ends, or every cut."""
-        last_index = len(self.rows) - 1
+        last_index = len(self.rows) - 1  # the cut after the last op: all on the device
         indices = list(range(len(self.rows)))
         if not self._by_op:
             fastest_indices = sorted(indices, key=lambda index: self.rows[index].total_s)
@@ -236,23 +236,25 @@ def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
     ops = [row for row in lowered.rows if not row.is_input]
     tensors = _order_tensors(lowered.input_bytes, ops)
     transfer = first.method.join_devices(link)
-    # Of the first k ops, for k from none to all: their seconds on each device, and their work.
+    # Item k of each is of the first k ops: their seconds on each device, and their work.
     first_elapsed_s = _elapsed_s(first, ops)
     second_elapsed_s = _elapsed_s(second, ops)
-    flop = list(accumulate((flop_by_op[op.name]["forward"] for op in ops), initial=0.0))
-    for index, name in enumerate(tensors.names):
-        crossing_bytes = tensors.crossing_bytes[index]
+    elapsed_flop = list(accumulate((flop_by_op[op.name]["forward"] for op in ops), initial=0.0))
+    second_total_s = second_elapsed_s[-1]
+    for op_count, name in enumerate(tensors.names):
+        crossing_bytes = tensors.crossing_bytes[op_count]
+        first_s = first_elapsed_s[op_count]
         transfer_s = transfer.message_s(crossing_bytes) if crossing_bytes else 0.0
-        remaining_s = second_elapsed_s[-1] - second_elapsed_s[index]
+        second_s = second_total_s - second_elapsed_s[op_count]
         yield Cut(
             after=name,
-            flop=flop[index],
-            output_bytes=tensors.sizes_bytes[index],
+            flop=elapsed_flop[op_count],
+            output_bytes=tensors.sizes_bytes[op_count],
             crossing_bytes=crossing_bytes,
-            first_s=first_elapsed_s[index],
+            first_s=first_s,
             transfer_s=transfer_s,
-            second_s=remaining_s,
-            total_s=first_elapsed_s[index] + transfer_s + remaining_s,
+            second_s=second_s,
+            total_s=first_s + transfer_s + second_s,
         )
 
 

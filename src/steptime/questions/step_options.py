@@ -82,6 +82,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         """
         values = self.execution_values()
         if self.stack is not None:
+            # A cost model takes a stack by its name with the version.
             values["stack"] = options.full_stack_name(self.stack)
         return options.software(setting_texts(settings), **values)
 
@@ -226,19 +227,24 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         """
         from steptime.core.tuning import make_tuning
 
-        values = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
+        training_texts = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
         if self.phase != "train":
-            training_options = {option_name(name): value for name, value in values.items()}
-            options.refuse(training_options, "{} is of a training: --phase train")
+            texts_by_option = {option_name(name): text for name, text in training_texts.items()}
+            options.refuse(texts_by_option, "{} is of a training: --phase train")
         if self.host_link is not None:
-            # Only to refuse a link that is not known.
-            catalog.link(self.host_link, "--host-link")
-            has_paged_optimizer = "paged" in (self.optimizer or "")
-            if self.offload != "optimizer" and not has_paged_optimizer:
-                need = "--offload optimizer or an optimizer such as paged_adam"
-                raise InputError(f"--host-link goes with {need}; leave it out")
-        texts = {**values, "weights": self.weights, "optimizer": self.optimizer}
-        return make_tuning(**texts, phase=self.phase)
+            self._check_host_link()
+        return make_tuning(
+            **training_texts, weights=self.weights, optimizer=self.optimizer, phase=self.phase
+        )
+
+    def _check_host_link(self) -> None:
+        """Raise `InputError` for an unknown `--host-link`, and for one that nothing crosses."""
+        catalog.link(self.host_link, "--host-link")
+        has_paged_optimizer = "paged" in (self.optimizer or "")
+        has_states_on_host = self.offload == "optimizer" or has_paged_optimizer
+        if not has_states_on_host:
+            need = "--offload optimizer or an optimizer such as paged_adam"
+            raise InputError(f"--host-link goes with {need}; leave it out")
 
     def refuse_network_options(self, message: str) -> None:
         """Raise `InputError` for the first option that says which step of a network it is.
@@ -246,12 +252,13 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         Args:
             message: the text of the error, with `{}` for the name of the option.
         """
+        # These say how a step is run and priced. Every other field says which step it is.
         execution_fields = {field.name for field in fields(ExecutionOptions)}
         price_fields = execution_fields | {"dtype", "method", "options"}
-        for field in fields(self):
-            is_of_network = field.name not in price_fields
-            is_typed = getattr(self, field.name) != field.default
-            if is_of_network and is_typed:
+        network_fields = [field for field in fields(self) if field.name not in price_fields]
+        for field in network_fields:
+            is_set = getattr(self, field.name) != field.default
+            if is_set:
                 raise InputError(message.format(option_name(field.name)))
 
     @property

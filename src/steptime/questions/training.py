@@ -1,7 +1,7 @@
 """A training of a step: how long so many tokens take, and what they cost."""
 
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
@@ -20,6 +20,14 @@ from steptime.hardware.prices import (
     read_offers,
 )
 from steptime.questions.options import refuse
+
+
+class StepInterval(NamedTuple):
+    """The time of a step with its 80 % interval; None where the method has no interval."""
+
+    step_s: float
+    low_s: float | None
+    high_s: float | None
 
 
 class TrainingTime(AnswerRow, frozen=True, kw_only=True):
@@ -116,7 +124,7 @@ def predict_training(
     prices: File | None,
     workload: Workload,
     device: str,
-    step: tuple[float, float | None, float | None],
+    step: StepInterval,
 ) -> TrainingTime | None:
     """Return the training of `--tokens` on one device, None without the option.
 
@@ -125,7 +133,7 @@ def predict_training(
         prices: a file of prices; None for the shipped ones.
         workload: the step.
         device: the name of the device.
-        step: its seconds, and the ends of their interval.
+        step: the time of a step.
 
     Raises:
         InputError: for `--prices` without `--tokens`, and for a network that reads no tokens.
@@ -142,7 +150,7 @@ def price_training(
     training: Training,
     offer: Offer | None,
     batch: int,
-    step: tuple[float, float | None, float | None],
+    step: StepInterval,
     device_count: int = 1,
 ) -> TrainingTime:
     """Return the time and the cost of a training at the price of an offer.
@@ -151,21 +159,20 @@ def price_training(
         training: the training in tokens.
         offer: what a device costs; None where no offer is known.
         batch: examples of a step on all devices.
-        step: its seconds, and the ends of their interval.
+        step: the time of a step.
         device_count: number of devices.
     """
-    step_s, low_s, high_s = step
-    steps = training.examples / batch
+    step_count = training.examples / batch
     priced_training = training
     if offer is not None:
         priced_training = Training(training.examples, price=offer.price, billing=offer.billing)
-    bill = bill_training(priced_training, step_s, batch, device_count)
+    bill = bill_training(priced_training, step.step_s, batch, device_count)
     return TrainingTime(
         tokens=training.tokens or 0,
-        steps=steps,
+        steps=step_count,
         train_s=bill.train_s,
-        train_low_s=None if low_s is None else steps * low_s,
-        train_high_s=None if high_s is None else steps * high_s,
+        train_low_s=None if step.low_s is None else step_count * step.low_s,
+        train_high_s=None if step.high_s is None else step_count * step.high_s,
         cost_total=bill.cost_total,
         cost_per_hour=None if offer is None else offer.price,
         currency=None if offer is None else offer.currency,

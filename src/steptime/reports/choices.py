@@ -7,7 +7,7 @@ and computes nothing.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 from steptime.core.errors import InputError
@@ -146,14 +146,11 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
     `speedup` is over one replica of the same batch. Rows of the best batch of a device come twice:
     under its number, and under `BEST`. Hours and cost are of the whole training.
     """
-    fewest_replicas = choices.replicas[0]  # what a speed-up is over
-    # A network is its text and type, and the function that makes it at a batch.
-    networks_and_links = [
-        (model, link) for model in choices.models.items() for link in choices.links
-    ]
-    for ((text, dtype), make), link in track_progress(networks_and_links, "networks and links"):
+    networks_and_links = list(product(choices.models.items(), choices.links))
+    for (network, make_workload), link in track_progress(networks_and_links, "networks and links"):
+        model, dtype = network
         cells = grid(
-            [make],
+            [make_workload],
             choices.devices,
             choices.batches,
             choices.replicas,
@@ -161,24 +158,36 @@ def choice_rows(choices: Choices) -> Iterator[JsonObject]:
             choices.method,
             choices.options,
         )
-        network = {"model": text, "dtype": dtype}
-        for _, device_cells in groupby(cells, lambda cell: cell.device):
-            rows = [{**_make_choice_row(cell, link, choices), **network} for cell in device_cells]
-            reference_by_batch = {
-                row["batch"]: row for row in rows if row["replicas"] == fewest_replicas
-            }
-            for row in rows:
-                reference_per_s = reference_by_batch[row["batch"]]["examples_per_s"]
-                if reference_per_s and row["examples_per_s"]:
-                    row["speedup"] = fewest_replicas * row["examples_per_s"] / reference_per_s
-            # The best batch is that of the fewest replicas; its rows come a second time as `BEST`.
-            fitting = [row for row in reference_by_batch.values() if row["status"] == "ok"]
-            if fitting:
-                steps_s = [row["batch"] / row["examples_per_s"] for row in fitting]
-                best_batch = find_knee([row["batch"] for row in fitting], steps_s)
-                best_rows = [row for row in rows if row["batch"] == best_batch]
-                yield from ({**row, "batch": BEST} for row in best_rows)
+        for _device, device_cells in groupby(cells, lambda cell: cell.device):
+            rows = [
+                {**_make_choice_row(cell, link, choices), "model": model, "dtype": dtype}
+                for cell in device_cells
+            ]
+            _set_speedups(rows, choices.replicas[0])
+            best_batch = _find_best_batch(rows, choices.replicas[0])
+            best_rows = [row for row in rows if row["batch"] == best_batch]
+            yield from ({**row, "batch": BEST} for row in best_rows)
             yield from rows
+
+
+def _set_speedups(rows: Sequence[JsonObject], fewest_replicas: int) -> None:
+    """Set the `speedup` of rows of one device over the row of the fewest replicas of a batch."""
+    reference_by_batch = {row["batch"]: row for row in rows if row["replicas"] == fewest_replicas}
+    for row in rows:
+        reference_per_s = reference_by_batch[row["batch"]]["examples_per_s"]
+        if reference_per_s and row["examples_per_s"]:
+            row["speedup"] = fewest_replicas * row["examples_per_s"] / reference_per_s
+
+
+def _find_best_batch(rows: Sequence[JsonObject], fewest_replicas: int) -> int | None:
+    """Return the best batch of a device on the fewest replicas, None where none fits."""
+    fitting_rows = [
+        row for row in rows if row["replicas"] == fewest_replicas and row["status"] == "ok"
+    ]
+    if not fitting_rows:
+        return None
+    steps_s = [row["batch"] / row["examples_per_s"] for row in fitting_rows]
+    return find_knee([row["batch"] for row in fitting_rows], steps_s)
 
 
 def _make_choice_row(cell: GridCell, link: Link, choices: Choices) -> JsonObject:
@@ -218,17 +227,27 @@ def charts() -> dict[str, style.Spec]:
     cost = style.encode_number(
         "cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}"
     )
+    dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
+    # Ideally the speed-up is the number of replicas.
+    ideal_line = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
     parts = style.encode_categories(
         "part", [{"part": part} for part in PARTS], " ", orient="top", columns=2
     )
-    dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
-    ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
     seconds = style.encode_number("seconds", "step (s)", "s")
-    stacked = {"x": bars_x, "y": seconds, "color": parts["color"], "order": {"field": "index"}}
-    fold = {"transform": [{"fold": PARTS, "as": ["part", "seconds"]}]}
+    stacked_bars = {
+        # A row has a column for each part, which become rows of their own.
+        "transform": [{"fold": PARTS, "as": ["part", "seconds"]}],
+        "mark": "bar",
+        "encoding": {
+            "x": bars_x,
+            "y": seconds,
+            "color": parts["color"],
+            "order": {"field": "index"},
+        },
+    }
     return {
-        "speedup": _make_empty_chart(ideal, *_draw_line(x, speed)),
-        "parts": _make_empty_chart({**fold, "mark": "bar", "encoding": stacked}),
+        "speedup": _make_empty_chart(ideal_line, *_draw_line(x, speed)),
+        "parts": _make_empty_chart(stacked_bars),
         "train_h": _make_empty_chart(*_draw_line(x, hours)),
         "cost": _make_empty_chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
     }

@@ -37,9 +37,9 @@ def save(spec: JsonObject, path: Path) -> None:
     import vl_convert
 
     check_path(path)
-    write_atomically(
-        path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_escape_all_controls(spec)))
-    )
+    render = FORMATS[path.suffix.lower()]
+    chart_text = json.dumps(_escape_all_controls(spec))
+    write_atomically(path, render(vl_convert, chart_text))
 
 
 def _escape_all_controls(value: Any) -> Any:

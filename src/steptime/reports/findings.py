@@ -108,27 +108,28 @@ def gather(
         section_makers += [
             partial(_draw_section, plot) for plot in registry.list_names(PLOTS, "plots")
         ]
-    results = []
+    sections: list[Section] = []
+    missing_reasons: list[str] = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
         details = pool.submit(make_details, data, rows) if pictures else None
-        for number, result in enumerate(
-            pool.map(partial(_make_section_or_error, data), section_makers)
-        ):
+        results = pool.map(partial(_make_section_or_error, data), section_makers)
+        for number, result in enumerate(results):
             report_progress("sections", number, len(section_makers))
-            results.append(result)
+            if isinstance(result, InputError):
+                missing_reasons.append(str(result))
+            elif result is not None:
+                sections.append(result)
     numbers: ResultsSummary = summary.result()
-    failure = [data.failed] if data.failed else []
-    # Each reason once: several analyses may lack the same.
-    missing = dict.fromkeys(str(result) for result in results if isinstance(result, InputError))
+    failure = [data.failed] if data.failed else []  # a sentence if no step succeeded
     return Findings(
         name=name,
         numbers=numbers.to_dict(),
         sentences=[*failure, *describe_results(numbers)],
         rows=rows,
         total=data.count_results(),
-        sections=[result for result in results if isinstance(result, Section)],
-        missing=[*missing],
+        sections=sections,
+        missing=list(dict.fromkeys(missing_reasons)),  # several analyses may lack the same
         details=details.result() if details else (),
     )
 

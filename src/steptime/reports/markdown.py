@@ -53,18 +53,22 @@ def markdown_page(
         lines += _section_lines(section)
     if findings.rows:
         row_count = len(findings.rows)
-        lines += ["## Networks", *_count_line(row_count, findings.total, "network")]
-        lines += [markdown(Table(_network_columns(findings.rows), findings.rows))]
+        lines.append("## Networks")
+        lines += _count_line(row_count, findings.total, "network")
+        lines.append(markdown(Table(_network_columns(findings.rows), findings.rows)))
     if findings.failures:
         failures = findings.failures[:MAX_ROWS]
-        lines += ["## Did not succeed"]
+        lines.append("## Did not succeed")
         lines += _count_line(len(failures), len(findings.failures), "kind")
-        lines += [markdown(Table(FAILED, failures))]
+        lines.append(markdown(Table(FAILED, failures)))
     for section in findings.sections:
         lines += _section_lines(section)
-    lines += ["<details><summary>How these numbers were obtained</summary>"]
-    lines += [_bullets([f"{fact}: {value}" for fact, value in list_sources(data)])]
-    lines += [f"Made {present_time()} with `{command}`", "</details>"]
+    lines += [
+        "<details><summary>How these numbers were obtained</summary>",
+        _bullets([f"{fact}: {value}" for fact, value in list_sources(data)]),
+        f"Made {present_time()} with `{command}`",
+        "</details>",
+    ]
     return "\n\n".join(line.strip() for line in lines) + "\n", findings.numbers
 
 

@@ -102,16 +102,17 @@ def table_columns(rows: Sequence[Row]) -> list[Column]:
 
     Examples/s are there only if a row is published, whose FLOP are often not known.
     """
-    origins = {row["origin"] for row in rows}
-    columns = [
-        column
-        for column in COLUMNS
+    columns = []
+    for column in COLUMNS:
         # A spare column is there only where rows differ in it, any other where a value is known.
-        if _count_values(rows, column.key) >= (2 if column.is_spare else 1)
-    ]
+        min_values = 2 if column.is_spare else 1
+        if _count_values(rows, column.key) >= min_values:
+            columns.append(column)
+    origins = {row["origin"] for row in rows}
     if "published" not in origins:
         return [column for column in columns if column.key != "examples_per_s"]
     if "measured" not in origins:
+        # Then the column of measured steps has only published ones, and says so.
         return [PUBLISHED if column.key == PUBLISHED.key else column for column in columns]
     return columns
 
@@ -124,16 +125,16 @@ def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
     """Return the columns for the page: the text of each cell, and the key it is sorted by."""
     packed = []
     for column in columns:
-        keys = [row[SORTED_BY.get(column.key, column.key)] for row in rows]
-        is_numeric = all(key is None or isinstance(key, int | float) for key in keys)
+        sort_column = SORTED_BY.get(column.key, column.key)
+        sort_keys = [row[sort_column] for row in rows]
+        is_numeric = all(key is None or isinstance(key, int | float) for key in sort_keys)
         packed.append(
             {
                 "key": column.key,
                 "heading": column.label,
                 "cells": [_format_cell(row, column.key) for row in rows],
-                "sort": [style.round_value(key) for key in keys]
-                if is_numeric
-                else None,  # else by text
+                # None: the page sorts by the texts of the cells.
+                "sort": [style.round_value(key) for key in sort_keys] if is_numeric else None,
             }
         )
     return packed
@@ -150,8 +151,8 @@ def _format_cell(row: Row, key: str) -> str:
 def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
     """Return the details that a click on each network shows beside its row.
 
-    `says` are lines of a diagnosis, `kinds` the time by kind of op, measured and predicted; then
-    there are `facts` and `samples`.
+    `paragraphs` are lines of a diagnosis, `kinds` the time by kind of op, measured and predicted;
+    then there are `facts` and `samples`.
     """
     records_of_rows = _read_records(data, rows)
     sample_limit = max(MIN_NETWORK_SAMPLES, MAX_PAGE_SAMPLES // max(1, len(rows)))
@@ -173,34 +174,39 @@ def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
 
 
 def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str]]:
-    """Return the lines of the diagnosis of each network's last good record."""
-    last_good = [
-        _select_good_records(attempts)[-1:] for attempts in attempts_of_rows
-    ]  # a record or none
-    to_diagnose = [record for records in last_good[:MAX_DIAGNOSED] for record in records]
-    diagnoses = diagnose_records(to_diagnose)
-    headlines: list[Sequence[str]] = []
-    for records in last_good:
-        # Rows without a good record, and those beyond `MAX_DIAGNOSED`, have no diagnosis.
-        diagnosis = next(diagnoses, "") if records else ""
-        # A text says why there is no diagnosis.
-        headlines.append(() if isinstance(diagnosis, str) else diagnosis.headline)
+    """Return the lines of the diagnosis of each row's last good record; () without any.
+
+    Rows beyond `MAX_DIAGNOSED` have no diagnosis.
+    """
+    last_record_by_row: dict[int, Record] = {}
+    for row_index, attempts in enumerate(attempts_of_rows[:MAX_DIAGNOSED]):
+        good_records = _select_good_records(attempts)
+        if good_records:
+            last_record_by_row[row_index] = good_records[-1]
+    diagnoses = diagnose_records(last_record_by_row.values())
+    headlines: list[Sequence[str]] = [()] * len(attempts_of_rows)
+    for row_index, diagnosis in zip(last_record_by_row, diagnoses, strict=True):
+        if not isinstance(diagnosis, str):  # a text says why there is no diagnosis
+            headlines[row_index] = diagnosis.headline
     return headlines
 
 
 def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
     """Return for each row of results the records that were tried, and the prediction."""
     row_numbers_by_folder = group_by(range(len(rows)), lambda number: rows[number]["folder"])
-    pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
+    pairs: dict[int, tuple[list[Record], Record | None]] = {}
+    # Folder by folder, so that each is read once.
     for folder, row_numbers in row_numbers_by_folder.items():
-        places = {place for number in row_numbers for place in _list_record_places(rows[number])}
+        places: set[int] = set()
+        for number in row_numbers:
+            places.update(_list_record_places(rows[number]))
         records_by_place = data.read_records(data.names.index(folder), sorted(places))
         for number in row_numbers:
             row = rows[number]
             attempts = [records_by_place[place] for place in row["tried"] or ()]
             prediction = records_by_place.get(row["predicted_at"])
             pairs[number] = attempts, prediction
-    return pairs
+    return [pairs[number] for number in range(len(rows))]
 
 
 def _list_record_places(row: Row) -> list[int]:
@@ -216,13 +222,14 @@ def _select_good_records(records: Sequence[Record]) -> list[Record]:
 
 def _list_kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     """Return the kinds of ops of each network and platform, each with its share and time."""
-    keys = {row["name"]: row["workload_key"] for row in rows}
+    key_by_name = {row["name"]: row["workload_key"] for row in rows}
     kind_rows = analysis("breakdown").answer(data, by="kind", by_network=True).rows
-    by_network = group_by(kind_rows, lambda row: (keys.get(row["network"], ""), row["platform"]))
-    return {
-        network: [tuple(style.round_value(row[key]) for key in KIND_COLUMNS) for row in members]
-        for network, members in by_network.items()
-    }
+    kinds_by_network: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
+    for kind_row in kind_rows:
+        network = (key_by_name.get(kind_row["network"], ""), kind_row["platform"])
+        values = tuple(style.round_value(kind_row[name]) for name in KIND_COLUMNS)
+        kinds_by_network.setdefault(network, []).append(values)
+    return kinds_by_network
 
 
 def _list_facts(
@@ -230,28 +237,28 @@ def _list_facts(
 ) -> list[tuple[str, str]]:
     """Return the origin of a row: its network, the options of both methods, the environment."""
     predictions = [prediction] if prediction else []
-    newest = [*predictions, *attempts][-1]  # the last attempt, else the prediction
+    last_records = [*attempts[-1:], *predictions]
     status_parts = [part for part in (row["cause"], row["note"]) if part]
     facts = [
         ("network", row["model"]),
-        ("settings", describe_options(settings_of(newest.workload))),
+        ("settings", describe_options(settings_of(last_records[0].workload))),
         ("status", ": ".join(status_parts)),
     ]
-    for record in (*attempts[-1:], *predictions):
+    for record in last_records:
         method = record.method
         method_parts = [f"{method.name} {method.version}", describe_options(method.options)]
         facts.append((f"{record.origin} with", ", ".join(part for part in method_parts if part)))
     if attempts:
-        newest_attempt = attempts[-1]
+        last_attempt = attempts[-1]
         samples_text = ""
         if row["runs"]:
             samples_text = (
                 f"{format_count(row['samples_n'], 'sample')} in {format_count(row['runs'], 'run')}"
             )
-        environment = {name: newest_attempt.env.get(name) for name in ENVIRONMENT}
+        environment = {name: last_attempt.env.get(name) for name in ENVIRONMENT}
         facts += [
             ("samples", samples_text),
-            ("taken at", newest_attempt.taken_at),
+            ("taken at", last_attempt.taken_at),
             ("environment", describe_options(environment)),
         ]
     return [(name, text) for name, text in facts if text]
@@ -300,24 +307,28 @@ def _pack_samples(attempts: Sequence[Record], limit: int) -> Row | None:
 def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     """Yield the steps of a record [s] with the letters of their kinds; warm-up comes first."""
     step = record.quantities["step_s"]
-    marked = zip(step.samples, step.disturbed_samples, strict=True)
-    runs = by_run(marked, step.runs) if step.samples else []
-    logs = [np.log([step_s for step_s, _ in run]) for run in runs]
+    marked_samples = zip(step.samples, step.disturbed_samples, strict=True)
+    runs = by_run(marked_samples, step.runs) if step.samples else []
+    logs = [np.log([step_s for step_s, _is_disturbed in run]) for run in runs]
     warm_up_counts = find_warm_up(logs, [len(runs)]).sample_counts  # one cell of all these runs
-
-    # `warmup_s` holds steps that were left out of the samples: of one run, or a list a run.
-    warm_up_s = record.env.get("warmup_s") or ()
-    has_list_of_runs = any(isinstance(steps, list) for steps in warm_up_s)
-    omitted_of_runs = list(warm_up_s) if has_list_of_runs else [warm_up_s]
-    omitted_of_runs += [()] * len(runs)  # runs that omitted no steps
-    for run, warm_up_count, omitted_s in zip(runs, warm_up_counts, omitted_of_runs, strict=False):
-        for step_s in omitted_s or ():
-            yield step_s, WARM_UP
-        for index, (step_s, is_disturbed) in enumerate(run):
-            if index < warm_up_count:
+    omitted_of_runs = _list_omitted_steps(record)
+    for index, run in enumerate(runs):
+        if index < len(omitted_of_runs):
+            for step_s in omitted_of_runs[index]:
+                yield step_s, WARM_UP
+        for sample_index, (step_s, is_disturbed) in enumerate(run):
+            if sample_index < warm_up_counts[index]:
                 yield step_s, WARM_UP
             else:
                 yield step_s, DISTURBED if is_disturbed else QUIET
+
+
+def _list_omitted_steps(record: Record) -> list[Sequence[float]]:
+    """Return, by run, the warm-up steps that the measurement left out of the samples [s]."""
+    warm_up_s = record.env.get("warmup_s") or ()
+    has_list_of_runs = any(isinstance(steps, list) for steps in warm_up_s)
+    # A record of one run has its steps alone.
+    return [steps or () for steps in warm_up_s] if has_list_of_runs else [warm_up_s]
 
 
 def _choose_extremes(samples: Floats, limit: int) -> NDArray[np.int64]:

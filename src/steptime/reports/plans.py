@@ -72,14 +72,15 @@ def write_plans(
     for index, request in enumerate(requests):
         report_progress("searches", index, len(requests))
         cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
-    good = [cell for cell in cells if "best" in cell]
-    if not good:
+    plan_cells = [cell for cell in cells if "best" in cell]  # of searches that find a plan
+    if not plan_cells:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
     axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
     charts = _empty_charts(rows, axes["device"])
-    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_atomically(path, render("plans.html", data=data, best=good[0]["best"]))
-    return PlanPage(len(cells), len(good), axes)
+    start = plan_cells[0]  # the page opens there
+    data = {"axes": axes, "start": start["at"], "cells": cells, "charts": charts, "words": words}
+    write_atomically(path, render("plans.html", data=data, best=start["best"]))
+    return PlanPage(len(cells), len(plan_cells), axes)
 
 
 def _describe_choices(request: Request) -> JsonObject:
@@ -103,7 +104,7 @@ def _describe_choices(request: Request) -> JsonObject:
 def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Spec]:
     """Return the charts of the page without their rows, which the page has by search."""
     charts = {
-        "why": waterfall.chart([("", 1.0)], end="step", title="", caption=()),
+        "why": waterfall.chart([("", 1.0)], end="step", title="", caption=()),  # of any bar
         "memory": memory(rows["memory"]),
         "speed": _draw_step_times([{"device": name} for name in devices]),
     }
@@ -122,19 +123,20 @@ def _search_cell(
         result = search(request)
     except InputError as error:
         return {"failed": str(error)}
-    total_s = 0.0
-    changes = []  # each part with the time up to its end
+    elapsed_s = 0.0
+    part_ends = []
     for words, part_s in result.parts:
         if part_s:  # a part of no time needs no bar
-            total_s += part_s
-            changes.append((words, total_s))
+            elapsed_s += part_s
+            part_ends.append((words, elapsed_s))
     # Rows alone: the page has each chart once, and puts in those of a search.
     chart_rows = {
-        "why": waterfall.chart(changes, end="step", title="", caption=())["data"]["values"],
+        "why": waterfall.chart(part_ends, end="step", title="", caption=())["data"]["values"],
         "memory": memory_rows(result.document["best"]["memory"]),
         "pipeline": bars(result.step, BARS),
     }
-    for name, values in chart_rows.items():  # of all searches, for the scales of the charts
+    # The charts of the page have their scales from the rows of all searches.
+    for name, values in chart_rows.items():
         rows[name].extend(values)
     height = pipeline(chart_rows["pipeline"])["height"] if chart_rows["pipeline"] else 0
     packed = {name: _pack_rows(values) for name, values in chart_rows.items()}

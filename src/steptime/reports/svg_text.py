@@ -68,9 +68,11 @@ def _state_length(match: re.Match[str]) -> str:
         width = measure_text(unescape(text).strip(), float(size[1]), is_bold=is_bold)
         return f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"' if width else ""
 
-    if "<" not in content:  # a single line, without `tspan`
-        return f"<text{attributes}{format_length(content)}>{content}</text>"
-    lines = _LINE.sub(
-        lambda line: f"<tspan{line[1]}{format_length(line[2])}>{line[2]}</tspan>", content
-    )
-    return f"<text{attributes}>{lines}</text>"
+    def format_line(line: re.Match[str]) -> str:
+        line_attributes, text = line.groups()
+        return f"<tspan{line_attributes}{format_length(text)}>{text}</tspan>"
+
+    has_lines = "<" in content  # each a `tspan`
+    if has_lines:
+        return f"<text{attributes}>{_LINE.sub(format_line, content)}</text>"
+    return f"<text{attributes}{format_length(content)}>{content}</text>"

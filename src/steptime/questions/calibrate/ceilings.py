@@ -137,13 +137,14 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
     """
     check_ceilings(backend)
     check_writable(item_files.user_folder("devices"))
-    earlier_date = ""  # of the calibration that the new file replaces
+    earlier_time = ""  # of the calibration that the new file replaces
     with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
-        earlier_date = catalog.device(device_words.LOCAL).calibration.date[: len("2026-01-31")]
+        earlier_time = catalog.device(device_words.LOCAL).calibration.date
     device_table = probe_ceilings(backend, options, budget_s)
     path = catalog.write_user_device(device_table, device_table["name"])
     notes = [device_table["note"]] if device_table.get("note") else []
-    if earlier_date:
+    if earlier_time:
+        earlier_date = earlier_time[: len("2026-01-31")]
         notes.append(f"'local' was calibrated on {earlier_date}, which is gone: steptime calibrate")
     return CeilingsAnswer(
         device=device_table["name"],
@@ -155,6 +156,7 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
             for dtype, peak in device_table["peak_TFLOP_per_s"].items()
         ),
         memory_bytes_per_s=device_table["memory_GB_per_s"] * GB,
+        # Keys of a device file have the unit in the name; an answer is in SI units.
         capacity_bytes=device_table["memory_GB"] * GB if "memory_GB" in device_table else None,
         launch_s=device_table["launch_us"] * 1e-6 if "launch_us" in device_table else None,
         headline=(f"written to {path}; use it as --device local",),
@@ -182,9 +184,9 @@ def measure_link(
     check_writable(item_files.user_folder("links"))
     if backend != "torch":
         raise InputError(f"--only link: {backend} runs on one device; torch has several")
-    launched_processes = ranks.find_rank().size
-    has_launcher = launched_processes > 1
-    default_processes = launched_processes if has_launcher else DEFAULT_PROCESSES
+    launched_processes = ranks.find_rank().size  # by torchrun or Slurm
+    is_launched = launched_processes > 1
+    default_processes = launched_processes if is_launched else DEFAULT_PROCESSES
     workers = Workers()
     try:
         arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}

@@ -236,12 +236,13 @@ def _find_calibrated_device(
     calibrated_device: kinds.Device | None, device: kinds.Place
 ) -> str | Device | None:
     """Return the device that rows calibrate; None where the rows say which device they are of."""
+    if isinstance(calibrated_device, PathLike):
+        return str(calibrated_device)
+    if calibrated_device is not None:
+        return calibrated_device
     # `--device` names the device only if it was typed: its default, a CPU, is no choice.
     is_device_typed = device != "cpu"
-    device_of_rows = calibrated_device
-    if calibrated_device is None and is_device_typed:
-        device_of_rows = device
-    return str(device_of_rows) if isinstance(device_of_rows, PathLike) else device_of_rows
+    return str(device) if is_device_typed else None
 
 
 def _name_server_device(server_device: kinds.Device | None) -> str | None:
@@ -290,6 +291,7 @@ def _make_answer(calibration: Calibration) -> CalibrateAnswer:
         points=table["points"],
         stack=table.get("stack", ""),
         constants=dict(table["constants"]),
+        # A form is a formula that prices kernels.
         intervals=tuple(
             FormInterval(form=form, low=low, high=high)
             for form, (low, high) in table.get("intervals", {}).items()

@@ -333,8 +333,9 @@ def _list_notes(fit: ServingFit) -> list[str]:
     notes = []
     if fit.calibration.request_error is None:
         notes.append("one run: a second one would tell how far others are off")
-    for run_fit in fit.runs:
-        client_run = run_fit.run.run
+    served_runs = [run_fit.run for run_fit in fit.runs]
+    for served_run in served_runs:
+        client_run = served_run.run
         if client_run.failed_count:
             failed = format_count(client_run.failed_count, "request")
             notes.append(f"{client_run.place}: {failed} failed and are left out")

@@ -162,12 +162,13 @@ def answer_desktop_choose(
     if not cases_by_device:
         raise InputError(next(iter(unsupported.values())))
     cases = [choose_case(device_cases) for device_cases in cases_by_device]
-    rows = [make_choose_row(case, offers) for case in cases]
-    notes = _list_notes(rows, list(unsupported), cases[0])
-    rows = _sort_rows(rows, sort, has_all_weights=weights == ALL_WEIGHTS)[:row_count]
-    currencies = {offers[row.device].currency for row in rows if row.device in offers}
     # The model, the software and the type of the cache are the same on every device.
     first_case = cases[0]
+    all_rows = [make_choose_row(case, offers) for case in cases]
+    notes = _list_notes(all_rows, list(unsupported), first_case)
+    sorted_rows = _sort_rows(all_rows, sort, has_all_weights=weights == ALL_WEIGHTS)
+    rows = sorted_rows[:row_count]
+    currencies = {offers[row.device].currency for row in rows if row.device in offers}
     return DesktopChooseAnswer(
         model=str(model),
         stack=first_case.machine.stack.name,
@@ -238,13 +239,12 @@ def make_choose_row(case: DesktopCase, offers: Mapping[str, Offer]) -> DesktopCh
 
 def _map_sort_names_to_keys() -> dict[str, str]:
     """Return the key of each name that rows are sorted by."""
-    key_by_field = {
-        name: name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS
-    }
-    key_by_heading = {column.label.lower(): column.key for column in COLUMNS if column.label}
-    key_by_word = {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
-    key_by_name = key_by_heading | key_by_field | key_by_word
-    return {name: key for name, key in key_by_name.items() if key in key_by_field}
+    keys = [name for name in DesktopChooseRow.__struct_fields__ if name not in UNSORTED_KEYS]
+    # `--sort` takes a heading of the table, the key of a field, or one of these words.
+    key_by_name = {column.label.lower(): column.key for column in COLUMNS if column.label}
+    key_by_name |= {key: key for key in keys}
+    key_by_name |= {DEFAULT_SORT: "tokens_per_s_per_user", "cost": "cost_per_million_tokens"}
+    return {name: key for name, key in key_by_name.items() if key in keys}
 
 
 def _sort_rows(

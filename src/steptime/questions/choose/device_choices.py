@@ -6,6 +6,8 @@ from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.progress import track_progress
@@ -123,7 +125,7 @@ def compare_devices(
     global_batch = model.workload.batch_per_replica if batch is None else batch
     all_steps = BatchSteps(model, BATCHES)
 
-    # Devices with one stack and data type share their `BatchSteps`, and so this memory, too.
+    # Cached, since devices with one stack and data type share their `BatchSteps`.
     @cache
     def find_accumulated_bytes(batch_steps: BatchSteps, microbatch: int) -> int:
         return rank_peak_bytes(
@@ -170,7 +172,9 @@ def sort_rows(rows: Sequence[ChooseRow], column: str) -> list[ChooseRow]:
         column: a name of `map_sort_names_to_keys`; with a `-` before it the largest come first.
     """
     key = map_sort_names_to_keys()[column.removeprefix("-")]
-    value_of: Callable[[ChooseRow], Any] = VALUE_BY_SORT_WORD.get(key) or attrgetter(key)
+    value_of: Callable[[ChooseRow], Any] = attrgetter(key)
+    if key in VALUE_BY_SORT_WORD:  # time, cost and energy are words, not fields
+        value_of = VALUE_BY_SORT_WORD[key]
     fitting_rows = [row for row in rows if row.status == "ok"]
     unfit_rows = [row for row in rows if row.status != "ok"]
     valued_rows = [row for row in fitting_rows if value_of(row) is not None]
@@ -184,8 +188,8 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
     model = step.model
     microbatch = step.find_microbatch()
     needs = step.find_needs(microbatch)
-    make_row = partial(
-        ChooseRow,
+    row = ChooseRow(
+        status="ok",
         device=model.device.name,
         dtype=model.workload.dtype,
         batch=step.batch,
@@ -195,28 +199,27 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
         needed_bytes=needs.total_bytes,
         usable_bytes=model.device.datasheet.usable_bytes,
     )
-    if not microbatch:
+    if microbatch == NO_MICROBATCH:
         note = f"one example: {needs.too_large(model.device)}"
-        return make_row(status="oom", notes=(note,))
+        return msgspec.structs.replace(row, status="oom", notes=(note,))
     try:
         timeline = model.timeline(microbatch)
         best_batch, best_examples_per_s = step.find_best_batch()
     except InputError as error:
-        return make_row(status="unsupported", notes=(str(error),))
-    make_fitting_row = partial(
-        make_row,
-        status="ok",
+        return msgspec.structs.replace(row, status="unsupported", notes=(str(error),))
+    row = msgspec.structs.replace(
+        row,
         assumed=assumed_of(model),
         best_batch=best_batch,
         best_examples_per_s=best_examples_per_s,
         is_extrapolated=timeline.is_extrapolated,
         notes=tuple(model.remarks(microbatch)),
     )
-    return _price_row(make_fitting_row, step, timeline, microbatch, training, offer)
+    return _price_row(row, step, timeline, microbatch, training, offer)
 
 
 def _price_row(
-    make_row: Callable[..., ChooseRow],
+    row: ChooseRow,
     step: _DeviceStep,
     timeline: Timeline,
     microbatch: int,
@@ -226,7 +229,7 @@ def _price_row(
     """Return the row of a device with the time, the cost and the energy of a training.
 
     Args:
-        make_row: makes the row from these, with all other fields.
+        row: the row of the device, without times and costs.
         step: the step on the device.
         timeline: the timeline of one microbatch.
         microbatch: examples that pass at once.
@@ -250,7 +253,8 @@ def _price_row(
     # `energy` is that of one microbatch and an update. A step takes `step_over_microbatch` times as
     # much, and the training `step_count` steps.
     training_over_energy = step_count * step_over_microbatch
-    return make_row(
+    return msgspec.structs.replace(
+        row,
         step_s=step_s,
         low_s=None if timeline.low_s is None else timeline.low_s * step_over_microbatch,
         high_s=None if timeline.high_s is None else timeline.high_s * step_over_microbatch,

@@ -131,10 +131,11 @@ def choose(
     """
     step = StepOptions.from_keywords(step_options, choose)
     if is_desktop_fit(model, step) or (page is not None and is_weights_page(model, step)):
-        refused: dict[str, object] = {"--batch": batch, "--examples": examples, "--epochs": epochs}
-        refused |= {"--tokens": tokens, "--link": link, "--replicas": replicas}
+        training_options: dict[str, object] = {"--batch": batch, "--examples": examples}
+        training_options |= {"--epochs": epochs, "--tokens": tokens}
+        training_options |= {"--link": link, "--replicas": replicas}
         message = f"{{}} is of a training, --weights {step.weights} of a server; leave it out"
-        options.refuse(refused, message)
+        options.refuse(training_options, message)
         if page is not None:
             return _write_weights_page(Path(page), model, device, prices, max_price, step)
         return _choose_for_weights(model, device, prices, max_price, sort, top, step)
@@ -172,14 +173,14 @@ def choose(
     rows = compare_devices(step_model, devices, training, cheapest(all_offers))
     if all(row.status == "unsupported" for row in rows):
         raise InputError("; ".join(rows[0].notes))
-    # None if the devices compute in several types, as without --dtype; then each row has its own.
-    dtypes = {row.dtype for row in rows}
+    # Without --dtype devices may compute in several types; then each row has its own.
+    has_single_dtype = len({row.dtype for row in rows}) == 1
     best_rows = tuple(sort_rows(rows, sort)[:row_count])
     return ChooseAnswer(
         model=workload.label,
         method=step_model.method.name,
         phase=workload.phase,
-        dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        dtype=rows[0].dtype if has_single_dtype else None,
         optimizer=workload.optimizer,
         tuning=workload.tuning.text or None,
         **training_fields(training),

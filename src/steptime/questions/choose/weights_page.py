@@ -106,11 +106,12 @@ def write_weights_page(
 
     check_ending(path, (".html",), "ending of a page")
     cases = _list_cases(parse_models(text_of(model)), devices, options)
-    rows_by_choice = {}  # `int4` and `q4_k_m` are one type: its rows come once
+    row_by_choice = {}  # `int4` and `q4_k_m` are one type: its rows come once
     for page_case in track_progress(cases, "rows"):
         row = _make_page_row(page_case, offers)
-        rows_by_choice[row["model"], row["weights"], row["context"], row["device"]] = row
-    rows = list(rows_by_choice.values())
+        choice = row["model"], row["weights"], row["context"], row["device"]
+        row_by_choice[choice] = row
+    rows = list(row_by_choice.values())
     notes = _list_notes(rows, devices, offers)
     choices = WeightsChoices(
         rows=rows,

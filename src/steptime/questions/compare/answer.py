@@ -259,7 +259,9 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
             verdict_columns.append(Column("verdict_shown", "verdict on b"))
             csv_verdict_columns.append(Column("verdict", "verdict on b"))
         make_row = partial(_format_row, quantity=self.quantity)
-        rows = LazySequence(len(self.rows), lambda: map(make_row, self.rows))
+        rows = LazySequence(
+            length=len(self.rows), make_items=lambda: map(make_row, self.rows)
+        )  # of 100,000 pairs only the first are printed
         return [
             Table(
                 (*name_columns, *_RATIO_COLUMNS, *verdict_columns),
@@ -282,7 +284,8 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
 def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
     unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
     format_number = format_seconds if unit == "s" else partial(format_si, unit=unit)
-    verdict = pair.verdict or ""
+    # Of a quantity that is no time "faster" reads "better"; "same" and "unsure" stay.
+    verdict_word = screen_words(quantity).get(pair.verdict or "", pair.verdict)
     side_a = pair.a
     side_b = pair.b
     return pair.to_dict() | {
@@ -295,8 +298,7 @@ def _format_row(pair: PairRow, quantity: str) -> dict[str, object]:
         "b": side_b.value,
         "a_shown": format_number(side_a.value),
         "b_shown": format_number(side_b.value),
-        # Of a quantity that is no time "faster" reads "better"; "same" and "unsure" stay.
-        "verdict_shown": screen_words(quantity).get(verdict, pair.verdict),
+        "verdict_shown": verdict_word,
     }
 
 

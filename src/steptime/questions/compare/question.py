@@ -207,10 +207,14 @@ def _make_answer(
     levels = tuple(map(_make_level_row, pairing.summarise_levels()))
     has_verdicts = any(pairing.columns.verdict)
     headline = _describe_pairs(request, pairing, errors, levels)
-    # A gate or a margin asks for a verdict in words.
-    if folder_changes and (request.fail_on or request.margin is not None):
+    asks_for_verdict = bool(request.fail_on) or request.margin is not None
+    if folder_changes and asks_for_verdict:
         headline += watch.describe_changes(folder_changes, request.quantity, detection_power)
-    headline += slow_nodes.headline if slow_nodes else ()
+    if slow_nodes:
+        headline += slow_nodes.headline
+    power_remarks = []
+    if detection_power and detection_power.remark:
+        power_remarks.append(detection_power.remark)
     unpaired = _convert_rows(pairing.unpaired_rows(), UnpairedRow)
     return CompareAnswer(
         a=name_a,
@@ -227,7 +231,7 @@ def _make_answer(
         nodes=slow_nodes,
         headline=tuple(headline),
         notes=(
-            *([detection_power.remark] if detection_power and detection_power.remark else []),
+            *power_remarks,
             *_describe_intervals(request, pairing, unpaired, has_verdicts),
             *_describe_unpaired(unpaired),
         ),

@@ -159,8 +159,7 @@ def read_calibration(calibration: DeviceCalibration) -> CalibrationState:
 def _find_load_problems(cpu: Cpu, load: float | None) -> Iterator[str]:
     """Yield disturbances of a measurement now: other work, and a quota below the visible CPUs."""
     visible_count = len(cpu.allowed)
-    is_busy = load is not None and load > machine.BUSY_LOAD
-    if load is not None and is_busy:
+    if load is not None and load > machine.BUSY_LOAD:
         yield (
             f"this machine is busy: its load is {format_percent(load)} of its CPUs: "
             "wait until it is idle, or trust the minima, not the medians"

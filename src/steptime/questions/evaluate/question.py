@@ -196,15 +196,13 @@ def evaluate(
     """
     if out is not None:
         check_path(Path(out))
-    method_or_name = method if isinstance(method, Method) else str(method)
     worst_count = MAX_WORST
     if worst is not None:
         worst_count = parse_count(text_of(worst), "--worst", at_least=0)
-    # A method is a function or a `FILE.py:NAME` (`price_of` returns the function), or the name of a
-    # cost model or the cost model itself (`price_of` returns None).
+    read_method, method_name = _read_method(method)
     request = _EvaluateRequest(
-        method=options.price_of(method) or cost_model(method_or_name),
-        method_name=str(getattr(method, "__name__", getattr(method, "name", method))),
+        method=read_method,
+        method_name=method_name,
         group_names=[word.strip() for word in text_of(by).split(",")] if by else [],
         mapping=None if mapping is None else Path(mapping),
         point_count=_read_count(calibrate_with, "--calibrate-with"),
@@ -219,9 +217,10 @@ def evaluate(
     if files is None:
         return _evaluate_cases(request, paths, None)
     # A mapping is for rows of single devices; tables of trainings on many have fixed columns.
-    tables, unread_paths = ([], []) if mapping else tables_in(files)
-    if tables:
-        return _evaluate_trainings(request, files, tables, unread_paths)
+    if not mapping:
+        training_tables, unread_paths = tables_in(files)
+        if training_tables:
+            return _evaluate_trainings(request, files, training_tables, unread_paths)
     if len(files) > 1:
         name = shorten(files[-1])
         raise InputError(f"{len(files)} paths: {name} is no table of steps of trainings")
@@ -242,6 +241,16 @@ def _list_file_paths(paths: Any) -> list[Path] | None:
     return [Path(path) for path in paths] if holds_paths else None
 
 
+def _read_method(method: Any) -> tuple[Method | Price, str]:
+    """Return a cost model, or the price that a function or `FILE.py:NAME` is, and its name."""
+    price = options.price_of(method)
+    if price is not None:
+        return price, str(getattr(method, "__name__", method))
+    if isinstance(method, Method):
+        return cost_model(method), method.name
+    return cost_model(str(method)), str(method)
+
+
 def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> EvaluateAnswer:
     """Evaluate a method on cases of a file, a folder or rows."""
     by_group([], request.group_names)  # refuses unknown groups before anything is read
@@ -249,10 +258,14 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         missing_columns = describe_missing_columns(path)
         if missing_columns:
             raise InputError(missing_columns)
-    # With a list, `read_cases` adds the rows that cannot be asked; without one it raises.
-    refusals: list[tuple[str, str]] | None = None if request.is_strict else []
+    # `read_cases` adds the rows that cannot be asked to this list; without a list it raises.
+    refusals: list[tuple[str, str]] = []
     cases = read_cases(
-        rows, request.mapping, max_rows=request.max_rows, warn=print_note, refusals=refusals
+        rows,
+        request.mapping,
+        max_rows=request.max_rows,
+        warn=print_note,
+        refusals=None if request.is_strict else refusals,
     )
     evaluation = evaluate_cases(
         cases,
@@ -262,7 +275,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         request.group_names,
         request.draw_count,
         request.worst_count,
-        refusals or (),
+        refusals,
     )
     return EvaluateAnswer(
         path="" if path is None else str(path),
@@ -274,7 +287,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         unasked=msgspec.convert(evaluation.unasked, tuple[UnaskedRows, ...]),
         compared_cases=evaluation.compared_cases,
         headline=_draw_chart(request, [case_row(case) for case in evaluation.scored]),
-        notes=tuple(_list_case_notes(cases, evaluation, len(refusals or ()))),
+        notes=tuple(_list_case_notes(cases, evaluation, len(refusals))),
         _evaluation=evaluation,
         _has_worst=request.has_worst,
     )
@@ -295,7 +308,7 @@ def _list_case_notes(
     factors_of_methods = [
         row["factor"] for row in evaluation.rows if "(published)" not in row["method"]
     ]
-    factor = min(factors_of_methods)
+    factor = min(factors_of_methods)  # even the best method is off by it
     if factor > MAX_LIKELY_FACTOR:
         notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
     calibrations = {case.device.name: case.device.calibration for case in cases}

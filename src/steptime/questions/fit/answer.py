@@ -165,10 +165,11 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         )
         savings = _describe_savings(self)
         savings_rows = [("  what helps", savings)] if savings else []
-        command_rows = [("", command) for command in self.would_fit]
-        if self.would_fit:
-            command_rows[0] = ("would fit", self.would_fit[0])
         # Labels that begin with spaces, and empty ones, belong to the row above.
+        command_rows = [
+            ("would fit" if index == 0 else "", command)
+            for index, command in enumerate(self.would_fit)
+        ]
         facts = [
             *assumed_row(self.assumed),
             ("fits", _describe_verdict(self)),

@@ -60,21 +60,19 @@ def list_fitting_commands(
     # Recompute needs layers of which some ops can run again instead of keeping their outputs;
     # `to_end=False` counts only ops whose outputs a gradient reads.
     can_recompute = is_sequence_training and bool(find_repeated_ops(graph, to_end=False))
-    # Options and batch of each candidate, in the order of what they cost.
-    candidates = [(step, largest_batch)] if largest_batch > 0 else []
+    changed_steps: list[StepOptions] = []
     if is_training:
-        candidates += [
-            (changed_step, batch) for changed_step in _list_changed_trainings(base_model, step)
-        ]
+        changed_steps += _list_changed_trainings(base_model, step)
     if can_recompute:
-        candidates += [
-            (changed_step, batch) for changed_step in _list_lighter_steps(base_model, step)
-        ]
+        changed_steps += _list_lighter_steps(base_model, step)
+    candidates = [(changed_step, batch) for changed_step in changed_steps]
+    if largest_batch > 0:
+        candidates.insert(0, (step, largest_batch))
     commands = []
-    for changed_step, changed_batch in candidates:
-        model_of_candidate = changed_step.build_model(name, changed_batch, device)
-        if model_of_candidate.needs().fit(device):
-            commands.append(format_fit_command(name, device.name, changed_step, changed_batch))
+    for candidate_step, candidate_batch in candidates:
+        candidate_model = candidate_step.build_model(name, candidate_batch, device)
+        if candidate_model.needs().fit(device):
+            commands.append(format_fit_command(name, device.name, candidate_step, candidate_batch))
     if can_recompute:
         commands += _list_sharded_commands(name, base_model, step)
     card = _find_cheapest_card(base_model)
@@ -97,63 +95,55 @@ def _list_changed_trainings(base_model: StepModel, step: StepOptions) -> list[St
 
 def _list_lighter_steps(base_model: StepModel, step: StepOptions) -> list[StepOptions]:
     """Return steps of a sequence model that need less memory, the least costly first."""
-    recomputing_step = replace(step, recompute="full")
-    chunked_loss_step = _with_stack(step, CHUNKED_LOSS_STACK)
-    has_chunked_kernels = base_model.device.kind == "gpu" and "stack" in base_model.method.options
-    # `_with_stack` returns the step itself if the user chose a stack.
-    has_stack_option = chunked_loss_step is step
-    can_chunk = has_chunked_kernels and not has_stack_option
     tuning = base_model.workload.tuning
-    # A full training may become LoRA; one with an adapter may keep its frozen weights in 4 bits.
-    trains_all = tuning == FULL_TRAINING
-    can_quantise = tuning.has_adapter and not tuning.weights
-    if tuning.has_adapter:
-        # It has an adapter of its own: recompute and 4 bits are what is left to add.
-        adapter_step = replace(recomputing_step, weights=tuning.weights or FROZEN_WEIGHTS)
-    else:
-        adapter_step = replace(recomputing_step, dtype="bfloat16", lora="r=16")
+    can_chunk_loss = _can_chunk_loss(base_model, step)
+    recomputing_step = replace(step, recompute="full")
+    # In the order of what a change costs in time and accuracy.
     changed_steps: list[StepOptions] = []
-    if can_chunk:
-        changed_steps.append(chunked_loss_step)
-    if can_quantise:
+    if can_chunk_loss:
+        changed_steps.append(replace(step, stack=CHUNKED_LOSS_STACK))
+    if tuning.has_adapter and not tuning.weights:
         changed_steps.append(replace(step, weights=FROZEN_WEIGHTS))
     if step.recompute is None:
         changed_steps.append(recomputing_step)
-    if trains_all:
-        changed_steps += [replace(adapter_step, recompute=step.recompute), adapter_step]
-    # QLoRA: an adapter beside frozen weights in 4 bits.
-    if trains_all or can_quantise:
-        changed_steps.append(replace(adapter_step, weights=adapter_step.weights or FROZEN_WEIGHTS))
-    if trains_all or tuning.has_adapter:
-        changed_steps += _list_lightest_step(base_model, adapter_step, can_chunk=can_chunk)
+    if tuning == FULL_TRAINING:
+        lora_step = replace(step, dtype="bfloat16", lora="r=16")
+        recomputing_lora_step = replace(lora_step, recompute="full")
+        # QLoRA: an adapter beside frozen weights in 4 bits.
+        qlora_step = replace(recomputing_lora_step, weights=step.weights or FROZEN_WEIGHTS)
+        changed_steps += [lora_step, recomputing_lora_step, qlora_step]
+        changed_steps += _list_lightest_step(base_model, qlora_step, can_chunk_loss)
+    elif tuning.has_adapter:
+        qlora_step = replace(recomputing_step, weights=tuning.weights or FROZEN_WEIGHTS)
+        if not tuning.weights:
+            changed_steps.append(qlora_step)
+        changed_steps += _list_lightest_step(base_model, qlora_step, can_chunk_loss)
     if step.offload is None:
         changed_steps.append(replace(recomputing_step, offload="optimizer"))
     return changed_steps
 
 
+def _can_chunk_loss(base_model: StepModel, step: StepOptions) -> bool:
+    """Return whether another stack may compute the loss in chunks, without whole logits."""
+    has_stack_setting = any(text.startswith("stack=") for text in setting_texts(step.options))
+    is_stack_free = step.stack is None and not has_stack_setting
+    can_run_stacks = base_model.device.kind == "gpu" and "stack" in base_model.method.options
+    return is_stack_free and can_run_stacks
+
+
 def _list_lightest_step(
-    base_model: StepModel, adapter_step: StepOptions, *, can_chunk: bool
+    base_model: StepModel, qlora_step: StepOptions, can_chunk_loss: bool
 ) -> list[StepOptions]:
-    """Return the step with frozen weights in 4 bits and all that helps, [] where it is there."""
-    tuning = base_model.workload.tuning
-    low_state_optimizer = (
-        None if tuning.states else LOW_STATE_OPTIMIZERS.get(base_model.workload.optimizer)
-    )
-    if not (can_chunk or low_state_optimizer):
-        # Without either of them the step with 4 bits, listed before, is the lightest.
-        return []
-    lightest_step = replace(adapter_step, weights=adapter_step.weights or FROZEN_WEIGHTS)
-    if low_state_optimizer:
-        lightest_step = replace(lightest_step, optimizer=low_state_optimizer)
-    return [_with_stack(lightest_step, CHUNKED_LOSS_STACK) if can_chunk else lightest_step]
-
-
-def _with_stack(step: StepOptions, stack: str) -> StepOptions:
-    """Return a step under a stack; one whose options name a stack stays as it is."""
-    has_stack_option = any(text.startswith("stack=") for text in setting_texts(step.options))
-    if step.stack is not None or has_stack_option:
-        return step
-    return replace(step, stack=stack)
+    """Return QLoRA with an optimizer of 8 bits and a chunked loss, [] where neither can be."""
+    lightest_step = qlora_step
+    has_state_modes = bool(base_model.workload.tuning.states)  # 8 bits, or offloaded
+    if not has_state_modes:
+        optimizer = LOW_STATE_OPTIMIZERS.get(base_model.workload.optimizer, qlora_step.optimizer)
+        lightest_step = replace(lightest_step, optimizer=optimizer)
+    if can_chunk_loss:
+        lightest_step = replace(lightest_step, stack=CHUNKED_LOSS_STACK)
+    is_listed = lightest_step == qlora_step  # QLoRA itself is a change of its own
+    return [] if is_listed else [lightest_step]
 
 
 def _find_cheapest_card(base_model: StepModel) -> Device | None:
@@ -186,11 +176,11 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
     # The smallest number of cards of a node that fits is enough.
     for device_count in CARD_COUNTS_OF_NODE:
         split = {"data": device_count, "zero": 3, "recompute": "full"}
-        site = Site(device, inside=inside)
+        global_batch = device_count * batch
         request = Request(
             name,
-            site,
-            global_batch=device_count * batch,
+            Site(device, inside=inside),
+            global_batch=global_batch,
             microbatch=batch,
             length=step.sequence_length,
             dtype=step.dtype,
@@ -205,11 +195,16 @@ def _list_sharded_commands(name: str, base_model: StepModel, step: StepOptions) 
             # `plan` does not take the network or an option: no number of devices changes that.
             return []
         if fits(problem, plan_time):
-            option_values: dict[str, object] = {"device": device.name, "inside": inside}
-            option_values |= {"global_batch": device_count * batch, "dtype": step.dtype, **split}
-            option_values |= {key: getattr(step, key) for key in PLAN_OPTIONS}
-            option_values["option"] = setting_texts(settings)
-            return [shlex.join(["steptime", "plan", name, *options.words_of(option_values)])]
+            plan_options: dict[str, object] = {
+                "device": device.name,
+                "inside": inside,
+                "global_batch": global_batch,
+                "dtype": step.dtype,
+                **split,
+                **{key: getattr(step, key) for key in PLAN_OPTIONS},
+                "option": setting_texts(settings),
+            }
+            return [shlex.join(["steptime", "plan", name, *options.words_of(plan_options)])]
     return []
 
 

@@ -227,7 +227,8 @@ def resolve_cases_of_types(request: DesktopRequest, weights: str | None) -> list
         raise InputError("--weights all, and the file has one type; nearest: leave it out")
     stack = find_stack(request.stack or DEFAULT)
     stack_types = types_of_stack(stack)
-    # Only types of which a user finds files: GGUF has many that nobody publishes.
+    # Only types of which a user finds files. Few of GGUF's many are published, and nearly all of
+    # other formats.
     if stack.weights == "gguf":
         published_types = [name for name in stack_types if name in PUBLISHED_TYPES]
     else:

@@ -73,7 +73,7 @@ def _find_changed_state_bytes(model: StepModel) -> Mapping[str, int]:
     process_bytes = needs.total_bytes - needs.peak_bytes  # what no change of the states saves
     find_peak_bytes = partial(rank_peak_bytes, model.graph(), model.stack, sizes=model.sizes())
     peak_bytes_by_change = {
-        "fused optimizer": find_peak_bytes(fused=True),
+        "fused optimizer": find_peak_bytes(fused=True),  # makes no temporaries
         "8-bit optimizer": find_peak_bytes(state_bytes=1),
     }
     for stage in ZERO_STAGES:

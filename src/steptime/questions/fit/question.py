@@ -32,7 +32,12 @@ from steptime.questions.fit.server import answer_engine_fit, is_engine_fit
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.step_options import StepKeywords, StepOptions
-from steptime.questions.training import TrainingTime, predict_training, tokens_per_s
+from steptime.questions.training import (
+    StepInterval,
+    TrainingTime,
+    predict_training,
+    tokens_per_s,
+)
 
 
 def fit(
@@ -92,7 +97,7 @@ def fit(
         )
     step_model = step.build_model(model, batch, text_of(device))
     times = step_model.predict().times
-    step_interval = (times.step_s, times.low_s, times.high_s)
+    step_interval = StepInterval(times.step_s, times.low_s, times.high_s)
     workload = step_model.workload
     training = predict_training(tokens, prices, workload, step_model.device.name, step_interval)
     emitted = _emit_step(emit, step_model)
@@ -115,10 +120,7 @@ def _answer_step(
     batch_growth = _find_growth(step_model)  # the factor from one batch of the table to the next
     largest_fitting_batch = _find_largest_batch(step_model, batch_growth)
     is_capped = largest_fitting_batch is not None and largest_fitting_batch >= MAX_BATCH
-    does_none_fit = largest_fitting_batch == 0
-    # None of unknown memory, 0 if none fits: then the table ends with the batch asked for.
-    last_batch = largest_fitting_batch or workload.batch_per_replica
-    doubled_batches = [] if does_none_fit else list_doubling_batches(last_batch, batch_growth)
+    doubled_batches = _list_doubled_batches(step_model, largest_fitting_batch, batch_growth)
     row_batches = sorted({workload.batch_per_replica, *doubled_batches})
     rows = tuple(_predict_row(step_model, size) for size in row_batches)
     best_batch = _find_best_batch([row for row in rows if row.batch in doubled_batches])
@@ -130,6 +132,7 @@ def _answer_step(
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
+    # `weights_bytes`, `gradients_bytes` and so on: fields of the answer.
     size_fields: Any = {f"{name}_bytes": value for name, value in bytes_by_purpose.items()}
     commands = []
     if not prediction.fits:
@@ -169,6 +172,15 @@ def _answer_step(
     )
 
 
+def _list_doubled_batches(
+    step_model: StepModel, largest_fitting_batch: int | None, growth: int
+) -> list[int]:
+    """Return the batches 1, 2, 4, ... of the table up to the largest that fits; [] if none does."""
+    if largest_fitting_batch is None:  # the memory is unknown: up to the batch asked for
+        return list_doubling_batches(step_model.workload.batch_per_replica, growth)
+    return list_doubling_batches(largest_fitting_batch, growth) if largest_fitting_batch else []
+
+
 def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
     """Return a step on one device as a command or recipe of a tool, None without a tool."""
     if tool is None:
@@ -194,10 +206,12 @@ def _find_growth(step_model: StepModel) -> int:
 
     Graphs of families and of a `config.json` have few shapes, so each batch is quick.
     """
-    path = step_model.workload.file
-    # An exported graph may have many ops, and each batch takes long; other graphs are quick.
+    path = step_model.workload.file  # "" for a network of a family
     is_exported = bool(path) and not path.endswith(".json")
-    return growth_for(len(step_model.graph().ops)) if is_exported else 2
+    if not is_exported:
+        return 2
+    # An exported graph may have many ops, and then each batch takes long.
+    return growth_for(len(step_model.graph().ops))
 
 
 def _find_largest_batch(step_model: StepModel, growth: int) -> int | None:

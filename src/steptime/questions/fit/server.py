@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from steptime.core.errors import InputError
 from steptime.core.signatures.signature import option_name
+from steptime.core.workload import changed_settings
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.step_options import StepOptions
 
@@ -32,20 +33,14 @@ def answer_engine_fit(model: Any, device: Any, batch: Any, step: StepOptions) ->
     """
     from steptime.questions.serve.question import serve
 
-    defaults = StepOptions()
-    for name, value in vars(step).items():
-        is_typed = value != getattr(defaults, name)
-        if is_typed and name not in SERVED_OPTIONS:
+    options = changed_settings(step, StepOptions())
+    for name in options:
+        if name not in SERVED_OPTIONS:
             raise InputError(
                 f"fit: {option_name(name)} is of a training, and --stack {step.stack} serves; "
                 "nearest: leave it out, or steptime serve --max-context"
             )
-    options = {
-        name: getattr(step, name)
-        for name in SERVED_OPTIONS
-        # A server always infers: `serve` has no --phase.
-        if name != "phase" and getattr(step, name) != getattr(defaults, name)
-    }
+    options.pop("phase", None)  # a server always infers: `serve` has no --phase
     sequences = 1 if batch is None else batch
     answer = serve(model, device, sequences, max_context=True, **options)
     # It is neither a search nor one's own machine: the stack is an inference engine.

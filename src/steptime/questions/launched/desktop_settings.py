@@ -30,10 +30,10 @@ def make_desktop_options(tool: str, facts: Facts, user_options: Mapping[str, obj
     if isinstance(job_slots, int) and job_slots > 1:
         options["running_sequences"] = job_slots
     total_context = facts.get("context_total")
-    if isinstance(total_context, int):  # of all slots together: each has an equal share
-        user_slots = user_options.get("running_sequences")
-        slot_count = int(str(user_slots or options.get("running_sequences", 1)))
-        options["context"] = max(1, total_context // slot_count)
+    if isinstance(total_context, int):
+        # All slots share it equally. The user's number of slots comes before the job's.
+        slots = user_options.get("running_sequences") or options.get("running_sequences", 1)
+        options["context"] = max(1, total_context // int(str(slots)))
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):
@@ -43,17 +43,13 @@ def make_desktop_options(tool: str, facts: Facts, user_options: Mapping[str, obj
     cache_type = facts.get("kv_dtype", facts.get("kv_dtype_k"))
     if cache_type:
         options["kv"] = cache_type
-    if "context" in options:
-        _shorten_request(options, user_options)
+    has_user_lengths = "input" in user_options or "output" in user_options
+    if "context" in options and not has_user_lengths:
+        options |= _request_lengths(int(options["context"]))
     return options
 
 
-def _shorten_request(options: JsonObject, user_options: Mapping[str, object]) -> None:
-    """Set the tokens of a request that a context has room for, where the user gives none."""
-    are_lengths_typed = not {"input", "output"}.isdisjoint(user_options)
-    if are_lengths_typed:
-        return
-    context = int(options["context"])
+def _request_lengths(context: int) -> JsonObject:
+    """Return the tokens of the usual request of `serve`, fewer where the context has less room."""
     output_tokens = min(MAX_OUTPUT_TOKENS, context // 2)
-    options["output"] = output_tokens
-    options["input"] = min(MAX_INPUT_TOKENS, context - output_tokens)
+    return {"output": output_tokens, "input": min(MAX_INPUT_TOKENS, context - output_tokens)}

@@ -61,8 +61,9 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
     dtype = str(facts.get("dtype"))
     all_facts["dtype"] = EMITTED_DTYPES.get(dtype, dtype)
     all_facts["recompute"] = all_facts.get("recompute", tuning.recompute)
-    # An adapter without a rank is none of LoRA's kind, which is all that these tools have.
-    if tuning.has_adapter and not tuning.rank:
+    # Such as prefix tuning: these tools have only adapters with a rank, as LoRA.
+    has_adapter_without_rank = tuning.has_adapter and not tuning.rank
+    if has_adapter_without_rank:
         title = ADAPTERS[tuning.adapter].title
         raise InputError(f"--emit {tool}: it has no {title}; nearest: --lora r=16")
     if tuning.rank:
@@ -70,7 +71,7 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
         if tuning.adapter != LORA:
             all_facts["adapter"] = tuning.adapter
         if tuning.saved:
-            all_facts["modules_to_save"] = tuning.saved.split("+")
+            all_facts["modules_to_save"] = tuning.saved.split("+")  # "embedding+output"
         all_facts["lora_rank"] = tuning.rank
         # `on`: the adapted products, "q+v", or a word for several of them.
         products = [f"{name}_proj" for name in tuning.on.split("+")]

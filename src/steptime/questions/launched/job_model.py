@@ -65,15 +65,15 @@ def _list_shortened_names(model: str) -> list[str]:
     base_name = model.rstrip("/").rpartition("/")[2]
     name_without_tag = re.sub(r"\.gguf$|:.*$", "", base_name)
     full_names = [name_without_tag]
-    has_size_tag = re.search(r":\d+(\.\d+)?[bm]\b", base_name, re.IGNORECASE)  # llama3:8b
+    has_size_tag = re.search(r":\d+(\.\d+)?[bm]\b", base_name, re.IGNORECASE)
     if has_size_tag:
-        full_names.insert(0, base_name.replace(":", "-"))
-    # "llama-3-8b-instruct" gives "llama-3-8b" and "llama-3", then "llama".
+        full_names.insert(0, base_name.replace(":", "-"))  # llama3:8b is llama3-8b
     shortened_names = []
     for full_name in full_names:
+        # "llama-3-8b-instruct", "llama-3-8b" and "llama-3"
         shortened_names.append(full_name)
         words = re.split(r"[-_]", full_name)
-        descending_word_counts = range(len(words), MIN_NAME_WORDS - 1, -1)
-        shortened_names += ["-".join(words[:word_count]) for word_count in descending_word_counts]
-    first_word = re.split(r"[-_]", name_without_tag)[0]
+        word_counts = range(len(words), MIN_NAME_WORDS - 1, -1)
+        shortened_names += ["-".join(words[:word_count]) for word_count in word_counts]
+    first_word = re.split(r"[-_]", name_without_tag)[0]  # "llama", tried last
     return [*shortened_names, first_word]

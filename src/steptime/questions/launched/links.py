@@ -39,10 +39,8 @@ def assume_links(
     first_device, *_ = parse_devices(device)
     site = default_site(first_device)
     link_to_host = site.get("host_link") or host_link(catalog.device(first_device))
-    # An option without a value is a degree of 1.
-    device_count = prod(
-        int(options.get(name) or 1) for name in DEGREE_OPTIONS_BY_QUESTION[question]
-    )
+    degrees = [options.get(name) or 1 for name in DEGREE_OPTIONS_BY_QUESTION[question]]
+    device_count = prod(int(degree) for degree in degrees)
     devices_per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
     link_by_option = {}
     if device_count > 1:

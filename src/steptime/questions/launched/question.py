@@ -51,20 +51,21 @@ def read_launched(
         InputError: if `--from` is no launch command or recipe, if the job is of another kind than
             the question, names no known network, or cannot be read.
     """
-    model_or_job = model if job_file is None else job_file
-    if not isinstance(model_or_job, str | PathLike):
+    # Without `--from`, MODEL itself may be a launch command or the path of a recipe.
+    job_source = model if job_file is None else job_file
+    if not isinstance(job_source, str | PathLike):
         return None
-    is_single_word = len(str(model_or_job).split()) < 2
-    is_network_name = job_file is None and is_single_word and not path_exists(str(model_or_job))
+    is_single_word = len(str(job_source).split()) < 2
+    is_network_name = job_file is None and is_single_word and not path_exists(str(job_source))
     if is_network_name:
         return None  # before the readers of the tools are imported
     from steptime.launch.reader import read_launch
 
     # `fit` answers for one device, whatever the number of devices of the job.
-    job = read_launch(str(model_or_job), device_count=1 if name == "fit" else device_count)
-    if job is None and job_file is None:
-        return None  # the text is a network after all
+    job = read_launch(str(job_source), device_count=1 if name == "fit" else device_count)
     if job is None:
+        if job_file is None:
+            return None  # the text is a network after all
         reason = "is no launch command or recipe of a known tool"
         if not path_exists(str(job_file)):
             reason = "there is no such file"
@@ -74,15 +75,15 @@ def read_launched(
     if is_serving_job != is_serving_question:
         nearest = "steptime serve" if is_serving_job else "steptime fit, steptime plan"
         raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
-    network = model if job_file is not None else _find_network(job, model_or_job)
+    network = model if job_file is not None else _find_network(job, job_source)
     return LaunchedQuestion(name, job, network)
 
 
-def _find_network(job: LaunchJob, model_or_job: str | PathLike[str]) -> object:
-    """Return the network that a job names, relative to its file where it is one."""
+def _find_network(job: LaunchJob, job_source: str | PathLike[str]) -> object:
+    """Return the network that a job names, relative to the job's file where it has one."""
     from steptime.questions.launched.job_model import find_model
 
-    job_file = Path(model_or_job).expanduser()
+    job_file = Path(job_source).expanduser()
     folder = job_file.resolve().parent if path_exists(str(job_file)) else Path()
     try:
         return find_model(job, folder)

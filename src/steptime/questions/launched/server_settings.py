@@ -29,18 +29,19 @@ def set_rank_options(settings: QuestionSettings, facts: Facts) -> None:
     whole experts.
     """
     tensor_ranks = facts.get("tensor", 1)
-    # Data-parallel attention: tensor-parallel ranks form so many replicas of the attention alone.
-    replica_count_fact = facts.get("attention_data")
-    if replica_count_fact and isinstance(tensor_ranks, int):
-        attention_replicas = tensor_ranks  # True: each rank is a replica
-        if replica_count_fact is not True:
-            attention_replicas = int(str(replica_count_fact))
+    # Data-parallel attention: the tensor-parallel ranks form replicas of the attention alone, so
+    # many as the fact says, or one of each rank where it is True.
+    attention_data = facts.get("attention_data")
+    if attention_data and isinstance(tensor_ranks, int):
+        is_replica_per_rank = attention_data is True
+        attention_replicas = tensor_ranks if is_replica_per_rank else int(str(attention_data))
         ranks_per_replica = max(1, tensor_ranks // attention_replicas)
         settings.options.update(tensor=ranks_per_replica, data=attention_replicas)
     data_ranks = settings.options.get("data", 1)
     expert_ranks = facts.get("expert")
-    if not isinstance(expert_ranks, int) or expert_ranks == 1:
-        if data_ranks > 1:  # replicas of the attention share one copy of the experts
+    if not isinstance(expert_ranks, int) or expert_ranks == 1:  # no expert parallelism
+        # The data-parallel ranks then split the experts: as many bytes as with whole ones.
+        if data_ranks > 1:
             settings.options["expert"] = data_ranks
         return
     # Only data-parallel ranks share out whole experts.

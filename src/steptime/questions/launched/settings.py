@@ -45,10 +45,11 @@ ENGINE_OPTIONS = {
     "kv_free_fraction": "gpu_memory_utilization",
 }
 USUAL_TOKENS = 1024 + 128  # of a request, without options
-SHORTEST_ANSWER = 9  # parts of a short sequence, of which the answer is one: as 1024 and 128
+ANSWER_PARTS = 9  # of a short sequence the answer is one part of nine, as 128 of 1024 + 128
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
-CHUNKED_LOSS_STACKS = {"fit": "axolotl-2025", "plan": "fsdp-liger-2025"}  # by question
+CHUNKED_LOSS_STACK = "axolotl-2025"  # computes the loss without whole logits
+SHARDED_CHUNKED_LOSS_STACK = "fsdp-liger-2025"
 PLAN_FACTS = (  # facts of a job that are options of `plan` by the same name
     "tensor",
     "pipeline",
@@ -82,7 +83,7 @@ def make_fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> Quest
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
     if job.facts.get("loss") == "chunked":
-        settings.options["stack"] = CHUNKED_LOSS_STACKS["fit"]
+        settings.options["stack"] = CHUNKED_LOSS_STACK
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
     settings.note_unpriced_facts(
@@ -119,17 +120,17 @@ def make_plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> Ques
     if job.facts.get("loss") == "chunked":
         # From stage 2 on ZeRO shards as FSDP does, whose stack with chunked losses is another one.
         is_sharded = job.facts.get("zero", 0) not in {0, 1}
-        settings.options["stack"] = CHUNKED_LOSS_STACKS["plan" if is_sharded else "fit"]
+        stack = SHARDED_CHUNKED_LOSS_STACK if is_sharded else CHUNKED_LOSS_STACK
+        settings.options["stack"] = stack
     return settings
 
 
 def _set_step_options(settings: QuestionSettings, job: LaunchJob) -> None:
     """Set what is common to the steps of `fit` and `plan`."""
     facts = job.facts
-    settings.set_from_facts(facts, {"length": "length", "recompute": "recompute"})
-    settings.set_from_facts(facts, {"update_early": "update_early"})
-    if facts.get("recompute") == "none":
-        del settings.options["recompute"]
+    settings.set_from_facts(facts, {"length": "length", "update_early": "update_early"})
+    if facts.get("recompute") != "none":
+        settings.set_from_facts(facts, {"recompute": "recompute"})
     dtype = PRECISIONS.get(str(facts.get("dtype")))
     if dtype:
         settings.options["dtype"] = dtype
@@ -244,14 +245,14 @@ def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> Ques
 
 def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any]) -> None:
     """Set requests that an engine of short sequences accepts, where the user names none."""
-    are_lengths_typed = not {"input", "output", "requests"}.isdisjoint(user_options)
+    has_user_lengths = not {"input", "output", "requests"}.isdisjoint(user_options)
     max_tokens = settings.options.get("max_model_len")
-    if are_lengths_typed or not isinstance(max_tokens, int):
+    if has_user_lengths or not isinstance(max_tokens, int):
         return
-    does_usual_request_fit = max_tokens >= USUAL_TOKENS
-    if does_usual_request_fit:
+    has_room_for_usual_request = max_tokens >= USUAL_TOKENS
+    if has_room_for_usual_request:
         return
-    output_tokens = max(1, max_tokens // SHORTEST_ANSWER)
+    output_tokens = max(1, max_tokens // ANSWER_PARTS)
     input_tokens = max_tokens - output_tokens
     settings.options.update(input=max(1, input_tokens), output=output_tokens)
     settings.notes.append(

@@ -195,9 +195,10 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
         InputError: for an unknown name, and for a file that is not a device.
     """
     lower_name = name.lower()
-    is_device_name = lower_name == device_words.LOCAL or device_words.device_path(lower_name)
+    is_local = lower_name == device_words.LOCAL
+    has_device_file = bool(device_words.device_path(lower_name)) or lower_name.endswith(".toml")
     has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
-    if is_device_name or lower_name.endswith(".toml"):
+    if is_local or has_device_file:
         # Devices of a paper's table have a full name and no other words. The catalogue returns them
         # only to the method of the paper; `list` shows them all the same.
         method = "" if has_device_words else catalog.PAPER_METHOD
@@ -216,8 +217,9 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
 
 
 def _make_device_answer(device: Device) -> DeviceAnswer:
-    separately_set_fields = {"name", "kind", "capacity_bytes", "details", "notes"}
-    separately_set_fields |= {"measured", "calibration", "constants"}
+    # All other fields are copied from the datasheet.
+    set_fields = {"name", "kind", "capacity_bytes", "details", "notes"}
+    set_fields |= {"measured", "calibration", "constants"}
     datasheet = device.datasheet
     return DeviceAnswer(
         capacity_bytes=datasheet.memory_bytes,
@@ -228,33 +230,34 @@ def _make_device_answer(device: Device) -> DeviceAnswer:
         kind=device.kind,
         constants=dict(device.constants),
         notes=_list_notes(datasheet),
-        **_copy_fields(DeviceAnswer, datasheet, separately_set_fields),
+        **_copy_fields(DeviceAnswer, datasheet, excluded_names=set_fields),
     )
 
 
 def _make_link_answer(link: Link) -> LinkAnswer:
     low_s, high_s = link.latency_range_s or (None, None)
-    separately_set_fields = {"collective_bytes_per_s", "latency_low_s", "latency_high_s"}
-    separately_set_fields |= {"measured", "notes"}
+    # All other fields are copied from the link.
+    set_fields = {"collective_bytes_per_s", "latency_low_s", "latency_high_s", "measured", "notes"}
     return LinkAnswer(
         collective_bytes_per_s=link.bus_bytes_per_s,
         latency_low_s=low_s,
         latency_high_s=high_s,
         measured=tuple(_flatten_table(link.measured)),
         notes=_list_notes(link),
-        **_copy_fields(LinkAnswer, link, separately_set_fields),
+        **_copy_fields(LinkAnswer, link, excluded_names=set_fields),
     )
 
 
 def _copy_fields(
-    kind: type[Answer], item: Datasheet | Link, separately_set_fields: set[str]
+    answer_class: type[Answer], item: Datasheet | Link, excluded_names: set[str]
 ) -> Mapping[str, Any]:
     """Return the fields of an answer that have the same name and value in the item."""
-    plain_names = [name for name in public_fields(kind) if name not in separately_set_fields]
-    values = {name: getattr(item, name) for name in plain_names}
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
-    }
+    fields = {}
+    for name in public_fields(answer_class):
+        if name not in excluded_names:
+            value = getattr(item, name)
+            fields[name] = dict(value) if isinstance(value, Mapping) else value
+    return fields
 
 
 def _list_notes(item: Datasheet | Link) -> tuple[str, ...]:

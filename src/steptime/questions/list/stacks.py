@@ -153,15 +153,15 @@ def _read_stack(stack: Stack) -> StackRow:
 
 
 def _read_constants(stack: Stack) -> list[ConstantRow]:
-    return [
-        ConstantRow(
-            name=name,
-            value=constant.value,
-            spread=constant.spread,
-            fitted_on=constant.fitted_on,
-            reason=constant.why,
-        )
-        # A use, such as training or serving, is a field of the stack with a table of constants.
-        for use in stack_uses()
-        for name, constant in getattr(stack, use).items()
-    ]
+    rows = []
+    for use in stack_uses():  # such as training or serving: a field with a table of constants
+        for name, constant in getattr(stack, use).items():
+            row = ConstantRow(
+                name=name,
+                value=constant.value,
+                spread=constant.spread,
+                fitted_on=constant.fitted_on,
+                reason=constant.why,
+            )
+            rows.append(row)
+    return rows

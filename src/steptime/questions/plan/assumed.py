@@ -33,15 +33,21 @@ def assumed_settings(request: Request, problem: PlanProblem) -> dict[str, str]:
         if name in single_device and name not in request.options
     }
     assumed |= _stated_weights(request, problem)
+    return assumed | _assumed_links(request, problem)
+
+
+def _assumed_links(request: Request, problem: PlanProblem) -> dict[str, str]:
+    """Return the links and the sizes of nodes that no option says."""
+    assumed: dict[str, str] = {}
     site = request.site
     device_count = problem.cluster.device_count
-    do_devices_share_node = min(site.per_node, device_count) > 1
-    if do_devices_share_node and "inside" not in request.node_options:
+    has_several_nodes = device_count > site.per_node
+    has_shared_nodes = min(site.per_node, device_count) > 1
+    if has_shared_nodes and "inside" not in request.node_options:
         # The ladder of links begins inside a node.
         assumed["inside"] = problem.cluster.ladder[0].link.name
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)
-    has_several_nodes = device_count > site.per_node
     # Levels (`--level`) name their links themselves.
     is_link_assumed = not site.levels and "link" not in request.node_options
     if has_several_nodes and is_link_assumed and site.link is not None:

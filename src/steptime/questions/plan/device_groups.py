@@ -71,10 +71,11 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
     if request.microbatch is not None:
         fixed_fields["microbatch"] = request.microbatch
     is_recompute_fixed = not fixed_fields.keys().isdisjoint({"recompute", "recompute_layers"})
+    compares_devices = bool(request.other_sites)
     sites = (request.site, *request.other_sites)
     for site in sites:
         # Each site's request names all sites: devices that are compared run the same stack.
-        site_request = replace(request, site=site, other_sites=sites if request.other_sites else ())
+        site_request = replace(request, site=site, other_sites=sites if compares_devices else ())
         problem: PlanProblem | None = None
         for device_count in sorted(set(request.device_counts)):
             # The problem before has priced the layers, which do not depend on the device count.
@@ -85,7 +86,7 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
             space = PlanSpace(problem, device_count, global_batch, site.per_node, fixed_fields)
             # Two plans whose times differ by less than this ratio cannot be told apart.
             tie_ratio = error_ratio(problem)
-            if request.other_sites:
+            if compares_devices:
                 # Plans on different devices share no error, so that their ratio is uncertain by the
                 # intervals of both: the square.
                 step_bounds = problem.rank.step_bounds
@@ -152,20 +153,21 @@ def _describe_refusal(
     groups: Sequence[DeviceGroup], considered_count: int, refused: Counter[str]
 ) -> str:
     """Describe why there is no plan: the plans that each limit refuses, and the nearest plan."""
-    misses = [(group, group.result.nearest) for group in groups if group.result.nearest]
+    # `nearest`: the plan of a group that is least beyond a limit.
+    nearest_plans = [(group, group.result.nearest) for group in groups if group.result.nearest]
     # Only an unknown power cannot be compared with its limit.
-    if not misses:
+    if not nearest_plans:
         return "plan: the power of these devices is not known"
 
-    def distance(group_and_miss: tuple[DeviceGroup, LimitExcess]) -> tuple[bool, float]:
+    def distance(group_and_excess: tuple[DeviceGroup, LimitExcess]) -> tuple[bool, float]:
         # A plan that fits but breaks a limit is nearer than any that does not fit.
-        _group, miss = group_and_miss
-        return miss.limit_name == MEMORY, miss.ratio
+        _group, excess = group_and_excess
+        return excess.limit_name == MEMORY, excess.ratio
 
-    group, miss = min(misses, key=distance)
+    group, excess = min(nearest_plans, key=distance)
     devices = f"{group.device_count} {group.problem.device.name}"
-    if miss.limit_name == MEMORY:
-        lacking_gb = (miss.value - miss.maximum) / GB
+    if excess.limit_name == MEMORY:
+        lacking_gb = (excess.value - excess.maximum) / GB
         lack = f"the nearest needs {lacking_gb:,.1f} GB more ({devices})"
         return f"plan: none of {considered_count:,} splits fits; {lack}"
     refusals = []
@@ -173,10 +175,10 @@ def _describe_refusal(
         if plan_count:
             reason, _unit = LIMIT_WORDS[limit_name]
             refusals.append(f"{plan_count:,} {reason}")
-    _reason, unit = LIMIT_WORDS[miss.limit_name]
-    excess = f"{miss.value:,.4g} {unit}, not {miss.maximum:,.4g} ({devices})"
+    _reason, unit = LIMIT_WORDS[excess.limit_name]
+    amount = f"{excess.value:,.4g} {unit}, not {excess.maximum:,.4g} ({devices})"
     summary = f"plan: none of {considered_count:,} splits is within the limits"
-    return f"{summary}: {', '.join(refusals)}; the nearest has {excess}"
+    return f"{summary}: {', '.join(refusals)}; the nearest has {amount}"
 
 
 def _describe_larger_cluster(request: Request, shape: Shape) -> str:
@@ -199,7 +201,8 @@ def error_ratio(problem: PlanProblem) -> float:
     """
     bounds = problem.rank.plan_bounds
     log_error = log(bounds.high)  # of the high end over the predicted time
-    # The shared part of both errors cancels; of the rest two independent errors add as squares.
+    # `shared`: the share of an error that both plans have in common, and that cancels. The
+    # remainders are independent, so their squares add.
     independent_log_error = log_error * sqrt(1 - bounds.shared**2)
     log_error_of_difference = sqrt(2) * independent_log_error
     return exp(log_error_of_difference)

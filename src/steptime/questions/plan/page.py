@@ -54,14 +54,12 @@ def page_words(
 
     The links of nodes and the data type are left out: each search of the page has its own.
     """
-    # Each search of the page has its own links and its own data type.
     options: dict[str, object] = {
-        **vars(plan_options),
-        "inside": None,
-        "link": None,
-        "dtype": None,
+        name: value
+        for name, value in vars(plan_options).items()
+        if name not in ("inside", "link", "dtype")
     }
-    options["option"] = options.pop("options")
+    options["option"] = options.pop("options")  # users type --option
     options["level"] = list(levels) or None
     return words_of({**options, **limits})
 

@@ -84,7 +84,7 @@ def price_plan(
         offer: the price of the device; None where unknown.
         any_stack: widen the interval to all stacks that could be meant, where none was named.
     """
-    any_stack_time = plan_time
+    any_stack_time = plan_time  # its interval covers all stacks that could be meant
     stacks: StackSteps | None = None
     if any_stack:
         any_stack_time, stacks = widen_over_stacks(problem, plan_time)
@@ -99,8 +99,7 @@ def price_plan(
     device_w = None if energy_j is None else energy_j / plan_time.step_s / device_count
     does_fit = fits(problem, plan_time)
     answer = PlanAnswer(
-        # Described below, from the whole answer.
-        headline=(),
+        headline=(),  # described below, from the whole answer
         model=shape.label,
         device=problem.device.name,
         device_count=device_count,
@@ -150,6 +149,7 @@ def request_of(request: Request, answer: PlanAnswer) -> Request:
     # The number of microbatches follows from the batches.
     field_names = vars(Plan()).keys() - {"microbatches"}
     split = {name: getattr(answer.plan, name) for name in field_names}
+    # A request that compares devices has a site for each.
     sites = (request.site, *request.other_sites)
     site = next(site for site in sites if catalog.device(site.device).name == answer.device)
     return replace(

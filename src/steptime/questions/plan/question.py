@@ -130,13 +130,13 @@ def plan(
     if trace is not None:
         check_folder(Path(trace))
     if device_counts:
-        free_choices = {"--order": order, "--data": parsed.data, "--trace": trace}
+        plan_choices = {"--order": order, "--data": parsed.data, "--trace": trace}
         refuse(
-            free_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
+            plan_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
         )
     else:
-        needless = {option_name(name): limit for name, limit in limits.items()}
-        refuse(needless, "{} goes with --device-count or --max-device-count")
+        search_limits = {option_name(name): limit for name, limit in limits.items()}
+        refuse(search_limits, "{} goes with --device-count or --max-device-count")
     lengths = _read_numbers(length, "--length", page)
     global_batches = _read_numbers(global_batch, "--global-batch", page)
     model_texts = parse_models(model) if page is not None else [str(model)]
@@ -242,12 +242,12 @@ def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
     if request.other_sites and not is_search:
         raise InputError("plan: several devices go with --device-count or --max-device-count")
     answer = search_plans(request) if is_search else answer_plan(request)
-    # A search may choose to offload by itself.
-    default_offload = None if is_search else "none"
-    is_without_offload = request.split.get("offload", default_offload) == "none"
+    # Without --offload one plan offloads nothing, while a search may choose to.
+    default_offload = "any" if is_search else "none"
+    offload = request.split.get("offload", default_offload)
     # Of a plan that does not fit, the answer comes first: its nearest one may offload.
     does_fit = answer.fits if isinstance(answer, PlanAnswer) else True
-    if request.site.host_link and is_without_offload and does_fit:
+    if request.site.host_link and offload == "none" and does_fit:
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return answer
 
@@ -331,9 +331,10 @@ def _requests_of(request: Request, cells: Any) -> list[Request]:
 
 def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:
     """Draw the pipeline and the memory of a plan into a file, and say its path."""
-    _, step = time_request(request_of(request, best))
-    if step.run is None:
+    _problem, plan_time = time_request(request_of(request, best))
+    is_simulated = plan_time.run is not None
+    if not is_simulated:
         parts = "the pipeline has too many parts to be simulated, and drawn, one by one"
         print_note(f"note: {parts}")
-    save(picture(best.to_dict(), step, describe_split_and_size(best)), out)
+    save(picture(best.to_dict(), plan_time, describe_split_and_size(best)), out)
     print_note(f"picture: {out}")

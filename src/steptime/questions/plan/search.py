@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,8 +31,6 @@ from steptime.questions.plan.search_answer import (
 )
 from steptime.questions.plan.wording import describe_bottleneck, describe_split
 
-AMOUNTS = ("step_s", "cost_per_step", "energy_j", "needed_bytes", "device_count")
-"""The amounts of a plan of which less is better."""
 SPLIT = (
     "tensor",
     "context",
@@ -51,9 +49,17 @@ SPLIT = (
 MAX_SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
 DAY_HOURS = 24
 HOUR_S = 3600
-Amounts = tuple[float | None, ...]
-"""The values of `AMOUNTS` of a plan, None where unknown."""
 Item = TypeVar("Item")
+
+
+class Amounts(NamedTuple):
+    """The amounts of a plan of which less is better; None where unknown."""
+
+    step_s: float
+    cost_per_step: float | None
+    energy_j: float | None
+    needed_bytes: float
+    device_count: int
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,14 @@ class PricedPlan:
 
     @property
     def amounts(self) -> Amounts:
-        """The values of `AMOUNTS`, None where unknown."""
+        """The amounts of the plan as simulated."""
         answer = self.answer
-        return (  # in the order of `AMOUNTS`
-            answer.step_s,
-            answer.cost_per_step,
-            answer.energy_j,
-            answer.memory.needed_bytes,
-            answer.device_count,
+        return Amounts(
+            step_s=answer.step_s,
+            cost_per_step=answer.cost_per_step,
+            energy_j=answer.energy_j,
+            needed_bytes=answer.memory.needed_bytes,
+            device_count=answer.device_count,
         )
 
     @property
@@ -91,12 +97,15 @@ class PricedPlan:
         return memory.needed_bytes / memory.usable_bytes if memory.usable_bytes else 0.0
 
 
-PlanKey = tuple[int, PlanEstimate]
-"""The place of a group of devices, and a plan of it priced by closed forms."""
+class PlanKey(NamedTuple):
+    """The index of a group of devices, and a plan on it as closed forms price it."""
+
+    group_index: int
+    estimate: PlanEstimate
 
 
 def search_plans(request: Request) -> PlanSearchAnswer:
-    """Return the best plan and those that no plan beats in all of `AMOUNTS`.
+    """Return the best plan and those that no plan beats in all of its `Amounts`.
 
     Raises:
         InputError: for a request without a batch, and where no plan is left.
@@ -107,17 +116,14 @@ def search_plans(request: Request) -> PlanSearchAnswer:
         raise InputError("--days needs --tokens, those of the training")
     groups = list(search_groups(request, request.shape))
     check_any_plan(request, groups)
-    # A key is the index of a group and a plan of its front, which begins with the fastest.
     fastest_keys = [
-        (group_index, group.result.front[0])
+        PlanKey(group_index, group.result.front[0])  # the front begins with the fastest
         for group_index, group in enumerate(groups)
         if group.result.front
     ]
-    keys = dict.fromkeys([*fastest_keys, *_choose_simulated(groups)])
-    plans = {}
-    for group_index, plan in keys:
-        # A simulation may take longer than the closed form that found the plan within the limits.
-        plans[group_index, plan] = _simulate_plan(groups[group_index], plan)
+    simulated_keys = dict.fromkeys([*fastest_keys, *_choose_simulated(groups)])
+    plans = {key: _simulate_plan(groups[key.group_index], key.estimate) for key in simulated_keys}
+    # A simulation may take longer than the closed form that found the plan within the limits.
     front = _unbeaten_plans([plan for plan in plans.values() if plan.is_within])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
@@ -133,8 +139,11 @@ def _search_answer(
 ) -> PlanSearchAnswer:
     best = _price_best(front[0], request, groups)  # the front begins with its fastest plan
     limits_s = _as_fast_limits(groups, best)
-    # By identity: the fastest plans are among those of the front, or apart from it.
-    rows = {id(plan): _plan_row(plan, best, limits_s) for plan in (*front, *fastest)}
+    as_fast_count = 0
+    for group in groups:
+        limit_s = limits_s[group.key]
+        as_fast_count += sum(step_s <= limit_s for step_s in group.result.steps_s)
+    best_plans = _find_best(front, [plan.amounts for plan in front])
     considered_count = sum(group.result.considered_count for group in groups)
     refused = count_refused(groups)
     is_single_device = not request.other_sites
@@ -148,9 +157,7 @@ def _search_answer(
         considered_count=considered_count,
         fitting_count=considered_count - refused[MEMORY],
         refused=tuple(RefusedPlans(name=name, plan_count=refused[name]) for name in refused),
-        as_fast_count=sum(
-            step_s <= limits_s[group.key] for group in groups for step_s in group.result.steps_s
-        ),
+        as_fast_count=as_fast_count,
         # The groups of a site end with its largest number of devices.
         space=groups[-1].space,
         bound_by=describe_bottleneck(best),
@@ -162,11 +169,11 @@ def _search_answer(
         },
         best=best,
         best_by=tuple(
-            BestPlan(name=name, row=rows[id(plan)])
-            for name, plan in _find_best(front, [plan.amounts for plan in front]).items()
+            BestPlan(name=amount_name, row=_plan_row(plan, best, limits_s))
+            for amount_name, plan in best_plans.items()
         ),
-        by_device_count=_with_efficiency([rows[id(plan)] for plan in fastest]),
-        rows=tuple(rows[id(plan)] for plan in front),
+        by_device_count=_with_efficiency([_plan_row(plan, best, limits_s) for plan in fastest]),
+        rows=tuple(_plan_row(plan, best, limits_s) for plan in front),
         notes=best.notes,
     )
 
@@ -192,63 +199,74 @@ def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
     keys: list[PlanKey] = []
     amounts_by_key: dict[PlanKey, Amounts] = {}
     for group_index, group in enumerate(groups):
-        for plan in group.result.front:
-            keys.append((group_index, plan))
-            amounts_by_key[group_index, plan] = _quick_amounts(group, plan)
-    # An amount that is unknown of any plan (such as a cost without a price) compares no plans.
-    amount_indices = _indices_of_complete_amounts(list(amounts_by_key.values()))
-    front = pareto_front(keys, lambda key: _select_amounts(amounts_by_key[key], amount_indices))
+        for estimate in group.result.front:
+            key = PlanKey(group_index, estimate)
+            keys.append(key)
+            amounts_by_key[key] = _estimated_amounts(group, estimate)
+    names = _comparable_amounts(list(amounts_by_key.values()))
+    front = pareto_front(keys, lambda key: _select_amounts(amounts_by_key[key], names))
     best_by_amount = _find_best(front, [amounts_by_key[key] for key in front])
     return [*best_by_amount.values(), *front[:MAX_SIMULATED]]
 
 
-def _quick_amounts(group: DeviceGroup, plan: PlanEstimate) -> Amounts:
+def _estimated_amounts(group: DeviceGroup, estimate: PlanEstimate) -> Amounts:
     cost_per_step = None
     if group.offer is not None:
-        cost_per_step = group.offer.price * group.device_count * plan.step_s / HOUR_S
-    return plan.step_s, cost_per_step, plan.energy_j, plan.needed_bytes, group.device_count
+        cost_per_step = group.offer.price * group.device_count * estimate.step_s / HOUR_S
+    return Amounts(
+        step_s=estimate.step_s,
+        cost_per_step=cost_per_step,
+        energy_j=estimate.energy_j,
+        needed_bytes=estimate.needed_bytes,
+        device_count=group.device_count,
+    )
 
 
-def _indices_of_complete_amounts(amounts_of_plans: Sequence[Amounts]) -> list[int]:
-    """Return the places in `AMOUNTS` of those that are known of all plans."""
+def _comparable_amounts(amounts_of_plans: Sequence[Amounts]) -> list[str]:
+    """Return the names of the amounts that are known of all plans.
+
+    An amount that is unknown of one plan, such as a cost without a price, compares none.
+    """
     return [
-        amount_index
-        for amount_index in range(len(AMOUNTS))
-        if all(amounts[amount_index] is not None for amounts in amounts_of_plans)
+        name
+        for name in Amounts._fields
+        if all(getattr(amounts, name) is not None for amounts in amounts_of_plans)
     ]
 
 
-def _select_amounts(amounts: Amounts, amount_indices: Sequence[int]) -> tuple[float, ...]:
-    return tuple(float(amounts[amount_index] or 0) for amount_index in amount_indices)
+def _select_amounts(amounts: Amounts, names: Sequence[str]) -> tuple[float, ...]:
+    return tuple(float(getattr(amounts, name)) for name in names)
 
 
 def _unbeaten_plans(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
     """Return the plans that none beats in the amounts that are known of all, fastest first."""
-    amount_indices = _indices_of_complete_amounts([plan.amounts for plan in plans])
-    return pareto_front(plans, lambda plan: _select_amounts(plan.amounts, amount_indices))
+    names = _comparable_amounts([plan.amounts for plan in plans])
+    return pareto_front(plans, lambda plan: _select_amounts(plan.amounts, names))
 
 
 def _find_best(plans: Sequence[Item], amounts_of_plans: Sequence[Amounts]) -> dict[str, Item]:
-    """Return the plan with the smallest value of each amount that is known of a plan."""
+    """Return, for each amount, the plan with its smallest value; none where no value is known."""
     best_by_amount: dict[str, Item] = {}
-    for amount_index, amount_name in enumerate(AMOUNTS):
-        candidates: list[tuple[float, int]] = []
-        for plan_index, amounts in enumerate(amounts_of_plans):
-            amount = amounts[amount_index]
+    for name in Amounts._fields:
+        plan_by_amount: dict[float, Item] = {}
+        for plan, amounts in zip(plans, amounts_of_plans, strict=True):
+            amount = getattr(amounts, name)
             if amount is not None:
-                candidates.append((amount, plan_index))
-        if candidates:
-            _smallest_amount, plan_index = min(candidates)
-            best_by_amount[amount_name] = plans[plan_index]
+                plan_by_amount.setdefault(amount, plan)  # of equal plans the first
+        if plan_by_amount:
+            best_by_amount[name] = plan_by_amount[min(plan_by_amount)]
     return best_by_amount
 
 
-def _simulate_plan(group: DeviceGroup, plan: PlanEstimate) -> PricedPlan:
-    step = time_plan(group.problem, check_step(group.problem.shape, plan.step))
-    answer = price_plan(group.request, group.problem, step, group.offer)
-    simulated = PlanEstimate(step.step_s, plan.needed_bytes, answer.energy_j, step.step)
+def _simulate_plan(group: DeviceGroup, estimate: PlanEstimate) -> PricedPlan:
+    plan_time = time_plan(group.problem, check_step(group.problem.shape, estimate.step))
+    answer = price_plan(group.request, group.problem, plan_time, group.offer)
+    # The limits hold for the simulated time and energy; the memory is that of the closed form.
+    simulated = PlanEstimate(
+        plan_time.step_s, estimate.needed_bytes, answer.energy_j, plan_time.step
+    )
     is_within_limits = all(limit.is_met(simulated) for limit in group.limits)
-    return PricedPlan(group, step, answer, is_within_limits)
+    return PricedPlan(group, plan_time, answer, is_within_limits)
 
 
 def _price_best(plan: PricedPlan, request: Request, groups: Sequence[DeviceGroup]) -> PlanAnswer:
@@ -276,13 +294,12 @@ def _as_fast_limits(
     limits_s: dict[tuple[str, int], float] = {}
     for group in groups:
         problem = group.problem
-        is_device_of_best = problem.device.name == best.device
-        # Plans of one type of device share its error; of two types, their intervals may overlap:
-        # `step_bounds.low` is the low end of a step over its predicted time.
-        if is_device_of_best:
+        if problem.device.name == best.device:
             limits_s[group.key] = best.step_s * error_ratio(problem)
         else:
-            limits_s[group.key] = best.any_stack_high_s / problem.rank.step_bounds.low
+            # The intervals overlap if the low end of the plan is below the high end of the best.
+            low_end_over_step = problem.rank.step_bounds.low
+            limits_s[group.key] = best.any_stack_high_s / low_end_over_step
     return limits_s
 
 

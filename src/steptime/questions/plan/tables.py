@@ -86,8 +86,8 @@ def _step_rows(answer: PlanAnswer) -> list[FactRow]:
         ("  computing", format_seconds(answer.parts.compute_s)),
     ]
     for name, words in PART_WORDS.items():
-        has_row = name == "compute_s"  # computing comes first
-        if has_row or parts[name] <= 0:
+        is_listed = name == "compute_s"  # computing is the first row
+        if is_listed or parts[name] <= 0:
             continue
         is_bubble = name == "bubble_s"
         share = f" ({format_percent(answer.bubble_share)} of the pipeline)" if is_bubble else ""
@@ -175,16 +175,16 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
 
 
 def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
-    best_amounts: dict[int, list[str]] = {}  # by the index of a row
-    for best in answer.best_by:
-        row_index = answer.rows.index(best.row)
-        best_amounts.setdefault(row_index, []).append(AMOUNT_WORDS[best.name])
-    rows_best_in_amounts = sorted(best_amounts)
-    further_rows = [index for index in range(len(answer.rows)) if index not in best_amounts]
-    rows = [
-        {**_plan_cells(answer.rows[index]), "best_in": ", ".join(best_amounts.get(index, ()))}
-        for index in [*rows_best_in_amounts, *further_rows]
-    ]
+    best_rows = []  # plans with the lowest cost, time or another amount come first
+    further_rows = []
+    for row in answer.rows:
+        amounts = [AMOUNT_WORDS[best.name] for best in answer.best_by if best.row == row]
+        cells = {**_plan_cells(row), "best_in": ", ".join(amounts)}
+        if amounts:
+            best_rows.append(cells)
+        else:
+            further_rows.append(cells)
+    rows = [*best_rows, *further_rows]
     clusters = {(row.device, row.device_count) for row in answer.rows}
     is_single_cluster = len(clusters) == 1  # the title has the only device
     heads = (

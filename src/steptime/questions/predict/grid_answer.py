@@ -99,7 +99,7 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
         """
         if self._has_file:
             return []
-        return LazySequence(1, lambda: [self._make_table(self.rows)])
+        return LazySequence(length=1, make_items=lambda: [self._make_table(self.rows)])
 
     def csv_table(self) -> Table:
         """Return the cells as they are computed: 100,000 of them are no structs before."""

@@ -93,7 +93,8 @@ class GridRequest:
         """Yield the cells, computed anew at each call."""
         axes = self.axes
         # `grid` prices one data type, a place may name its own: `h100:float16`.
-        for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
+        dtypes = dict.fromkeys(dtype for _device, dtype in axes.places)  # each once
+        for dtype in dtypes:
             devices = [device for device, place_dtype in axes.places if place_dtype == dtype]
             makers = [partial(self._make, name, dtype) for name in axes.models]
             yield from grid(

@@ -46,15 +46,16 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         InputError: as a single prediction does, and for a file of another kind.
     """
     path = None if out is None else Path(out)
-    # A path without an ending is a folder of records.
-    if path is not None and not path.suffix:
-        return _predict_into_folder(request, path)
     if path is not None:
+        is_records_folder = not path.suffix
+        if is_records_folder:
+            return _predict_into_folder(request, path)
         if path.suffix not in FORMATS:
             raise unknown("table format", path.suffix, FORMATS, shorten(path))
         check_folder(path)
     axes = request.axes
     unmodelled = request.unmodelled()
+    # Rows are computed when they are read: a grid may have 100,000, of which a table shows 40.
     rows: Sequence[GridRow] = LazySequence(
         axes.cells, partial(_make_rows, request), write_chunks=partial(_write_json_chunks, request)
     )
@@ -141,7 +142,8 @@ def _csv_values(training: GridTraining, cells: Iterable[GridCell]) -> Iterator[l
     settings: Mapping[str, str] = {}
     settings_text = ""
     for cell in cells:
-        if cell.assumed is not settings:  # cells of one device share them
+        # Neighbouring cells share one object of settings, whose text is made once for all.
+        if cell.assumed is not settings:
             settings = cell.assumed
             settings_text = "; ".join([f"{name}={value}" for name, value in settings.items()])
         notes = "; ".join(cell.notes)
@@ -167,11 +169,12 @@ def _cell_table(request: GridRequest, rows: Sequence[GridRow]) -> Table:
     """Return the table of cells, of which people see the first."""
     phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]
-    dtypes = {row.dtype for row in printed_rows}
-    has_single_dtype = len(dtypes) == 1
-    dtype = f", {dtypes.pop()}" if has_single_dtype else ""
+    has_single_dtype = len({row.dtype for row in printed_rows}) == 1
+    dtype = f", {printed_rows[0].dtype}" if has_single_dtype else ""
     table_rows = LazySequence(
-        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
+        length=len(rows),
+        make_items=lambda: map(_table_row, rows),
+        first_items=list(map(_table_row, printed_rows)),
     )
     heads = _cell_columns(printed_rows, phase, bool(request.training.trainings))
     return Table(
@@ -188,7 +191,7 @@ def _cell_columns(rows: Sequence[GridRow], phase: str, has_training: bool) -> li
     """Return the columns of the table of cells; some are there only if rows differ in them."""
     optimizers = {row.optimizer for row in rows}
     names_optimizer = phase == "train" and len(optimizers) == 1
-    memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
+    memory = f"peak memory ({rows[0].optimizer})" if names_optimizer else "peak memory"
     has_equal_replicas = len({row.replicas for row in rows}) < 2
     columns = [Column("model"), Column("device")]
     if len({row.dtype for row in rows}) > 1:

@@ -11,7 +11,7 @@ from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell
 from steptime.hardware.prices import Offer, Training, cheapest, read_offers
 from steptime.questions.options import refuse
-from steptime.questions.training import price_training, training_of_tokens
+from steptime.questions.training import StepInterval, price_training, training_of_tokens
 
 TRAINING_FIELDS = (
     "train_s",
@@ -51,10 +51,10 @@ class GridTraining:
             self.trainings[cell.model],
             self.offers.get(cell.device),
             cell.batch * cell.replicas,
-            (cell.step_s, cell.low_s, cell.high_s),
-            cell.replicas,
+            StepInterval(cell.step_s, cell.low_s, cell.high_s),
+            device_count=cell.replicas,
         )
-        values: tuple[Any, ...] = _fields_of(times)
+        values: tuple[Any, ...] = _fields_of(times)  # of `TRAINING_FIELDS`, in this order
         return values
 
 

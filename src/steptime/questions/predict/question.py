@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Unpack
+
+from msgspec.structs import asdict
 
 from steptime.core.answer import Answer
 from steptime.core.assumed import assumed_line, assumed_text
@@ -21,7 +23,7 @@ from steptime.prediction.method import Method, method_of_price
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict.grid_answer import GridAnswer
-from steptime.questions.predict.run_energy import EnergyRequest
+from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
 from steptime.questions.predict.trace_options import TraceOrigin, TraceRequest
 from steptime.questions.predict.traced_step import TracedStepTime
@@ -62,15 +64,6 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
         )
         footnotes = assumed_line([(row.stack, assumed_text(row.assumed)) for row in self.rows])
         return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title, footnotes)]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The steps of a run whose energy is asked for, and what a kWh costs."""
-
-    steps: int = 0
-    kwh_price: float | None = None
-    kwh_co2_g: float | None = None
 
 
 def predict(
@@ -141,29 +134,28 @@ def predict(
     step = StepOptions.from_keywords(step_options, predict)
     step_outputs = {"--by-op": by_op, "--timeline": timeline, "--steps": steps}
     training = {"--tokens": tokens, "--prices": prices}
+    grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
-    settings, *other_settings = _list_settings(step, stacks)  # the method's options by stack
-    if other_settings:
+    settings_by_stack = _list_settings(step, stacks)  # options of the method; without stacks: one
+    settings = settings_by_stack[0]
+    has_several_stacks = len(settings_by_stack) > 1
+    if has_several_stacks:
         single_stack_options = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(single_stack_options, "{} takes one --stack")
     method = _method_of(step.method)
-    origin = TraceOrigin(trace or "", from_device, text_of(from_batch), steps)
-    trace_request = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
     if trace is not None:
         network_options: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
         network_options |= {"--out": out, "--replicas": replicas, "--link": link}
         network_options |= {"--timeline": timeline, **training}
+        origin = TraceOrigin(trace, from_device, text_of(from_batch), steps)
+        trace_request = TraceRequest(origin, device, text_of(batch), step.dtype, threads, by_op)
         return _predict_trace(trace_request, step, network_options, method, settings)
-    _refuse_trace_options(trace_request)
+    trace_options = {"--from-device": from_device, "--from-batch": from_batch}
+    options.refuse({**trace_options, "--threads": threads}, "{} needs --trace")
     if folder is not None:
         step_settings = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
-        step_settings |= {
-            "--replicas": replicas,
-            "--out": out,
-            "--timeline": timeline,
-            "--length": step.length,
-        }
-        step_settings |= training
+        step_settings |= {"--replicas": replicas, "--out": out, "--timeline": timeline}
+        step_settings |= {"--length": step.length, **training}
         options.refuse(
             step_settings, "{} does not go with --in, which takes all of a folder's records"
         )
@@ -172,7 +164,6 @@ def predict(
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     run = _read_run(steps, kwh_price, kwh_co2)
-    grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
         from steptime.questions.predict.grid_request import read_axes, request_grid
@@ -187,17 +178,17 @@ def predict(
     workload = step.workload(model, batch)
     device_name = options.single_device(text_of(device))
     models = [
-        # Without --stack the usual one of the device is assumed.
-        StepModel(workload, device_name, method=method, options=method_options, assumes=True)
-        for method_options in (settings, *other_settings)
+        # `assumes`: without --stack the usual stack of the device is taken.
+        StepModel(workload, device_name, method=method, options=stack_settings, assumes=True)
+        for stack_settings in settings_by_stack
     ]
-    if timeline is not None:
-        _write_timeline(models[0], timeline)
-    if other_settings:
+    if has_several_stacks:
         return _compare_stacks(models, stacks)
-    energy = EnergyRequest(run.steps, run.kwh_price, run.kwh_co2_g)
+    (step_model,) = models
+    if timeline is not None:
+        _write_timeline(step_model, timeline)
     outputs = {"by_op": by_op, "sources": sources}
-    return predict_step(models[0], energy, tokens=tokens, prices=prices, **outputs)
+    return predict_step(step_model, run, tokens=tokens, prices=prices, **outputs)
 
 
 def _method_of(method: Any) -> Method:
@@ -210,13 +201,6 @@ def _list_settings(step: StepOptions, stacks: list[str]) -> list[dict[str, str]]
     """Return the options of the method under each stack, or without one."""
     names: list[str | None] = [*stacks] or [None]
     return [replace(step, stack=name).method_options(step.options) for name in names]
-
-
-def _refuse_trace_options(request: TraceRequest) -> None:
-    """Raise `InputError` for an option that only a trace takes."""
-    origin = request.origin
-    of_trace = {"--from-device": origin.device, "--from-batch": origin.batch}
-    options.refuse({**of_trace, "--threads": request.threads}, "{} needs --trace")
 
 
 def _predict_trace(
@@ -235,15 +219,15 @@ def _predict_trace(
     return predict_trace(replace(request, device=device), method, settings)
 
 
-def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
+def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> EnergyRequest:
     """Return the run that the options say; raises `InputError`."""
     if steps is None:
         run_options = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
         options.refuse(run_options, "{} needs --steps N, the steps of a run")
-        return _Run()
+        return NO_RUN
     price = None if kwh_price is None else parse_number(kwh_price, "--kwh-price", 0, MAX_KWH_PRICE)
     co2_g = None if kwh_co2 is None else parse_number(kwh_co2, "--kwh-co2", 0, MAX_KWH_PRICE)
-    return _Run(parse_count(steps, "--steps"), price, co2_g)
+    return EnergyRequest(parse_count(steps, "--steps"), price, co2_g)
 
 
 def _write_timeline(model: StepModel, path: File) -> None:
@@ -258,18 +242,14 @@ def _write_timeline(model: StepModel, path: File) -> None:
 def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
     """Return a step under several stacks, side by side."""
     times = [predict_step(model) for model in models]
-    rows = tuple(
-        StepOfStack(
-            stack=name, **{field: getattr(time, field) for field in StepTime.__struct_fields__}
-        )
-        for name, time in zip(names, times, strict=True)
-    )
+    common_notes = set.intersection(*(set(time.notes) for time in times))
+    rows = []
     notes = []
     for name, time in zip(names, times, strict=True):
-        for remark in time.notes:
-            is_of_all_stacks = all(remark in stack_time.notes for stack_time in times)
-            notes.append(remark if is_of_all_stacks else f"{name}: {remark}")
-    return StepsOfStacks(rows=rows, notes=tuple(dict.fromkeys(notes)))
+        rows.append(StepOfStack(stack=name, **asdict(time)))
+        notes += [note if note in common_notes else f"{name}: {note}" for note in time.notes]
+    distinct_notes = tuple(dict.fromkeys(notes))  # a note of all stacks is said once
+    return StepsOfStacks(rows=tuple(rows), notes=distinct_notes)
 
 
 def _predict_folder(
@@ -283,8 +263,9 @@ def _predict_folder(
     """Predict every step in a folder of records and write the predictions there."""
     from steptime.grids.folder import predict_folder
 
-    names = () if device is None else parse_devices(text_of(device))
-    devices = tuple(map(catalog.device, names)) or None
+    devices = None  # each record on its own device
+    if device is not None:
+        devices = [catalog.device(name) for name in parse_devices(text_of(device))]
     # Refuses unknown settings before anything is written.
     method.with_options(settings)
     joining_link = None if link is None else catalog.link(link, "--link")

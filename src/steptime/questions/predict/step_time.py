@@ -26,6 +26,7 @@ from steptime.prediction.schedule import RowTime
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest, RunEnergy, run_rows
 from steptime.questions.training import (
+    StepInterval,
     TrainingTime,
     describe_speed,
     predict_training,
@@ -278,6 +279,7 @@ def predict_step(
     times, needs = prediction.times, prediction.needs
     lowered = prediction.lowered
     energy = step_energy(times, model.effective_device, lowered.columns)
+    step_interval = StepInterval(times.step_s, times.low_s, times.high_s)
     length = tokens_per_example(workload)
     examples_per_s = workload.batch_per_replica / times.step_s if times.step_s else None
     return StepTime(
@@ -322,9 +324,7 @@ def predict_step(
         energy_max_j=energy.max_j,
         energy_note=energy.note,
         run=run.of_run(times.step_s, energy),
-        training=predict_training(
-            tokens, prices, workload, device.name, (times.step_s, times.low_s, times.high_s)
-        ),
+        training=predict_training(tokens, prices, workload, device.name, step_interval),
         status=prediction.status,
         unmodelled=tuple(model.graph().unmodelled),
         notes=tuple(" ".join(text.split()) for text in prediction.remarks),
@@ -349,22 +349,23 @@ def _op_times(prediction: Prediction) -> tuple[OpTime, ...]:
     return tuple(op_times)
 
 
-def _op_time(row: RowTime, flop: int) -> OpTime:
-    """Return the time of an op from its row of the schedule."""
+def _op_time(times: RowTime, flop: int) -> OpTime:
+    """Return the time of an op from its times in the schedule."""
+    op = times.row
     return OpTime(
-        name=row.row.name,
-        kind=row.row.kind,
-        step_s=row.step_s,
-        low_s=row.step.low,
-        high_s=row.step.high,
-        forward_s=row.forward.value,
-        backward_s=row.backward.value,
-        update_s=row.update.value,
-        forward_compute_s=row.forward.compute_s,
-        forward_memory_s=row.forward.memory_s,
-        backward_compute_s=row.backward.compute_s,
-        backward_memory_s=row.backward.memory_s,
-        parameters=row.row.parameters,
+        name=op.name,
+        kind=op.kind,
+        step_s=times.step_s,
+        low_s=times.step.low,
+        high_s=times.step.high,
+        forward_s=times.forward.value,
+        backward_s=times.backward.value,
+        update_s=times.update.value,
+        forward_compute_s=times.forward.compute_s,
+        forward_memory_s=times.forward.memory_s,
+        backward_compute_s=times.backward.compute_s,
+        backward_memory_s=times.backward.memory_s,
+        parameters=op.parameters,
         flop=flop,
     )
 

@@ -70,16 +70,18 @@ def _find_origin(request: TraceRequest, source: RecordSource, step: TracedStep) 
     """Return the device on which the trace was taken."""
     if request.origin.device is not None:
         return catalog.device(request.origin.device)
-    if not step.is_on_device:
+    if not step.is_on_device:  # the step ran on a CPU, taken to be that of this machine
         try:
             return catalog.device(device_words.LOCAL)
         except InputError:
             advice = f"name it with --from-device, or measure this machine: {CPU_CALIBRATION}"
             raise InputError(f"--trace: is of a CPU without a device file; {advice}") from None
-    name = find_device_name(source)
-    device_name = device_words.platform_of(name) if name else None
+    traced_name = find_device_name(source)  # the driver's name: `NVIDIA H100 80GB HBM3`
+    device_name = device_words.platform_of(traced_name) if traced_name else None
     if device_name is None:
-        reason = f"its device '{name}' is unknown" if name else "it does not name its device"
+        reason = "it does not name its device"
+        if traced_name:
+            reason = f"its device '{traced_name}' is unknown"
         raise InputError(f"{format_path(Path(request.origin.path))}: {reason}; add --from-device")
     return catalog.device(device_name)
 
@@ -118,19 +120,16 @@ def with_threads(device: Device, threads: int) -> Device:
 
 def _find_batch_change(request: TraceRequest, step: TracedStep) -> BatchChange | None:
     """Return the batch of the trace and the one that is asked for; None where neither is known."""
-    if request.origin.batch is not None:
-        traced_batch = parse_count(request.origin.batch, "--from-batch")
+    traced_batch: int | None
+    if request.origin.batch is None:
+        traced_batch = find_batch(step.ops)
     else:
-        inferred_batch = find_batch(step.ops)
-        if inferred_batch is None and request.batch is not None:
-            raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
-        if inferred_batch is None:
-            return None
-        traced_batch = inferred_batch
-    requested_batch = (
-        traced_batch if request.batch is None else parse_count(request.batch, "--batch")
-    )
-    return BatchChange(traced_batch, requested_batch)
+        traced_batch = parse_count(request.origin.batch, "--from-batch")
+    if request.batch is None:
+        return None if traced_batch is None else BatchChange(traced_batch, traced_batch)
+    if traced_batch is None:
+        raise InputError("--batch: the trace shows no batch of its own; add --from-batch")
+    return BatchChange(traced_batch, parse_count(request.batch, "--batch"))
 
 
 def _make_answer(
@@ -184,7 +183,7 @@ def _make_answer(
         # Unshaped: ops whose shapes the trace lacks. Undisturbed: without the delays of other work.
         unshaped_share=sum(step.unshaped_s.values()) / step.undisturbed_s,
         examples_per_s=examples_per_s,
-        is_carried=moved.is_carried,
+        is_carried=moved.is_carried,  # whether `moved.step_s` has that correction
         predicted_s=predicted_s,
         predicted_low_s=predicted_low_s,
         predicted_high_s=predicted_high_s,

@@ -242,9 +242,10 @@ def _describe_step(step: StepStatistics) -> list[Fact]:
 def _describe_replicas(answer: RunAnswer) -> list[Fact]:
     if answer.replicas == 1:
         return []
-    exposed = "  not hidden, of communication" if answer.env["overlap"] else "  communication"
+    hides_communication = answer.env["overlap"]  # the all-reduce runs during the backward pass
+    label = "  not hidden, of communication" if hides_communication else "  communication"
     return [
-        (exposed, format_value("communication_s", answer.communication_s)),
+        (label, format_value("communication_s", answer.communication_s)),
         ("global batch", format_value("batch", answer.global_batch)),
     ]
 

@@ -218,23 +218,27 @@ def _measure(
         raise InputError("--profile is of one device, not of replicas")
     if trace:
         check_folder(trace)
-    # Warnings on the files of devices come before the measurement, too.
+    # Read before the measurement, so that warnings on device files come before it.
     devices = catalog.devices(print_note)
     workers = Workers()
+    # Under torchrun or Slurm each rank runs this function; rank 0 alone writes and answers.
     is_first_rank = workers.rank.is_rank_zero
     progress = _progress(workload.label, flop) if is_first_rank else None
     ops: list[Record] = []
     with ExitStack() as stack:
         stack.callback(workers.close)
-        writer = stack.enter_context(store.open_writer(out)) if out and is_first_rank else None
+        writer = None
+        if out and is_first_rank:
+            writer = stack.enter_context(store.open_writer(out))
         cell = workers.with_threads(Cell(workload, backend, worker_options))
-        (trial,) = trials_of([cell], means.runs)
+        (trial,) = trials_of([cell], means.runs)  # one cell is one trial, of several runs
         record = measure_cell(workers, trial, means, on_event=progress)
         if writer:
             writer.append(record)
         if is_profiled and record.status == "ok":
             ops = profile_cell(workers, trial, means, str(trace.resolve()) if trace else "")
-            if writer and ops[0].status == "ok":
+            is_profile_complete = ops[0].status == "ok"  # else one record, which says why
+            if writer and is_profile_complete:
                 writer.append_all(ops)
     if not is_first_rank:
         if record.status != "ok":
@@ -250,7 +254,7 @@ def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path |
     from steptime.analysis.analyses import analysis
     from steptime.records.data import Data
 
-    if ops[0].status != "ok":
+    if ops[0].status != "ok":  # a failed profile: one record, which says why
         return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
     breakdown = analysis("breakdown")
     table = breakdown.answer(Data.from_records([record, *ops]))
@@ -300,6 +304,7 @@ def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
     if flop > LARGE_FLOP:
         print_note(f"{name}: {format_si(flop, 'FLOP')} a step, of which at least four are run")
 
+    # The worker sends one event, after the first step.
     def announce_long_run(event: Mapping[str, Any]) -> None:
         first_step_s = event["first_step_s"]
         remaining_s = event["rest_s"]
@@ -319,9 +324,9 @@ def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]
         dtype = "tf32"
     peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
     for device in devices:
-        # A device file that a probe wrote says on which platform it was measured.
-        is_device_of_record = record.platform in (device.name, device.measured.get("platform"))
-        if is_device_of_record:
+        # Only a device file that `calibrate` wrote says on which platform it was probed.
+        probed_platform = device.measured.get("platform")
+        if record.platform in (device.name, probed_platform):
             source = "probed" if device.measured else "datasheet"
             peaks[source] = device.datasheet.peak_flop_per_s.get(dtype)
     return peaks

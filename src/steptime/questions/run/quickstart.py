@@ -51,11 +51,14 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
     store.load(out, print_note, required=False)
     store.open_writer(out).close()
     begin_s = monotonic()
-    experiment = read_experiment(Path(str(files("steptime") / "data/experiments/quickstart.toml")))
-    experiment = experiment.model_copy(update={"backend": [backend]})
+    experiment_file = Path(str(files("steptime") / "data/experiments/quickstart.toml"))
+    changes: dict[str, object] = {"backend": [backend]}
     if budget_s is not None:
-        experiment = experiment.model_copy(update={"budget_s": budget_s})
-    table, _ = calibrate_machine(backend, options.options_of(), CALIBRATION_S, CALIBRATION_POINTS)
+        changes["budget_s"] = budget_s
+    experiment = read_experiment(experiment_file).model_copy(update=changes)
+    device_table, _device_file = calibrate_machine(
+        backend, options.options_of(), CALIBRATION_S, CALIBRATION_POINTS
+    )
     print_note(f"measuring into {out} ...")
     answer = measure_locally(make_request(experiment, "quickstart", out))
     page = out / "report.html"
@@ -70,4 +73,4 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
         f"        steptime analyse errors {out}",
         "        steptime fit resnet50 --device local",
     )
-    return DemoAnswer(**fields, device=table["name"], report=str(page), elapsed_s=elapsed_s)
+    return DemoAnswer(**fields, device=device_table["name"], report=str(page), elapsed_s=elapsed_s)

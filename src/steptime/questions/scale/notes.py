@@ -21,8 +21,8 @@ def list_facts(
         training: the training to pay for.
     """
     if unpaid_replicas:
-        does_pay_later = max_replicas not in unpaid_replicas
-        pays_later = "; it pays again after that" if does_pay_later else ""
+        is_last_worthwhile = max_replicas not in unpaid_replicas
+        pays_later = "; it pays again after that" if is_last_worthwhile else ""
         yield (
             f"stops paying at {unpaid_replicas[0]} replicas: from the row before, throughput "
             f"grows less than half as much as the number of replicas{pays_later}"
@@ -55,21 +55,24 @@ def list_notes(
     if parallel != "model":
         for option in _unused_options(fabric, collective):
             yield f"{collective} does not use {option}"
-    # A method without latencies, as Paleo's, lacks nothing.
-    for name in fabric.without_latency if model.method.latency else ():
-        hint = " (--latency-us)" if name == fabric.between.name else ""
-        yield f"{name}: no latency is known, so none is counted{hint}"
+    has_latencies = model.method.latency  # Paleo's method has none, so that none is missed
+    if has_latencies:
+        for name in fabric.without_latency:
+            hint = " (--latency-us)" if name == fabric.between.name else ""
+            yield f"{name}: no latency is known, so none is counted{hint}"
 
 
 def _unused_options(fabric: Fabric, collective: str) -> Iterator[str]:
     """Yield the options of a fabric that differ from their defaults and have no effect."""
-    # A collective of the user's own may use any option.
-    is_listed = collective in COLLECTIVES
-    has_servers = collective == "parameter-server"
-    if fabric.servers > 1 and is_listed and not has_servers:
+    is_user_collective = collective not in COLLECTIVES  # which may use any option
+    if is_user_collective:
+        return
+    uses_servers = collective == "parameter-server"
+    if fabric.servers > 1 and not uses_servers:
         yield "--servers"
     # The size of a node matters if what joins its devices differs from what joins nodes.
-    are_nodes_described = fabric.inside is not None or fabric.links_per_node != 1
-    has_groups = collective == "hierarchical" or are_nodes_described
-    if fabric.per_node != GROUP and is_listed and not has_groups:
+    has_links_inside = fabric.inside is not None or fabric.links_per_node != 1
+    uses_node_size = collective == "hierarchical" or has_links_inside
+    is_node_size_set = fabric.per_node != GROUP  # the default
+    if is_node_size_set and not uses_node_size:
         yield "--per-node (it takes --inside or --links-per-node)"

@@ -173,22 +173,20 @@ def scale(
         )
     card = single_device(text_of(device))
     # Replicas are taken to stand in the maker's nodes, which Paleo's paper does not know.
-    joining_link, fabric_options = link, typed_options
-    node_settings: Assumed = {}
-    if parallel == "data" and text_of(method) != PAPER_METHOD:
-        joining_link, fabric_options, node_settings = typed_options.fill_node(
-            link, default_site(card)
-        )
-    if joining_link is None:
-        refuse(
-            {**fabric_options.joining_options(), "--latency-us": latency_us}, "{} needs --link LINK"
-        )
+    uses_maker_node = parallel == "data" and text_of(method) != PAPER_METHOD
+    node = typed_options.fill_node(link, default_site(card) if uses_maker_node else {})
+    fabric = None
+    if node.link is None:
+        joining_options = {**node.options.joining_options(), "--latency-us": latency_us}
+        refuse(joining_options, "{} needs --link LINK")
+    else:
+        fabric = node.options.fabric(text_of(node.link), message_us)
     step_model = StepModel(
         workload,
         card,
-        None if joining_link is None else fabric_options.fabric(text_of(joining_link), message_us),
+        fabric,
         method,
-        fabric_options.method_options(options),
+        node.options.method_options(options),
         assumes=True,  # without --stack, the usual one of the device
     )
     if message_us is not None and not step_model.method.latency:
@@ -197,9 +195,8 @@ def scale(
     sync = Sync(collective, compression_factor, overlap)
     counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
-    # One replica uses no link.
-    if max(counts or [0]) < 2:
-        node_settings = {}
+    has_replicas = counts is not None and max(counts) > 1  # one replica uses no link
+    node_settings = node.assumed if has_replicas else {}
     request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, node_settings)
     return _describe(request, _predict_rows(request, counts))
 
@@ -348,7 +345,8 @@ def _make_row(
     }
     values: dict[str, object] = {
         **_plain_numbers(asdict(row)),
-        **_plain_numbers(row.parts),
+        **_plain_numbers(row.parts),  # further ones of model and hybrid parallelism
+        # Of the row's seconds by collective, those of the chosen one.
         "communication_s": seconds_by_collective.get(collective, 0.0),
         "collectives": [
             {"collective": name, "communication_s": exchange_s}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.signatures.kinds import text_of
 from steptime.core.values import parse_count
@@ -64,24 +64,19 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             "--servers": self.servers,
         }
 
-    def fill_node(
-        self, link: Any, site: Mapping[str, Any]
-    ) -> tuple[Any, "ReplicaOptions", Assumed]:
+    def fill_node(self, link: Any, site: Mapping[str, Any]) -> "FilledNode":
         """Fill in how the maker's node is joined where no option says it.
 
         A node of one device, and a device without a maker's node, stay as they are.
 
         Args:
             link: the value of --link, None without one.
-            site: the maker's node (`usual_site`).
-
-        Returns:
-            The link, the options, and what was filled in by option.
+            site: the maker's node (`default_site`); empty where none is assumed.
         """
         is_node_unknown = "inside" not in site
         is_device_a_node = text_of(self.per_node) in (1, "1")
         if is_node_unknown or is_device_a_node:
-            return link, self, {}
+            return FilledNode(link, self, {})
         per_node = _count_or(self.per_node, "--per-node", site["per_node"])
         defaults = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
         assumed = {
@@ -92,7 +87,8 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
         if link is None and "link" in site:
             node_link = site["link"]
             assumed["link"] = node_link
-        return node_link, filled_options, {name: str(value) for name, value in assumed.items()}
+        assumed_texts = {name: str(value) for name, value in assumed.items()}
+        return FilledNode(node_link, filled_options, assumed_texts)
 
     def fabric(self, link: Any, latency_us: float | None) -> Fabric:
         """Return the fabric that joins the replicas; raises `InputError`.
@@ -112,6 +108,14 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             links_per_node=_count_or(self.links_per_node, "--links-per-node", 1),
             servers=_count_or(self.servers, "--servers", 1),
         )
+
+
+class FilledNode(NamedTuple):
+    """The link and the options of replicas in a node, and what of them was filled in by option."""
+
+    link: Any
+    options: ReplicaOptions
+    assumed: Assumed
 
 
 def _count_or(value: object, option: str, default: int) -> int:

@@ -259,13 +259,13 @@ def _smaller_types(case: DesktopCase) -> list[str]:
     """Return types of the same stack with fewer bits than the weights have, the largest first."""
     row_by_type: Mapping[str, Mapping[str, object]] = file_types()
     current_type = case.weights.label
-    stack = row_by_type[current_type].get("stack", "gguf")
-    if stack == "gguf":
+    stack = row_by_type[current_type].get("stack")
+    if stack is None:  # types of GGUF name no stack
         types = list(SMALLER_WEIGHTS)
     else:
-        types_of_stack = [name for name, row in row_by_type.items() if row.get("stack") == stack]
         # The types of such a stack are listed from the smallest to the largest.
-        types = types_of_stack[::-1]
+        smallest_first = [name for name, row in row_by_type.items() if row.get("stack") == stack]
+        types = smallest_first[::-1]
     if current_type not in types:
         return types
     return types[types.index(current_type) + 1 :]

@@ -283,10 +283,10 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
 
     def engine(self) -> Engine:
         """Return the settings of the engine; raises `InputError`."""
-        is_chunked = self.chunked_prefill
-        if isinstance(is_chunked, str):
-            check_choice("--chunked-prefill", is_chunked, YES_NO)
-            is_chunked = is_chunked == "yes"
+        chunked_prefill = self.chunked_prefill
+        if isinstance(chunked_prefill, str):  # Python callers may give True or False
+            check_choice("--chunked-prefill", chunked_prefill, YES_NO)
+            chunked_prefill = chunked_prefill == "yes"
         memory_share = None
         if self.gpu_memory_utilization is not None:
             memory_share = self._share("gpu_memory_utilization")
@@ -297,7 +297,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             max_model_len=self.count_of("max_model_len"),
             step_tokens=self.count_of("max_num_batched_tokens"),
             max_sequences=self.count_of("max_running_sequences"),
-            chunked_prefill=is_chunked,
+            chunked_prefill=chunked_prefill,
         )
 
     def demand(self) -> Demand | None:

@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
-from math import ceil, inf
+from itertools import cycle, islice, product
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -27,8 +27,12 @@ from steptime.questions.serve.search_answer import (
     describe_servers,
     describe_split,
 )
-from steptime.questions.serve.server import stack_times
-from steptime.questions.serve.server_fields import interval_fields, price_tokens, request_spreads
+from steptime.questions.serve.server_fields import (
+    interval_fields,
+    price_tokens,
+    request_spreads,
+    stack_times,
+)
 from steptime.serving.demand import Demand
 from steptime.serving.load import TimeSpread, run_requests
 from steptime.serving.queueing import Load
@@ -75,7 +79,8 @@ def answer_search(
         candidates = [*search.find_colocated(kinds), *search.find_disaggregated(kinds)]
         rows += [_make_row(search, candidate) for candidate in candidates]
         points += _front_points(search, _front_kinds(kinds, candidates))
-        notes += fit_notes(kinds[0].phases.problem) if kinds else []
+        if kinds:  # all run the same stack on the same device
+            notes += fit_notes(kinds[0].phases.problem)
     rows.sort(key=lambda row: (_cost(row), row.device_count))
     smallest = min(rows, key=_size_order, default=None)
     relaxations = [] if rows else find_relaxations(search, kinds_of_sites)
@@ -206,6 +211,7 @@ def _command_options(
     """Return the options of a server by name, those with their defaults left out."""
     default_service = Service(model="", site=service.site)
     demand, default_demand = search.demand, Demand()
+    # A value and the default of its option, which needs no words.
     values_and_defaults = {
         "input": (search.service.input, default_service.input),
         "output": (search.service.output, default_service.output),
@@ -251,12 +257,10 @@ def _front_kinds(
     kinds: Sequence[ServiceKind], candidates: Sequence[Candidate]
 ) -> list[ServiceKind]:
     """Return the kinds of a front: those that hold the targets, and those of few devices."""
-    holding_kind_by_id = {
-        id(candidate.kind): candidate.kind for candidate in candidates if candidate.readers is None
-    }
+    holding_kinds = [candidate.kind for candidate in candidates if candidate.readers is None]
     # Servers that hold the targets come first; the smallest show what other splits can give.
     smallest_first = sorted(kinds, key=lambda kind: kind.device_count)
-    return [*holding_kind_by_id.values(), *smallest_first][:MAX_FRONT_KINDS]
+    return [*holding_kinds, *smallest_first][:MAX_FRONT_KINDS]
 
 
 def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:
@@ -268,12 +272,9 @@ def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterato
         if users > max_users or request_count > MAX_FRONT_REQUESTS:
             continue
         # Repeat the requests of the load until there are enough.
-        repeats = ceil(request_count / len(search.load.inputs))
-        inputs = list(search.load.inputs) * repeats
-        outputs = list(search.load.outputs) * repeats
-        load = Load(
-            inputs[:request_count], outputs[:request_count], arrivals_s=(), concurrency=users
-        )
+        inputs = list(islice(cycle(search.load.inputs), request_count))
+        outputs = list(islice(cycle(search.load.outputs), request_count))
+        load = Load(inputs, outputs, arrivals_s=(), concurrency=users)
         pool = kind.pool._replace(max_running=users)
         run = run_requests(Demand(concurrency=users), load, [pool])
         search.run_count += 1
@@ -324,13 +325,13 @@ def _assumed(
     }
     if search.demand.rate:
         settings["seed"] = str(search.demand.seed)
-    dtypes = {row.dtype for row in rows}
-    is_single_site = len(search.sites) == 1
-    if is_single_site and len(dtypes) == 1:
-        (settings["dtype"],) = dtypes
-    stacks = {row.stack for row in rows}
-    if len(stacks) == 1:
-        (settings["stack"],) = stacks
+    # Servers may differ in type and stack: then no option sets all of them.
+    has_single_dtype = len({row.dtype for row in rows}) == 1
+    has_single_stack = len({row.stack for row in rows}) == 1
+    if has_single_dtype and len(search.sites) == 1:
+        settings["dtype"] = rows[0].dtype
+    if has_single_stack:
+        settings["stack"] = rows[0].stack
     return options.keep_unstated(settings)
 
 
@@ -350,10 +351,11 @@ def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterat
                 f"a request alone has its TTFT of {ttft} at best, and a TPOT of {tpot}"
             )
             continue
-        reasons = [reason for device, reason in search.refusal_counts if device == name]
-        texts = [f"out of memory on {limit}"] if DOES_NOT_FIT in reasons else []
-        texts += [reason for reason in reasons if reason != DOES_NOT_FIT][:1]
-        yield f"{name}: {'; '.join(texts)}"
+        refusals = [reason for device, reason in search.refusal_counts if device == name]
+        reasons = [f"out of memory on {limit}"] if DOES_NOT_FIT in refusals else []
+        faults = [reason for reason in refusals if reason != DOES_NOT_FIT]
+        reasons += faults[:1]  # one example
+        yield f"{name}: {'; '.join(reasons)}"
 
 
 def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> list[str]:

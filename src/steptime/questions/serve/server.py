@@ -15,16 +15,17 @@ from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
     interval_fields,
     memory_fields,
+    phase_times,
     power_fields,
     price_tokens,
     request_spreads,
+    stack_times,
 )
 from steptime.questions.serve.server_parts import (
-    PhaseTimes,
     PredictDifference,
     ServerLoad,
-    StackTimes,
 )
+from steptime.serving.demand import Demand
 from steptime.serving.lengths import describe_excess
 from steptime.serving.load import ATTAINED_SHARE, LoadRun, default_max_running
 from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
@@ -119,6 +120,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     # While a request decodes, its context grows from the prompt to prompt and answer.
     mean_context = service.input + service.output / 2
     decode = price_token(phases, phases.guesses, service.running_sequences, mean_context)
+    prompt_overhead_s = phases.prompt_overhead_s(service.uncached_tokens)
     memory = server.memory
     energy = predict_energy(service, phases, prefill_of_all, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
@@ -153,8 +155,8 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         output_tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / device_count,
         tokens_per_s_per_user=1 / server.times.tpot.value,
-        prefill=_phase_times(prefill, phases.prompt_overhead_s(server.service.uncached_tokens)),
-        decode=_phase_times(decode),
+        prefill=phase_times(prefill, prompt_overhead_s),
+        decode=phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
         **power_fields(None if energy is None else phases.interval_of(energy.device_w, POWER)),
@@ -186,10 +188,10 @@ def _predict_server(service: Service) -> _Server:
         longest_service = replace(service, input=longest_input, output=longest_output)
     phases = longest_service.phases()
     run = None if load is None else run_service(longest_service, load, phases)
-    average = average_service(longest_service, run)
-    times = predict_times(average, phases, run)
+    mean_service = average_service(longest_service, run)  # with mean sequences and lengths
+    times = predict_times(mean_service, phases, run)
     stacked = widen_over_stacks(longest_service, load, phases, times)
-    return _Server(average, load, phases, run, stacked)
+    return _Server(service=mean_service, load=load, phases=phases, run=run, stacked=stacked)
 
 
 def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
@@ -201,6 +203,7 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     settings = {"dtype": problem.rank.dtype}
     if "stack" in problem.method.options:
         settings["stack"] = problem.method.settings.stack
+    # Without --weights, a network that its maker quantized keeps the maker's format.
     is_quantized_by_maker = service.weights is None and problem.shape.family.weights
     if is_quantized_by_maker and server.phases.weight_format:
         settings["weights"] = server.phases.weight_format
@@ -211,42 +214,27 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     if service.speculation is not None:
         speculation = service.speculation
         settings |= {"speculate": str(speculation.tokens), "accept": f"{speculation.accept:g}"}
-    demand, load = service.demand, server.load
-    if demand is not None and load is not None:
-        settings["count"] = str(len(load.inputs))
-        if demand.rate:
-            settings["seed"] = str(demand.seed)
-        if not demand.requests:
-            settings["lengths"] = "constant"
-        if not demand.prefill_replicas:
-            software_max = int(server.phases.limit("max_sequences"))
-            limit = default_max_running(demand, load, service.replicas, software_max)
-            settings["max_running_sequences"] = str(limit)
+    if service.demand is not None and server.load is not None:
+        settings |= _assumed_load(service.demand, server.load, server)
     return options.keep_unstated(settings)
 
 
-def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:
-    """Return the times under the other possible stacks as parts of an answer."""
-    return tuple(
-        StackTimes(
-            stack=name,
-            ttft_s=times.ttft.value,
-            tpot_s=times.tpot.value,
-            request_s=times.request.value,
-        )
-        for name, times in stacked.by_stack.items()
-    )
-
-
-def _phase_times(step: StepCost, prompt_s: float | None = None) -> PhaseTimes:
-    return PhaseTimes(
-        products_s=step.products_s,
-        attention_s=step.attention_s,
-        other_s=step.other_s,
-        communication_s=step.exchange_s,
-        host_s=step.host_s,
-        prompt_s=prompt_s,
-    )
+def _assumed_load(demand: Demand, load: Load, server: _Server) -> dict[str, str]:
+    """Return the settings of a server's load, as they were given or assumed."""
+    settings = {"count": str(len(load.inputs))}
+    has_random_arrivals = bool(demand.rate)
+    if has_random_arrivals:
+        settings["seed"] = str(demand.seed)
+    has_request_file = bool(demand.requests)
+    if not has_request_file:
+        settings["lengths"] = "constant"
+    # Prefill and decode replicas have limits of their own: no one number is assumed.
+    has_prefill_replicas = bool(demand.prefill_replicas)
+    if not has_prefill_replicas:
+        software_max = int(server.phases.limit("max_sequences"))
+        limit = default_max_running(demand, load, server.service.replicas, software_max)
+        settings["max_running_sequences"] = str(limit)
+    return settings
 
 
 def _predict_difference(server: _Server) -> PredictDifference | None:
@@ -370,10 +358,11 @@ def _describe_start(phases: Phases, memory: ServerMemory) -> list[str]:
 
 def _describe_host_bound(phases: Phases, decode: StepCost) -> list[str]:
     """Describe a decode step that waits for the host, and the stack that avoids it."""
+    # `issue_s`: the host's time to launch all kernels of a step; `host_s`: what of it is exposed.
     device_s = decode.seconds - decode.host_s
     is_bound_by_device = decode.issue_s <= device_s
-    has_replayed_graphs = phases.problem.rank.flag("graphs")
-    if is_bound_by_device or has_replayed_graphs:
+    replays_cuda_graphs = phases.problem.rank.flag("graphs")  # a step is launched as a whole
+    if is_bound_by_device or replays_cuda_graphs:
         return []
     stack = phases.problem.method.settings.stack
     nearest = defaults_for(phases.problem.device, phases.plan, use="serving").stack

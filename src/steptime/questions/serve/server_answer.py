@@ -216,6 +216,7 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 def _describe_server(answer: ServerAnswer) -> str:
     """Describe the server, after its headline: `llama3_8b on 1 h100-sxm5, one device, ...`."""
     split = _describe_split(answer)
+    # A format that comes with the network is said; one that the user chose needs no word.
     weights = f", {answer.weights} weights" if "weights" in answer.assumed else ""
     title = (
         f"{answer.model} on {answer.device_count} {answer.device}, {split}, "
@@ -314,7 +315,7 @@ def _describe_cost(answer: ServerAnswer) -> str:
 
 def _load_table(load: ServerLoad) -> Table:
     """Return the times of requests under load as a table, with facts of the run below it."""
-    rows = [
+    spreads = [
         _spread_row("TTFT", load.ttft_mean_s, load.ttft_p50_s, load.ttft_p90_s, load.ttft_p99_s),
         _spread_row("TPOT", load.tpot_mean_s, load.tpot_p50_s, load.tpot_p90_s, load.tpot_p99_s),
         _spread_row(
@@ -325,6 +326,8 @@ def _load_table(load: ServerLoad) -> Table:
             load.request_p99_s,
         ),
     ]
+    # Requests of one token have no TPOT.
+    rows = [spread for spread in spreads if spread["mean_s"] is not None]
     in_time = ""
     # Without targets every request is in time, which needs no word.
     if load.highest_rate_per_s or load.in_time_share < 1:
@@ -340,7 +343,6 @@ def _load_table(load: ServerLoad) -> Table:
         lines.append("the queue grows without end: more comes than is served")
     if load.highest_rate_per_s:
         lines.append(f"{load.highest_rate_per_s:,.4g} requests/s at most meet the targets (p90)")
-    rows = [row for row in rows if row["mean_s"] is not None]
     return Table(SPREAD_COLUMNS, rows, f"{load.request_count:,} requests under load", lines)
 
 

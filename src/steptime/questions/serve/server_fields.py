@@ -4,9 +4,10 @@ from typing import TypedDict
 
 from steptime.hardware.prices import Offer
 from steptime.prediction.kernel import Interval
-from steptime.questions.serve.server_parts import RequestSpreads
+from steptime.questions.serve.server_parts import PhaseTimes, RequestSpreads, StackTimes
 from steptime.serving.load import LoadRun
 from steptime.serving.memory import ServerMemory
+from steptime.serving.step_cost import StepCost
 from steptime.serving.times import StackedTimes
 
 SECONDS_PER_HOUR = 3600
@@ -139,4 +140,29 @@ def request_spreads(run: LoadRun) -> RequestSpreads:
         request_p50_s=run.request.p50_s,
         request_p90_s=run.request.p90_s,
         request_p99_s=run.request.p99_s,
+    )
+
+
+def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:
+    """Return the times under the other possible stacks as parts of an answer."""
+    return tuple(
+        StackTimes(
+            stack=name,
+            ttft_s=times.ttft.value,
+            tpot_s=times.tpot.value,
+            request_s=times.request.value,
+        )
+        for name, times in stacked.by_stack.items()
+    )
+
+
+def phase_times(step: StepCost, prompt_s: float | None = None) -> PhaseTimes:
+    """Return the parts of a phase's step; `prompt_s`: the server's CPU before the first token."""
+    return PhaseTimes(
+        products_s=step.products_s,
+        attention_s=step.attention_s,
+        other_s=step.other_s,
+        communication_s=step.exchange_s,  # between the ranks
+        host_s=step.host_s,
+        prompt_s=prompt_s,
     )

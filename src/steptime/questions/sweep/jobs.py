@@ -21,6 +21,7 @@ from steptime.sweeps.cell_rows import (
 )
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission
+from steptime.sweeps.cluster.jobs import QueuedTask
 from steptime.sweeps.cluster.status import CellState, Snapshot
 
 MAX_TABLE_ROWS = 20
@@ -274,17 +275,21 @@ def _ended_cells(states: list[CellState]) -> list[EndedCell]:
 
 def _live_tasks(snapshot: Snapshot) -> tuple[TaskState, ...]:
     """Return the tasks that wait or run, each with its number of cells left."""
-    cells_left: Counter[tuple[str, str, str]] = Counter()  # by job, state and reason
-    # `queued` is what the queue says of the cell's task, if the task still is in the queue.
+    cells_by_task: dict[QueuedTask, list[CellState]] = {}
     for cell in snapshot.states:
-        if cell.queued:
-            task = cell.queued.task.text, cell.queued.state, cell.queued.text
-            is_live = cell.state in cluster.LIVE_STATES
-            cells_left[task] += int(is_live)
-    return tuple(
-        TaskState(job=job, state=state, text=text, cells_left=cell_count)
-        for (job, state, text), cell_count in cells_left.items()
-    )
+        if cell.queued is not None:  # Slurm's queue still holds the task of this cell
+            cells_by_task.setdefault(cell.queued, []).append(cell)
+    task_states = []
+    for queued, cells in cells_by_task.items():
+        live_cells = [cell for cell in cells if cell.state in cluster.LIVE_STATES]
+        task_state = TaskState(
+            job=queued.task.text,
+            state=queued.state,
+            text=queued.text,
+            cells_left=len(live_cells),
+        )
+        task_states.append(task_state)
+    return tuple(task_states)
 
 
 def _shorten(text: str) -> str:

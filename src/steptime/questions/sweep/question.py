@@ -107,22 +107,21 @@ def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenP
     """Write the predictions of an experiment that measures nothing."""
     if experiment.by_op or max(experiment.replicas) > 1:
         raise InputError(f"{path_text}: measure = false takes neither by_op nor several replicas")
-    # The cells, how many they are in words, and whether those that do not fit are left out.
-    cells, text, must_fit = cells_of(experiment, path_text)
+    cell_list = cells_of(experiment, path_text)
     places = _find_places(experiment, path_text)
-    predicted = Predicted()
     # Some stacks only infer: their cells of a training are no steps.
-    runnable = (cell for cell in cells if cell.is_run)
-    for stack, stack_cells in group_by(runnable, lambda cell: cell.stack).items():
-        predicted += predict_space(
+    runnable_cells = [cell for cell in cell_list.cells if cell.is_run]
+    counts = Predicted()  # predictions written, present before, and refused
+    for stack, stack_cells in group_by(runnable_cells, lambda cell: cell.stack).items():
+        counts += predict_space(
             out,
             [cell.workload for cell in stack_cells],
             places,
             print_note,
             options=stack_option(stack),
-            must_fit=must_fit,
+            must_fit=cell_list.must_fit,
         )
-    return describe_predictions(out, DEFAULT, predicted, f"{experiment.name}: {text}")
+    return describe_predictions(out, DEFAULT, counts, f"{experiment.name}: {cell_list.text}")
 
 
 def _find_places(experiment: Experiment, path_text: str) -> list[Place]:
@@ -161,10 +160,11 @@ def make_request(
     Raises:
         InputError: for cells that do not fit together, unknown names and missing files of input.
     """
-    cells, text, must_fit = cells_of(experiment, path_text, on_cluster=launcher != LOCAL)
-    part, part_count = _read_shard(shard, len(cells)) if shard else (1, 1)
-    # Part I of N has every N-th cell.
-    requested_cells: Collection[Cell] = cells[part - 1 :: part_count]
+    cell_list = cells_of(experiment, path_text, on_cluster=launcher != LOCAL)
+    requested_cells: Collection[Cell] = cell_list.cells
+    if shard:
+        part, part_count = _read_shard(shard, len(cell_list.cells))
+        requested_cells = cell_list.cells[part - 1 :: part_count]  # every N-th cell for N parts
     remarks: list[str] = []
     if launcher == LOCAL:
         _check_input(experiment)
@@ -173,11 +173,9 @@ def make_request(
         environment_cells, remarks = apply_environment(requested_cells, os.environ)
         requested_cells, node_remarks = place_on_nodes(environment_cells)
         remarks += node_remarks
-    link = (
-        _find_or_refuse(catalog.link, experiment.link, f"{path_text}: link")
-        if experiment.link
-        else None
-    )
+    link = None
+    if experiment.link:
+        link = _find_or_refuse(catalog.link, experiment.link, f"{path_text}: link")
     return SweepRequest(
         cells=requested_cells,
         out=out,
@@ -193,23 +191,23 @@ def make_request(
         name=experiment.name,
         by_op=experiment.by_op,
         rounds=experiment.rounds,
-        must_fit=must_fit,
+        must_fit=cell_list.must_fit,
         retry=retry,
         force=force,
         is_shard=shard is not None,
         remarks=remarks,
-        text=text,
+        text=cell_list.text,
     )
 
 
 def _check_input(experiment: Experiment) -> None:
     """Refuse files of input that are not here, before anything runs; nodes may see others."""
-    from steptime.measure.data.dataset import find
+    from steptime.measure.data import dataset
     from steptime.measure.data.sources import staging_folder
 
+    # Called because they raise: for a missing data set, and for a missing folder of copies.
     if "dataset" in experiment.input:
-        # Raises where there is no data set; `place` does for a missing folder of copies.
-        find(experiment.data)
+        dataset.find(experiment.data)
         if "local" in experiment.staging:
             staging_folder(experiment.stage_to)
 

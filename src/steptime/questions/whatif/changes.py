@@ -36,12 +36,12 @@ class Change:
     Args:
         key: the key of the file; `peak` means all peaks.
         value: the new value in the file's unit, or a factor.
-        times: whether the value is a factor.
+        is_factor: whether the value is a factor.
     """
 
     key: str
     value: float
-    times: bool
+    is_factor: bool
 
     @property
     def is_peak(self) -> bool:
@@ -49,7 +49,7 @@ class Change:
         return self.key.partition(".")[0] in ("peak", *PEAK_TABLES)
 
     def __str__(self) -> str:
-        return f"{self.key}={'x' if self.times else ''}{self.value:g}"
+        return f"{self.key}={'x' if self.is_factor else ''}{self.value:g}"
 
 
 def read_changes(texts: Iterable[str], option: str = "--set") -> list[list[Change]]:
@@ -86,8 +86,9 @@ def _check_key(key: str, option: str) -> None:
         return
     table, dot, _dtype = key.partition(".")
     is_peak_of_dtype = bool(dot) and table in ("peak", *PEAK_TABLES)
-    names = BY_DTYPE if is_peak_of_dtype else KEYS
-    raise unknown("figure of a device", key, names, option)
+    # The error suggests the nearest of these.
+    suggestions = BY_DTYPE if is_peak_of_dtype else KEYS
+    raise unknown("figure of a device", key, suggestions, option)
 
 
 def _read_numbers(text: str, option: str, key: str) -> list[float]:
@@ -122,9 +123,10 @@ def change_device(device: Device, changes: Iterable[Change]) -> Device:
     Raises:
         InputError: for a value of all peaks where there are several.
     """
-    for change in changes:
-        device = device.with_figures(**_changed_fields(device, change))
-    return device
+    changed_device = device
+    for change in changes:  # each on top of those before it
+        changed_device = changed_device.with_figures(**_changed_fields(changed_device, change))
+    return changed_device
 
 
 def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
@@ -133,18 +135,19 @@ def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
         return _changed_peaks(device, change)
     field_name, unit = _NUMBERS[change.key]
     figure = getattr(device.datasheet, field_name)
-    if change.times and figure is None:
-        return {}
-    # `times`: the value is a factor. It multiplies the figure in SI units; a new value is in the
-    # unit of the device's file.
-    changed_figure = figure * change.value if change.times else change.value * unit
+    if not change.is_factor:
+        changed_figure = change.value * unit  # from the unit of the device's file to SI
+    elif figure is None:
+        return {}  # a multiple of an unknown figure stays unknown
+    else:
+        changed_figure = figure * change.value
     is_count = field_name in ("multiprocessors", "cores")
     return {field_name: max(1, round(changed_figure)) if is_count else changed_figure}
 
 
 def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     """Return the tables of peaks that a change replaces; raises `InputError`."""
-    table, _, dtype = change.key.partition(".")
+    table, _, dtype = change.key.partition(".")  # `peak`, `peak.bfloat16` or another table
     covers_all_tables = table == "peak" and not dtype
     if covers_all_tables:
         field_names = list(PEAK_TABLES.values())
@@ -153,18 +156,16 @@ def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
     fields = {}
     for field_name in field_names:
         peaks: Mapping[str, float] = getattr(device.datasheet, field_name)
-        is_absolute = not change.times
-        # One number cannot be the peak of several types.
-        if is_absolute and not dtype and len(peaks) > 1:
-            dtypes = ", ".join(peaks)
-            raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
         changed_dtypes = [dtype] if dtype else list(peaks)
-        if is_absolute:
-            changed_peaks = dict.fromkeys(changed_dtypes, change.value * TFLOP)
-        else:
+        if change.is_factor:
             changed_peaks = {
                 name: peaks[name] * change.value for name in changed_dtypes if name in peaks
             }
+        elif len(changed_dtypes) > 1:  # one number cannot be the peak of several types
+            dtypes = ", ".join(peaks)
+            raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
+        else:
+            changed_peaks = dict.fromkeys(changed_dtypes, change.value * TFLOP)
         fields[field_name] = {**peaks, **changed_peaks}
     return fields
 
@@ -173,7 +174,7 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
     """Return notes on changes without effect: of figures unknown, unread, or held by power."""
     changed_figures = {change.key.partition(".")[0] for change in changes}
     notes = []
-    changes_peak = bool(changed_figures & {"peak", *PEAK_TABLES})
+    changes_peak = any(change.is_peak for change in changes)
     # A method that reads more figures than a roofline's also holds kernels to the power limit.
     is_power_limited = bool(method.reads and device.datasheet.peak_w)
     if changes_peak and is_power_limited and "tdp_W" not in changed_figures:
@@ -185,14 +186,14 @@ def describe_idle_changes(device: Device, changes: Sequence[Change], method: Met
 
 def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
     """Return the note on a change without effect, none for a change that matters."""
-    fields = list(_changed_fields(device, change))
-    if not fields:
+    field_names = list(_changed_fields(device, change))
+    if not field_names:
         return [f"{change.key} of {device.name} is unknown: {change} changes nothing"]
-    field = fields[0]
+    field = field_names[0]  # only a change of all peaks has several
     if change.is_peak:
-        dtype = change.key.partition(".")[2]
+        _table, _dot, dtype = change.key.partition(".")  # `peak` alone is of all types
         lacks_peak = dtype != "" and dtype not in getattr(device.datasheet, field)
-        if change.times and lacks_peak:
+        if change.is_factor and lacks_peak:
             return [f"{device.name} has no {change.key}: {change} changes nothing"]
         return []
     read_fields = _READ_FIELDS + method.reads

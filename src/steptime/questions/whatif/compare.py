@@ -203,7 +203,13 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
             growths.append(row.grown_batch / row.batch)
             grown_speedups.append(row.grown_speedup or 0.0)
     network_counts = Counter(row.bound for row in rows if row.bound)
-    class_speedups = {(row.bound, row.batch, row.traffic): row.speedup for row in classes}
+    speedup_by_bound = {row.bound: row.speedup for row in classes if row.batch == UNCHANGED_BATCH}
+    # Memory-bound ops that move as many bytes in a larger batch, as those of weights.
+    step_traffic_speedups = [
+        row.speedup
+        for row in classes
+        if (row.bound, row.batch, row.traffic) == ("memory", LARGER_BATCH, STEP_TRAFFIC)
+    ]
     return Summary(
         network_count=len(rows),
         speedup=geometric_mean(speedups),
@@ -219,13 +225,10 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
         batch_growth=geometric_mean(growths),
         larger_batch_speedup=geometric_mean(grown_speedups),
         max_larger_batch_speedup=max(grown_speedups, default=None),
-        compute_bound_speedup=class_speedups.get(("compute", UNCHANGED_BATCH, None)),
-        memory_bound_speedup=class_speedups.get(("memory", UNCHANGED_BATCH, None)),
-        host_bound_speedup=class_speedups.get(("host", UNCHANGED_BATCH, None)),
-        # `STEP_TRAFFIC`: ops that move as many bytes in a larger batch, as those of weights.
-        memory_bound_larger_batch_speedup=class_speedups.get(
-            ("memory", LARGER_BATCH, STEP_TRAFFIC)
-        ),
+        compute_bound_speedup=speedup_by_bound.get("compute"),
+        memory_bound_speedup=speedup_by_bound.get("memory"),
+        host_bound_speedup=speedup_by_bound.get("host"),
+        memory_bound_larger_batch_speedup=next(iter(step_traffic_speedups), None),
     )
 
 

@@ -49,22 +49,40 @@ class NetworkCase:
             device: the device.
             largest: the largest trial batch that fits it.
         """
-        if self.batch <= largest:
+        return self._fits(self.batch, device, largest)
+
+    def _fits(self, batch: int, device: Device, largest: int) -> bool:
+        """Return whether a batch fits a device, of which `largest` is the largest trial that does.
+
+        The trials are powers of two: that above `largest` does not fit, unless `largest` is the
+        last. A batch between both was not tried.
+        """
+        if batch <= largest:
             return True
-        # The batch is above the largest trial: only if no larger one was tried may it still fit.
-        are_all_trials_fitting = largest >= MAX_BATCH
-        if not are_all_trials_fitting:
+        is_above_unfit_trial = batch >= 2 * largest and largest < MAX_BATCH
+        if is_above_unfit_trial:
             return False
-        return self.model.with_device(device).needs(self.batch).fit(device)
+        return self.model.with_device(device).needs(batch).fit(device)
 
     @cached_property
     def original_step(self) -> CriticalPath:
         """The step on the device as it is."""
         return find_critical_path(self.model, self.batch)
 
-    def grow_batch(self, largest: int) -> int:
-        """Return the batch, grown as the largest one grows to that of another device."""
-        return self.batch * largest // self.largest if self.largest else largest
+    def grow_batch(self, device: Device, largest: int) -> int:
+        """Return the batch, grown as the largest trial grows to that of another device.
+
+        Where that does not fit, which a batch above the largest trial may not, it is the largest
+        trial of the device, or the batch itself if that is larger.
+
+        Args:
+            device: the other device.
+            largest: the largest trial batch that fits it.
+        """
+        if not self.largest:
+            return largest
+        grown_batch = self.batch * largest // self.largest
+        return grown_batch if self._fits(grown_batch, device, largest) else max(self.batch, largest)
 
 
 def make_cases(
@@ -113,7 +131,7 @@ def assumed_fields(cases: Sequence[NetworkCase]) -> AssumedFields:
 
     A convolutional network and a sequence model differ in their data type and optimizer.
     """
-    # Cases of one network at several batches share a model.
+    # Cases of one network at several batches share a model, which counts once.
     models = {id(case.model): case.model for case in cases}
     rows = [
         NetworkSettings(model=model.workload.label, assumed=assumed_of(model))
@@ -132,9 +150,7 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
         model: the same network on the changed device.
     """
     changed_largest = case.largest_on(model.device)
-    # Batch 0: the largest that fits was asked for, and none did.
-    fits_before = bool(case.batch) and case.fits_on(case.model.device, case.largest)
-    fits_after = bool(case.batch) and case.fits_on(model.device, changed_largest)
+    status = _find_status(case, model, changed_largest)
     row = NetworkRow(
         model=case.model.workload.label,
         batch=case.batch,
@@ -146,30 +162,43 @@ def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Cr
         grown_speedup=None,
         largest_batch=case.largest,
         changed_largest_batch=changed_largest,
-        status="ok",
+        status=status,
     )
-    # "oom": fits neither before nor after the change; "new": only after; "oom after": only before.
-    if not (fits_before or fits_after):
-        return _with(row, status="oom"), None
+    if status == "oom":
+        return row, None
     changed_s = model.timeline(case.batch).step_s
-    if not fits_before:
-        return _with(row, status="new", changed_step_s=changed_s), None
+    if status == "new":
+        return _with(row, changed_step_s=changed_s), None
     step_s = case.original_step.step_s
-    speedup = step_s / changed_s
     row = _with(
         row,
         bound=case.original_step.bound,
         step_s=step_s,
         changed_step_s=changed_s,
-        speedup=speedup,
+        speedup=step_s / changed_s,
     )
-    if not fits_after:
-        return _with(row, status="oom after"), None
-    grown_batch = case.grow_batch(changed_largest)
-    grown_path = None if grown_batch == case.batch else find_critical_path(model, grown_batch)
+    if status == "oom after":
+        return row, None
+    grown_batch = case.grow_batch(model.device, changed_largest)
+    if grown_batch == case.batch:
+        return _with(row, grown_batch=grown_batch, grown_speedup=row.speedup), None
+    grown_path = find_critical_path(model, grown_batch)
     # Seconds for as many examples as the unchanged batch has.
-    grown_step_s = changed_s if grown_path is None else grown_path.step_s / grown_batch * case.batch
+    grown_step_s = grown_path.step_s / grown_batch * case.batch
     return _with(row, grown_batch=grown_batch, grown_speedup=step_s / grown_step_s), grown_path
+
+
+def _find_status(case: NetworkCase, model: StepModel, changed_largest: int) -> str:
+    """Return whether a network fits before and after a change.
+
+    `ok`: it fits both; `oom`: neither; `new`: only after the change; `oom after`: only before.
+    """
+    none_fits = case.batch == 0  # the largest batch was asked for, and none fits
+    fits_before = not none_fits and case.fits_on(case.model.device, case.largest)
+    fits_after = not none_fits and case.fits_on(model.device, changed_largest)
+    if fits_before:
+        return "ok" if fits_after else "oom after"
+    return "new" if fits_after else "oom"
 
 
 def _with(row: NetworkRow, **fields: object) -> NetworkRow:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from steptime.core.errors import InputError
 from steptime.core.signatures.kinds import Kind, Settings, setting_texts, text_of
-from steptime.core.values import parse_count, parse_models
+from steptime.core.values import parse_models
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.defaults import common_dtype
@@ -15,6 +15,7 @@ from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds, networks
 from steptime.questions import options as shared
+from steptime.questions.node_options import count_or_none
 from steptime.questions.pictures import check_picture, draw_heat_map
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
 from steptime.questions.whatif.answer import (
@@ -131,9 +132,15 @@ def whatif(
         shared.refuse(network_options, "{} does not go with --in")
         workloads = networks.of_folder(Path(folder))
     else:
-        tokens = None if length is None else parse_count(text_of(length), "--length")
-        reading = (strict, batch_axis)
-        workloads = _read_networks(model, batch, (dtype, phase, optimizer), tokens, reading)
+        uses_default_plane = not (model or batch)  # networks with batches of their own
+        workloads = networks.workloads(
+            _list_models(model, strict, batch_axis),
+            networks.DEFAULT_BATCHES if uses_default_plane else batches,
+            dtype=dtype,
+            phase=phase,
+            optimizer=optimizer,
+            length=count_or_none(length, "--length"),
+        )
     cases = make_cases(workloads, base, method, method_options, takes_largest)
     idle_notes = describe_idle_changes(base, first_changes, cases[0].model.method)
     shared_dtype = common_dtype(case.model.workload for case in cases)
@@ -155,23 +162,10 @@ def _read_upgrades(texts: Settings | None) -> list[Change]:
     return list(chain.from_iterable(ranges))
 
 
-def _read_networks(
-    model: Any,
-    batch: Any,
-    step: tuple[str | None, str, str | None],
-    length: int | None,
-    reading: tuple[bool, int | str | None],
-) -> list[Workload]:
-    """Return the networks of the options, by default those of ParaDnn; raises `InputError`."""
+def _list_models(model: Any, strict: bool, batch_axis: int | str | None) -> list[str | Workload]:
+    """Return the networks of `--model`, by default those of ParaDnn; raises `InputError`."""
     texts = parse_models(model or networks.DEFAULT_SET)
-    models = [shared.set_reading(text, *reading) for text in texts]
-    batches = text_of(batch)
-    if batches == LARGEST:
-        batches = None
-    # The default plane of networks has batches of its own.
-    if not (model or batch):
-        batches = networks.DEFAULT_BATCHES
-    return networks.workloads(models, batches, step, length)
+    return [shared.set_reading(text, strict, batch_axis) for text in texts]
 
 
 def _answer_change(
@@ -214,7 +208,7 @@ def _answer_ranges(
         rows=rows,
         headline=tuple(describe_fastest(rows)),
         notes=(*notes, *describe_caps(cases[0].model.device, capped)),
-        _factors=tuple(change.key for change in changes if change.times),
+        _factors=tuple(change.key for change in changes if change.is_factor),
     )
 
 
@@ -244,7 +238,7 @@ def _draw_map(
     # Two ranges have no panels.
     change_of_axis = dict(zip(("x", "y", "panel"), changes, strict=False))
     axis_titles = {
-        axis: f"{change.key}, times" if change.times else change.key
+        axis: f"{change.key}, times" if change.is_factor else change.key
         for axis, change in change_of_axis.items()
     }
     cells = []

@@ -86,6 +86,7 @@ def diagnose_record(
     share_by_bound = {
         bound: explained_s * share / step.step_s for bound, share in predicted.shares.items()
     }
+    # These two are as measured.
     share_by_bound["input"] = step.input_s / step.step_s
     share_by_bound["communication"] = (step.communication_s or 0.0) / step.step_s
     unexplained_share = (step.worked_s - explained_s) / step.step_s
@@ -99,20 +100,24 @@ def diagnose_record(
     )
     if not finds_improvements:
         return answer
-    # A loader that reads ahead delivers a batch each `period_s`. As the step waits for it, that is
-    # once a step; without reading ahead, it is the time of reading alone.
-    period_s = step.step_s if step.reads_ahead else step.input_s
-    is_wait_negligible = step.input_s < SMALLEST_WAIT * step.step_s
-    if is_wait_negligible:
-        period_s = 0.0
     measured_setup = replace(
         setup,
-        feed=InputFeed(period_s, step.reads_ahead),
+        feed=_measured_feed(step),
         factor=explained_s / predicted.step_s if predicted.step_s else 1.0,
         communication_s=step.communication_s or 0.0,
         unexplained_s=step.worked_s - explained_s,
     )
     return add_improvements(answer, measured_setup)
+
+
+def _measured_feed(step: MeasuredStep) -> InputFeed:
+    """Return the input pipeline behind the measured waits of a step."""
+    if step.input_s < SMALLEST_WAIT * step.step_s:  # the step hardly waits for it
+        return InputFeed(0.0, step.reads_ahead)
+    # A loader that reads ahead and is waited for delivers one batch a step. Without reading ahead
+    # the wait is the time of reading alone.
+    period_s = step.step_s if step.reads_ahead else step.input_s
+    return InputFeed(period_s, step.reads_ahead)
 
 
 def diagnose_records(
@@ -225,7 +230,7 @@ def make_answer(
         assumed=assumed_of(model),
         origin=origin,
         step_s=step_s,
-        low_s=predicted.low_s,
+        low_s=predicted.low_s,  # of the prediction, even where the step was measured
         high_s=predicted.high_s,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(workload), examples_per_s),
@@ -264,30 +269,34 @@ def _find_expensive_ops(
         bindings: its kernels, each with its time and what binds it.
         device_s: seconds in which the device works.
     """
-    op_by_key: dict[tuple[str, float, int], ExpensiveOp] = {}  # the first of equal ops
-    for name, op_bindings in group_by(bindings, lambda binding: binding.kernel.op).items():
+    bindings_by_op = group_by(bindings, lambda binding: binding.kernel.op)
+
+    def equality_key(name: str) -> tuple[str, float, int]:
+        """Return the kind, the time and the number of kernels of an op: equal ops agree in them."""
+        step_s = sum(binding.time.value for binding in bindings_by_op[name])
+        kind = bindings_by_op[name][0].kernel.kind
+        return kind, round(step_s, EQUAL_TIME_DIGITS), len(bindings_by_op[name])
+
+    ops = []
+    for equal_names in group_by(bindings_by_op, equality_key).values():
+        name = equal_names[0]  # the first stands for all
+        op_bindings = bindings_by_op[name]
         step_s = sum(binding.time.value for binding in op_bindings)
-        kind = op_bindings[0].kernel.kind
-        key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)
-        equal_op = op_by_key.get(key)
-        if equal_op is not None:
-            equal_count = equal_op.equal_count + 1
-            op_by_key[key] = msgspec.structs.replace(equal_op, equal_count=equal_count)
-            continue
         ceiling_s = sum(max(ceilings_s(model, binding.kernel)) for binding in op_bindings)
-        op_by_key[key] = ExpensiveOp(
+        op = ExpensiveOp(
             # A kernel without an op updates the weights of several ops at once.
             op=name or "update",
-            kind=kind,
+            kind=op_bindings[0].kernel.kind,
             step_s=step_s,
             time_share=step_s / (device_s or 1.0),
             bound=_longest_bound(op_bindings),
             ceiling_share=ceiling_s / step_s if step_s else None,
-            equal_count=0,
+            equal_count=len(equal_names) - 1,
         )
+        ops.append(op)
     # `step_s` is one op's; equal ops rank by the time of all.
-    ranked = sorted(op_by_key.values(), key=lambda op: -op.step_s * (1 + op.equal_count))
-    return tuple(ranked[:MAX_OPS])
+    ranked_ops = sorted(ops, key=lambda op: -op.step_s * (1 + op.equal_count))
+    return tuple(ranked_ops[:MAX_OPS])
 
 
 def _longest_bound(bindings: Sequence[Binding]) -> str:

@@ -62,10 +62,10 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
     device = setup.device
     constants = setup.model.effective_device.constants
-    twice_bandwidth = Change("memory_GB_per_s", 2, times=True)
+    twice_bandwidth = Change("memory_GB_per_s", 2, is_factor=True)
     fast_memory_device = change_device(device, (twice_bandwidth,))
     yield "twice the memory bandwidth", replace(setup, device=fast_memory_device)
-    twice_peak, twice_power = Change("peak", 2, times=True), Change("tdp_W", 2, times=True)
+    twice_peak, twice_power = Change("peak", 2, is_factor=True), Change("tdp_W", 2, is_factor=True)
     # A device at its power limit would not reach twice the peak with the same power.
     fast_math_device = change_device(device, (twice_peak, twice_power))
     has_peak_power = device.datasheet.peak_w is not None
@@ -81,18 +81,18 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
 def _with_faster_host(setup: Setup) -> Setup:
     """Return the step with a host that issues and launches kernels twice as fast."""
     device = setup.device
+    # The option `host` sets the constants of its CPU. It is left out below, since it would
+    # overwrite the faster ones; therefore all of them are set here.
     host_constants = {}
     for name, value in setup.model.effective_device.constants.items():
         is_launch_time = name.startswith("launch.") and name != DEVICE_GAP
         if is_launch_time or name == "host.factor":
             host_constants[name] = value / HOST_SPEEDUP
         elif name.startswith("host."):
-            # The option `host` sets these constants for its CPU. Without the option, which would
-            # overwrite the faster ones, they have to be kept.
             host_constants[name] = value
-    launch_s = (
-        None if device.datasheet.launch_s is None else device.datasheet.launch_s / HOST_SPEEDUP
-    )
+    launch_s = device.datasheet.launch_s
+    if launch_s is not None:
+        launch_s /= HOST_SPEEDUP
     faster_device = _with_constants(device, host_constants).with_figures(launch_s=launch_s)
     options = {name: text for name, text in setup.options.items() if name != "host"}
     return replace(setup, device=faster_device, options=options)

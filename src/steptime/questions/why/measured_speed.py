@@ -89,13 +89,13 @@ def _split_speed(value: float | str) -> tuple[float, str]:
         return _read_mfu(value, number, words)
     if words in SECONDS_OF_UNIT:
         return number, words
-    scale_letter = words[:1]  # of `1.2k tokens/s`
-    unit_words = words[1:].strip()
-    counted_noun = unit_words.partition("/")[0].rstrip("s")
-    # Elsewhere the letter belongs to the unit, as the m of `ms/it`.
-    has_scale = scale_letter in SCALES and counted_noun in EXAMPLES | TOKENS
-    if has_scale:
-        return _read_rate(value, number * SCALES[scale_letter], unit_words)
+    # In `1.2k tokens/s` the first letter scales the number; in `ms/it` it belongs to the unit.
+    first_letter = words[:1]
+    further_words = words[1:].strip()
+    further_noun = further_words.partition("/")[0].rstrip("s")
+    is_scale = first_letter in SCALES and further_noun in EXAMPLES | TOKENS
+    if is_scale:
+        return _read_rate(value, number * SCALES[first_letter], further_words)
     return _read_rate(value, number, words)
 
 
@@ -107,8 +107,7 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
     denominator = denominator.strip().removesuffix("ond")
     is_per_second = denominator == "s"
     if is_per_second:
-        is_single_letter = len(numerator) == 1
-        singular = numerator if is_single_letter else numerator.removesuffix("s")
+        singular = numerator.removesuffix("s")
         for nouns, unit in (
             (EXAMPLES, "examples"),
             (TOKENS, "tokens"),

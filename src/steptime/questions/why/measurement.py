@@ -55,11 +55,13 @@ def read_measurement(record: Record) -> MeasuredStep:
         reason = "none is recorded" if is_ok else record.status
         raise InputError(f"no time of a step: {reason}")
     step = record.quantities.get("step_s", Quantity())
-    input_share = _measured_input_share(record, step)
+    measured_input_share = _measured_input_share(record, step)
+    has_measured_waits = measured_input_share is not None
     has_loaders = bool(record.method.options.get("loaders"))
     # Where no waits of samples are recorded, input counts as read ahead.
-    reads_ahead = has_loaders or input_share is None
-    if input_share is None:
+    reads_ahead = has_loaders or not has_measured_waits
+    input_share = measured_input_share
+    if not has_measured_waits:
         input_share = _value_of(record, "published_infeed_share")
     low_s, high_s = _interval_of(step)
     return MeasuredStep(

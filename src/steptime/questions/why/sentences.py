@@ -81,10 +81,12 @@ def describe_evidence(evidence: Evidence, shares: Shares) -> list[str]:
     if evidence.ratio is not None:
         has_waits = shares.input + shares.communication >= SMALLEST_WAIT
         subject = "what is neither input nor communication" if has_waits else "the step"
-        place = {True: ", within the interval", False: ", outside of the interval", None: ""}
+        place = ""
+        if evidence.is_within_interval is not None:  # the method has an interval
+            place = f", {'within' if evidence.is_within_interval else 'outside of'} the interval"
         lines.append(
             f"The model predicts {format_seconds(evidence.predicted_s)} for {subject}; it took "
-            f"{evidence.ratio:.3g} times as long{place[evidence.is_within_interval]}."
+            f"{evidence.ratio:.3g} times as long{place}."
         )
     if evidence.input_share:
         share = format_percent(evidence.input_share)

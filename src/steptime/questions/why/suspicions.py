@@ -141,17 +141,17 @@ def _suspect_small_batch(setup: Setup) -> Iterator[Suspicion]:
     batch = setup.workload.batch_per_replica
     step_s_by_batch: dict[int, float] = {}
     for factor in BATCH_FACTORS:
-        step_s = _step_s(setup.with_batch(factor * batch))
-        if step_s is not None:
-            step_s_by_batch[factor * batch] = step_s
+        larger_step_s = _step_s(setup.with_batch(factor * batch))
+        if larger_step_s is not None:
+            step_s_by_batch[factor * batch] = larger_step_s
     if batch not in step_s_by_batch:
         return
     best_batch = find_knee(list(step_s_by_batch), list(step_s_by_batch.values()))
     if best_batch == batch:
         return
-    examples_per_s = [size / step_s for size, step_s in step_s_by_batch.items()]
     step_s = step_s_by_batch[batch]
-    if max(examples_per_s) * step_s >= GAIN_OF_BATCH * batch:
+    best_examples_per_s = max(size / size_s for size, size_s in step_s_by_batch.items())
+    if best_examples_per_s >= GAIN_OF_BATCH * batch / step_s:
         yield Suspicion("small batch", prior=0.1, low_s=step_s, high_s=step_s)
 
 
@@ -170,12 +170,14 @@ def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
     usable_bytes = setup.device.datasheet.usable_bytes
     if usable_bytes is None:
         return
-    is_nearly_full = needs.total_bytes > NEARLY_FULL * usable_bytes
-    prior = 0.15 if is_nearly_full else 0.02
-    # It runs although the model says that it cannot: most likely memory spills over to the host.
     if not needs.fit(setup.device):
-        prior = 0.8
-    yield _suspect_factors("memory", run, SPILL_FACTORS, prior)
+        # It runs although the model says that it cannot: most likely memory spills to the host.
+        memory_prior = 0.8
+    elif needs.total_bytes > NEARLY_FULL * usable_bytes:
+        memory_prior = 0.15
+    else:
+        memory_prior = 0.02
+    yield _suspect_factors("memory", run, SPILL_FACTORS, memory_prior)
 
 
 def suspect_loops(run: SlowRun) -> Iterator[Suspicion]:

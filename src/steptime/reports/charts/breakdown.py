@@ -31,10 +31,11 @@ def chart(table: Table) -> style.Spec:
         return _icicle(table)
     # A table of very many networks has no rows for a chart, but the mean of all.
     rows = [dict(row) for row in table.chart_rows] or _mean_rows(table)
-    distinguishing = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     kinds = _rank_by_share(rows, "name")
     coloured = [kind for kind in kinds if kind != NO_OP_NAME][:MAX_COLOURED_KINDS]
-    rows_by_bar = group_by(rows, itemgetter("network", *distinguishing))
+    # Each network has a bar for each platform and side, where there are several.
+    varying_names = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
+    rows_by_bar = group_by(rows, itemgetter("network", *varying_names))
     segments = [
         segment
         for names, bar_rows in rows_by_bar.items()
@@ -81,11 +82,14 @@ def _bar_segments(
     """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
     bar = names if isinstance(names, str) else ", ".join(names)  # a text if only networks differ
     share_by_kind = {row["name"]: row["share"] for row in rows}
-    # `pop`, so that what is left over are the kinds without a colour.
-    segments = {kind: share_by_kind.pop(kind, 0.0) for kind in coloured}
-    idle_share = max(0.0, share_by_kind.pop(NO_OP_NAME, 0.0))
-    segments[REMAINDER] = sum(share_by_kind.values())  # of the kinds without a colour
-    segments[NO_OP_NAME] = idle_share
+    grey_shares = [
+        share
+        for kind, share in share_by_kind.items()
+        if kind not in coloured and kind != NO_OP_NAME
+    ]
+    segments = {kind: share_by_kind.get(kind, 0.0) for kind in coloured}
+    segments[REMAINDER] = sum(grey_shares)
+    segments[NO_OP_NAME] = max(0.0, share_by_kind.get(NO_OP_NAME, 0.0))
     start = 0.0
     for kind, share in segments.items():
         if share > 0:
@@ -119,20 +123,23 @@ def _color_layers(
 def _icicle(table: Table) -> style.Spec:
     rows = [dict(row) for row in table.chart_rows]
     coloured = frozenset(_rank_by_share(rows, "op_kind")[:MAX_COLOURED_KINDS])
-    path_shares: dict[Path, float] = defaultdict(float)  # of every layer, with all that is in it
+    # The share of an op counts for every layer that it lies in.
+    path_shares: dict[Path, float] = defaultdict(float)
     for row in rows:
         path = _scope_path(row)
         for depth in range(1, len(path) + 1):
             path_shares[path[:depth]] += row["share"]
     boxes: list[style.Row] = []
-    top = 0
+    top_level = 0
     for side in ("measured", "predicted"):
         side_rows = [row for row in rows if row["side"] == side]
         if side_rows:
-            icicle = _Icicle(path_shares, coloured, any(row["time_s"] for row in side_rows), top)
+            has_times = any(row["time_s"] for row in side_rows)
+            icicle = _Icicle(path_shares, coloured, has_times, top_level)
             boxes += icicle.draw(side, side_rows)
-            top = 1 + max(box["below"] for box in boxes)  # an empty level between the sides
-    level_count = top - 1
+            lowest_level = max(box["below"] for box in boxes)
+            top_level = lowest_level + 1  # an empty level between the sides
+    level_count = top_level - 1  # without the empty level after the last side
     share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
     level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
     x = style.encode_number("from") | share_axis
@@ -199,7 +206,7 @@ class _Icicle:
     ) -> Iterator[style.Row]:
         """Yield the boxes of the parts below the first `depth` parts of paths, from `start` on."""
         rows_by_path = group_by(rows, lambda row: _scope_path(row)[: depth + 1])
-        thin_share = 0.0
+        thin_share = 0.0  # of all parts that are too thin for a box of their own
         for path in sorted(rows_by_path, key=lambda path: self._sort_key(path, depth)):
             part_rows = rows_by_path[path]
             share = sum(row["share"] for row in part_rows)
@@ -230,13 +237,16 @@ class _Icicle:
 
 def _shared_depth(rows: Sequence[style.Row], depth: int) -> int:
     """Return the depth up to which all paths agree: a part that holds one part alone joins it."""
-    paths = [_scope_path(row) for row in rows]
     shared_depth = depth + 1
     is_pass = depth == 0
     if is_pass:  # a pass always has a box of its own
         return shared_depth
+    paths = [_scope_path(row) for row in rows]
     shortest_length = min(map(len, paths))
-    while shortest_length > shared_depth and len({path[shared_depth] for path in paths}) == 1:
+    while shared_depth < shortest_length:
+        names = {path[shared_depth] for path in paths}
+        if len(names) > 1:
+            break
         shared_depth += 1
     return shared_depth
 

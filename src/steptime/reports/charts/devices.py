@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.analysis.devices_table import PLACE_SETTINGS, device_bars
 from steptime.core.units import format_value
@@ -41,8 +41,10 @@ def chart(data: Data) -> style.Spec:
             "devices: no record here holds a measured or published speed "
             "(a step whose batch is unknown has none)"
         )
-    omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
-    points, x, omission = _arrange_points(list(_make_bar_points(bars)), omitted_models)
+    model_count = bars[0]["models"]  # of all records, the same in each bar
+    omitted_models = model_count - len({bar["model"] for bar in bars})
+    arranged = _arrange_points(list(_make_bar_points(bars)), omitted_models)
+    points, x = arranged.points, arranged.x
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     staged_texts = {point["staged"] for point in points}
     used_texts = [text for text in STAGED.values() if text in staged_texts]
@@ -62,19 +64,27 @@ def chart(data: Data) -> style.Spec:
         style.layer("point", run, size=45),
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
-    if x["field"] == "devices":  # else all networks stand side by side in one panel
+    if arranged.has_panels:  # else all networks stand side by side
         points, view = style.facet_panels(points, "panel", view, columns=3, width=PANEL, height=110)
     intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
     error_note = f"Error bars: {errors or 'none, as no uncertainty is known'}."
-    caption = [SPEED, error_note, *omission, data.source_of("measured", "published")]
+    source = data.source_of("measured", "published")
+    caption = [SPEED, error_note, *arranged.omission_caption, source]
     return style.finish("Speed by number of devices", caption, points, **view)
 
 
-def _arrange_points(
-    points: Sequence[style.Row], omitted_models: int
-) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
-    """Return the points to draw, the x axis, and a caption of the points that are left out.
+class _ArrangedPoints(NamedTuple):
+    """The points to draw, their x axis, whether they have panels, and what is left out in words."""
+
+    points: Sequence[style.Row]
+    x: style.Spec
+    has_panels: bool
+    omission_caption: list[str]
+
+
+def _arrange_points(points: Sequence[style.Row], omitted_models: int) -> _ArrangedPoints:
+    """Choose the points to draw and their x axis.
 
     Each network and setting has a panel. Panels with several numbers or types of devices, or
     several places of the input, come first; if there are none, all networks stand side by side.
@@ -84,11 +94,11 @@ def _arrange_points(
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
         places_by_panel.setdefault(point["panel"], set()).add(place)
-    panels = sorted(
-        places_by_panel, key=lambda panel: len(places_by_panel[panel]) == 1
-    )  # those with several first
-    compares_places = len(places_by_panel[panels[0]]) > 1
+    comparing_panels = [panel for panel, places in places_by_panel.items() if len(places) > 1]
+    single_panels = [panel for panel, places in places_by_panel.items() if len(places) == 1]
+    panels = [*comparing_panels, *single_panels]
     # Without anything to compare there are no panels: networks are names on one axis.
+    compares_places = bool(comparing_panels)
     drawable_panels = panels[: style.MAX_PANELS if compares_places else MAX_NAMES]
     rows = [
         point | {"at": point["panel"].replace("|", ", ")}
@@ -105,7 +115,7 @@ def _arrange_points(
         x = style.encode_name("at", axis={"title": None, "labelLimit": 290})
     omitted = len(panels) - len(drawable_panels) + omitted_models
     caption = [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
-    return rows, x, caption
+    return _ArrangedPoints(rows, x, compares_places, caption)
 
 
 def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
@@ -116,21 +126,24 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     network_by_model = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     has_several_networks = len({network_by_model[bar["model"]] for bar in bars}) > 1
     bars_with_settings = sorted(_describe_settings(bars), key=_natural_key)
+    # Bars that agree in these are runs of one step.
     run_key = itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from")
-    runs_by_key = group_by(bars_with_settings, run_key)
-    for (model, settings, _, device_count, staged_from), runs in runs_by_key.items():
-        network = network_by_model[model]
-        staged = STAGED[staged_from]  # the text of where the input is read from: a disk, memory
-        settings_lines = style.break_lines(settings, PANEL)
+    for runs in group_by(bars_with_settings, run_key).values():
+        step = runs[0]
+        network = network_by_model[step["model"]]
+        staged = STAGED[step["staged_from"]]  # where the input is read from: a disk, memory
+        settings_lines = style.break_lines(step["how"], PANEL)
+        panel = f"{network}|{settings_lines}" if has_several_networks else settings_lines
         median_speed = median(run["speed"] for run in runs)
+        has_device_count = step["num_gpu"] is not None
         for run_number, run in enumerate(runs, start=1):
-            # One row of a group has the point of the median, through which the line goes.
-            carries_median = run_number == 1 and device_count is not None
+            # The first run of a step has the point of the median, through which the line goes.
+            carries_median = run_number == 1 and has_device_count
             yield {
                 **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
-                "panel": f"{network}|{settings_lines}" if has_several_networks else settings_lines,
+                "panel": panel,
                 "network": network,
-                "devices": "?" if device_count is None else device_count,
+                "devices": step["num_gpu"] if has_device_count else "?",
                 "staged": staged,
                 "lane": f"{run['gpu_type']} {staged}",  # equal ones lie side by side at a number
                 "middle": median_speed if carries_median else None,
@@ -160,14 +173,14 @@ def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         distinguishing = find_distinguishing_settings(
             collect_setting_texts([bar["settings"] for bar in network_bars])
         )
+        # The axis, the colour and the shape say the place of a bar.
+        names = [name for name in distinguishing if name not in PLACE_SETTINGS]
         cells = group_by(network_bars, itemgetter("strategy", "replica_text", "batch"))
         for cell_bars in cells.values():
             has_single_method = len({bar["method"] for bar in cell_bars}) == 1
-            # The axis, the colour and the shape say these.
-            implied = {*PLACE_SETTINGS, *(["method"] if has_single_method else [])}
-            names = [name for name in distinguishing if name not in implied]
+            cell_names = [name for name in names if name != "method" or not has_single_method]
             for bar in cell_bars:
-                yield bar | {"how": _join_settings(bar, names)}
+                yield bar | {"how": _join_settings(bar, cell_names)}
 
 
 def _join_settings(bar: style.Row, names: Sequence[str]) -> str:

@@ -25,9 +25,13 @@ def chart(table: Table) -> style.Spec:
     folder_numbers = {name: number for number, name in enumerate(folders, start=1)}
     points = [
         style.point(dict(row), ("name", "first_ratio"), TOOLTIP)
-        | {"panel": row["family"], "at": folder_numbers[row["folder"]]}
-        | {"line": f"{row['name']} {row['platform']}"}
-        | {"change": row["changed_fraction"], "became": _name_change(row["changed_fraction"])}
+        | {
+            "panel": row["family"],
+            "at": folder_numbers[row["folder"]],
+            "line": f"{row['name']} {row['platform']}",
+            "change": row["changed_fraction"],
+            "became": _name_change(row["changed_fraction"]),
+        }
         for row in table.rows
     ]
     folder_count = len(folders)

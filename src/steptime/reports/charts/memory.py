@@ -8,7 +8,8 @@ from steptime.reports.charts import EmptyPlotError, style
 
 ROW_HEIGHT = 19
 MAX_ROWS = 120
-SIDES = ("measured_memory_bytes", "predicted_memory_bytes")
+MEASURED, PREDICTED = "measured_memory_bytes", "predicted_memory_bytes"
+SIDES = (MEASURED, PREDICTED)
 TOOLTIP = (
     Column("label", "network"),
     *(Column(side, side.removesuffix("_bytes")) for side in SIDES),
@@ -38,19 +39,13 @@ def chart(data: Data) -> style.Spec:
     sizes = [point[side] for point in points for side in SIDES]
     x = style.encode_log_number("", sizes, "peak memory of a step (byte)", "B", orient="top")
     y = style.encode_name("network", sort=order, axis={"title": None, "grid": True})
-    places = {side: {"x": {**x, "field": side}, "y": y} for side in SIDES}
-    ends = places[SIDES[0]] | {"x2": {"field": SIDES[1]}}
+    gap = {"x": {**x, "field": MEASURED}, "y": y, "x2": {"field": PREDICTED}}
     tooltip = style.tooltip(TOOLTIP)
     # The names behind an encoding are fields: a layer draws only rows that have a value in each.
-    layers = [
-        style.layer("rule", ends, *SIDES, style="quiet", opacity=0.6),
-        *(
-            style.layer(
-                "point", {**places[side], **colour, "tooltip": tooltip}, side, filled=filled
-            )
-            for side, filled in zip(SIDES, (True, False), strict=True)
-        ),
-    ]
+    layers = [style.layer("rule", gap, *SIDES, style="quiet", opacity=0.6)]
+    for side, is_filled in ((MEASURED, True), (PREDICTED, False)):
+        dot = {"x": {**x, "field": side}, "y": y, **colour, "tooltip": tooltip}
+        layers.append(style.layer("point", dot, side, filled=is_filled))
     caption = ["Filled: measured. Hollow: predicted.", data.source]
     if count > len(frame):
         caption.insert(0, f"The {len(frame)} of {count:,} that need most.")

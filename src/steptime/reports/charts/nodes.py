@@ -22,25 +22,15 @@ TOOLTIP = (
 
 def chart(table: Table) -> style.Spec:
     """Draw how much slower each node is than the others: in all cells, and by what binds them."""
-    rows = [row for row in table.rows if row["slower_fraction"] is not None]
+    rows = [dict(row) for row in table.rows if row["slower_fraction"] is not None]
     rows.sort(key=lambda row: (row["verdict"] != "slow", -row["slower_fraction"]))
     kinds = [kind for kind in KINDS if any(row[f"{kind}_fraction"] is not None for row in rows)]
-    points = [
-        style.point(dict(row), ("verdict", "low_fraction", "high_fraction"), TOOLTIP)
-        | {"rank": rank, "panel": "all cells", "slower": row["slower_fraction"]}
-        # A node is named where it stands out: here in all cells, below in those of one kind.
-        | {"named": row["host"] if row["slow_in"] == "all" or row["verdict"] == "fast" else None}
-        for rank, row in enumerate(rows, start=1)
-    ]
-    points += [
-        point
-        | {"panel": f"bound by {kind}", "slower": row[f"{kind}_fraction"]}
-        | {"low_fraction": None, "high_fraction": None}
-        | {"named": row["host"] if kind in (row["slow_in"] or "") else None}  # a text of kinds
-        for kind in kinds
-        for point, row in zip(points[: len(rows)], rows, strict=True)
-        if row[f"{kind}_fraction"] is not None
-    ]
+    node_points = [_make_point(row, rank) for rank, row in enumerate(rows, start=1)]
+    points = list(node_points)
+    for kind in kinds:
+        for point, row in zip(node_points, rows, strict=True):
+            if row[f"{kind}_fraction"] is not None:
+                points.append(point | _make_kind_fields(row, kind))
     _join_names(points)
     axis = {
         "title": "nodes, slow ones first",
@@ -78,6 +68,30 @@ def chart(table: Table) -> style.Spec:
     counts = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
     caption = [f"{counts}; bars: 95 % of what noise alone does.", table.source]
     return style.finish("Nodes against one another", caption, dots, **view)
+
+
+def _make_point(row: style.Row, rank: int) -> style.Row:
+    """Return the point of a node in the panel of all cells, named if it stands out in all."""
+    stands_out = row["slow_in"] == "all" or row["verdict"] == "fast"
+    point = style.point(row, ("verdict", "low_fraction", "high_fraction"), TOOLTIP)
+    return point | {
+        "rank": rank,
+        "panel": "all cells",
+        "slower": row["slower_fraction"],
+        "named": row["host"] if stands_out else None,
+    }
+
+
+def _make_kind_fields(row: style.Row, kind: str) -> style.Row:
+    """Return the fields of the point of a node in the panel of cells that `kind` binds."""
+    kinds_text = row["slow_in"] or ""  # such as "compute, memory"
+    return {
+        "panel": f"bound by {kind}",
+        "slower": row[f"{kind}_fraction"],
+        "low_fraction": None,
+        "high_fraction": None,
+        "named": row["host"] if kind in kinds_text else None,
+    }
 
 
 def _join_names(points: list[style.Row]) -> None:

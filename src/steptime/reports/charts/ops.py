@@ -1,6 +1,7 @@
 """Every op of one network under the roofline; a page lets the reader choose the network."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import itemgetter
 
 import polars as pl
@@ -10,7 +11,7 @@ from steptime.records.data import Data
 from steptime.records.row import divide, group_by
 from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
-from steptime.reports.charts.roofline import axes, find_axis_ends, roof_layers, roofs
+from steptime.reports.charts.roofline_ceilings import axes, find_axis_ends, roof_layers, roofs
 
 MAX_NETWORKS = 60  # so that a page of a large sweep stays small
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
@@ -79,8 +80,9 @@ def _layers(position: style.Spec) -> list[style.Spec]:
     heading_encoding = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
     heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
     heading_layer = style.layer("text", heading_encoding, "heading", **heading_style)
-    line, *texts = roof_layers(position, {})
-    return [line, op_layer, *texts, heading_layer]
+    roof = roof_layers(position, {})
+    names = chain.from_iterable(zip(roof.halos, roof.texts, strict=True))  # a halo behind its text
+    return [roof.line, op_layer, *names, heading_layer]
 
 
 def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
@@ -125,17 +127,19 @@ def _place_op(row: style.Row) -> style.Row:
 def _make_op_points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
     """Yield a point for each cost: the ops of a network that do and move as much, in one."""
     network_s = _total_s(rows)
-    placed = (row for row in rows if row["speed"])
-    by_cost = group_by(placed, itemgetter("flop", "traffic_bytes", "step_s"))
-    for (flop, traffic, step_s), group in by_cost.items():
-        share = len(group) * step_s / network_s
+    placed_ops = (row for row in rows if row["speed"])
+    ops_by_cost = group_by(placed_ops, itemgetter("flop", "traffic_bytes", "step_s"))
+    for (flop, traffic, step_s), ops in ops_by_cost.items():
+        share = len(ops) * step_s / network_s
+        suffix = " each" if len(ops) > 1 else ""
         yield {
             "panel": panel,
-            **{name: group[0][name] for name in ("intensity", "speed")},
+            "intensity": ops[0]["intensity"],
+            "speed": ops[0]["speed"],
             "share": share,
-            "op": first_of((row["op"] for row in group), 3),
-            "ops_alike": len(group),
-            "predicted_time": format_seconds(step_s) + (" each" if len(group) > 1 else ""),
+            "op": first_of((row["op"] for row in ops), 3),
+            "ops_alike": len(ops),
+            "predicted_time": f"{format_seconds(step_s)}{suffix}",
             "of_the_step": format_percent(share),
             "FLOP": format_value("flop", flop),
             "traffic": format_value("bytes", traffic),

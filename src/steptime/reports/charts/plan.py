@@ -1,7 +1,7 @@
 """Pictures of a plan: the timeline of its pipeline, and the memory of its devices."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from steptime.core.units import format_bytes, format_percent, format_seconds
@@ -58,7 +58,7 @@ def _add_widths(rows: list[style.Row]) -> list[style.Row]:
 def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Iterator[style.Row]:
     """Yield the bars of a device; thin ones of a slice become shares of one bar's height."""
     end_s = events[-1].end_s
-    # A run: events of one kind one behind the other.
+    # A run: events of one kind one behind the other (`groupby` joins neighbours alone).
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
 
     def find_slice(run: Sequence[PipelineEvent]) -> int:
@@ -72,12 +72,13 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Itera
             return SINGLE_BAR
         return int(slice_count * first.start_s / end_s)
 
+    # Thin runs side by side in one slice become one bar, of which each kind has its share.
     for slice_number, group in groupby(runs, key=find_slice):
         slice_runs = list(group)
         if slice_number == SINGLE_BAR or len(slice_runs) == 1:
             yield from map(_make_bar, slice_runs)
         else:
-            yield from _stack_kinds([event for run in slice_runs for event in run])
+            yield from _stack_kinds(list(chain.from_iterable(slice_runs)))
 
 
 def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
@@ -171,20 +172,22 @@ def pipeline(
 
 def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
     """Return the parts of each device's memory with its usable memory (`room`)."""
-    return [
-        {
-            "device": stage["stage"],
-            "part": part,
-            "bytes": stage[f"{part}_bytes"],
-            "at": Memory._fields.index(part),
-            "room": memory["usable_bytes"],
-            "takes": format_bytes(stage[f"{part}_bytes"]),
-            "of": format_bytes(stage["needed_bytes"]),
-        }
-        for stage in memory["by_stage"]
-        for part in Memory._fields
-        if stage.get(f"{part}_bytes")
-    ]
+    rows = []
+    for stage in memory["by_stage"]:
+        for index, part in enumerate(Memory._fields):
+            part_bytes = stage.get(f"{part}_bytes")
+            if part_bytes:
+                row = {
+                    "device": stage["stage"],
+                    "part": part,
+                    "bytes": part_bytes,
+                    "at": index,  # the order of the stack
+                    "room": memory["usable_bytes"],
+                    "takes": format_bytes(part_bytes),
+                    "of": format_bytes(stage["needed_bytes"]),
+                }
+                rows.append(row)
+    return rows
 
 
 def memory(rows: Sequence[style.Row]) -> style.Spec:
@@ -216,18 +219,20 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
     # Every chart has the same schema and config. In a combined chart only the outer one has them.
-    for chart in charts:
-        schema = chart.pop("$schema")
-        config = chart.pop("config")
+    shared_names = ("$schema", "config")
+    shared = {name: charts[0][name] for name in shared_names}
+    views = [
+        {name: value for name, value in chart.items() if name not in shared_names}
+        for chart in charts
+    ]
     sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
     subtitle = [
         line for sentence in sentences for line in style.break_lines(sentence, WIDTH).split("|")
     ]
     title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
     return {
-        "$schema": schema,
-        "config": config,
-        "vconcat": charts,
+        **shared,
+        "vconcat": views,
         "spacing": 34,
         "title": {"text": title, "subtitle": subtitle, "fontSize": 18},
         "resolve": {"scale": {"color": "independent", "x": "independent"}},

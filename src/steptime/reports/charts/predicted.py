@@ -39,11 +39,17 @@ def chart(data: Data) -> style.Spec:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [style.point(row, FIELDS, TOOLTIP) for row in rows]
     times_s = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
-    edges_s = (min(times_s) / 1.5, max(times_s) * 1.5)
-    corners: list[style.Row] = [
-        {"at": edge_s, "low": edge_s / BAND, "high": edge_s * BAND} for edge_s in edges_s
+    # The two ends of the line of equality, with the band around it.
+    line_start_s, line_end_s = min(times_s) / 1.5, max(times_s) * 1.5
+    line_ends: list[style.Row] = [
+        {"at": line_start_s, "low": line_start_s / BAND, "high": line_start_s * BAND},
+        {
+            "at": line_end_s,
+            "low": line_end_s / BAND,
+            "high": line_end_s * BAND,
+            "text": "equal",
+        },
     ]
-    corners[-1]["text"] = "equal"  # a word at the upper end of the line
     has_bars = len(points) <= MAX_BARS
     inside_count = len(
         data.results_frame(["ratio"]).filter(pl.col("ratio").is_between(1 / BAND, BAND))
@@ -55,7 +61,7 @@ def chart(data: Data) -> style.Spec:
             words += " Lines across: 80 % of steps, as predicted."
     caption = [words, *style.describe_sample(count, "network"), data.source]
     view = {"width": SIDE, "height": SIDE, "layer": _layers(points, times_s, has_bars)}
-    return style.finish("Predicted against measured", caption, [*corners, *points], **view)
+    return style.finish("Predicted against measured", caption, [*line_ends, *points], **view)
 
 
 def _layers(

@@ -1,27 +1,30 @@
 """Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below the ceilings."""
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from steptime.analysis.rooflines.ceilings import compute_dtype
 from steptime.core.tables.table import Column, Table
-from steptime.core.units import first_of, format_si
+from steptime.core.units import first_of
 from steptime.records.row import group_by
 from steptime.reports.charts import style
+from steptime.reports.charts.roofline_ceilings import (
+    X,
+    axes,
+    find_axis_ends,
+    position_of,
+    roof_layers,
+    roofs,
+)
 
-LEFT_ROOM, RIGHT_ROOM = 6.0, 25.0  # factors on the x axis beyond the points: room for names
-SPEED_ROOM = 3  # factor on the y axis beyond the points and ceilings
 MAX_CONNECTED_POINTS = 60  # with more, no line connects a prediction and its measurement
 MAX_LINES = 12
 MAX_TITLE_PLATFORMS = 3
 MAX_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
-AxisEnds = tuple[float, float, float, float]
 PANEL = {"width": 400, "height": 290}
 NUMBER_SUFFIXES = ("_per_s", "_fraction")
-X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
+MEASURED, PREDICTED = "flop_per_s", "predicted_flop_per_s"
 TOOLTIP = (
     Column("name"),
     Column("origin"),
@@ -83,11 +86,11 @@ def chart(table: Table) -> style.Spec:
     for platform in layout.platforms if layout.has_panels else [""]:
         ceiling_rows += roofs(ceilings, axis_ends, layout.size, platform, names_platforms)
     position = axes(axis_ends)
-    line, halo, text, side_halo, side_text = roof_layers(
-        position, _ceiling_color(layout, point_color), "child_" if layout.has_panels else ""
-    )
+    # Vega calls the size of a panel `child_width`, and that of a single picture `width`.
+    size_prefix = "child_" if layout.has_panels else ""
+    roof = roof_layers(position, _ceiling_color(layout, point_color), size_prefix)
     point_layers = _point_layers(position, point_color, len(points))
-    layers = [line, halo, side_halo, *point_layers, text, side_text]  # no name hides a point
+    layers = [roof.line, *roof.halos, *point_layers, *roof.texts]  # no halo hides a point
     rows = [
         row | {"panel": row["platform"] if layout.has_panels else ""}
         for row in [*ceiling_rows, *point_rows]
@@ -146,14 +149,15 @@ def _draw_points(
 ) -> tuple[list[style.Row], list[str]]:
     """Return the rows of the points that are drawn, a sample if there are many, and a caption."""
     line_fields = _find_lines(points, line) if line else {}  # by the id of a point
-    sample, sample_remarks = style.sample_items(points, "point")  # the fastest comes first
-    points_on_lines = (point for point in points if sample_remarks and id(point) in line_fields)
-    categories = {name: f"of_{name}" for name in (color, line) if name}
+    plotted_points, sample_remarks = style.sample_items(points, "point")  # the fastest comes first
+    is_sample = bool(sample_remarks)
+    if is_sample:  # lines are drawn whole
+        plotted_points += [point for point in points if id(point) in line_fields]
     rows = []
-    for point in [*sample, *points_on_lines]:
-        fields = {field: point[name] for name, field in categories.items()}
+    for point in plotted_points:
+        fields = {f"of_{name}": point[name] for name in (color, line) if name}
         fields |= line_fields.get(id(point), {})
-        if point[X] is None:
+        if point[X] is None:  # a point without an intensity is a tick at the left edge
             fields["edge"] = point[MEASURED]
         rows.append(style.point(point, ("platform", X, MEASURED, PREDICTED), TOOLTIP) | fields)
     caption = _describe_signs(points) + sample_remarks
@@ -184,15 +188,18 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
     Points are on a line if they differ in `line` and in measured or predicted numbers alone. The
     two ends of the longest line carry a text, `end`.
     """
-    varying_names = {"name", "model", "bound", line, *(column.key for column in TOOLTIP)}
-    varying_names -= {"platform", "dtype", "origin"}  # points of a line agree in all settings
-    varying_names |= {name for row in points[:1] for name in row if name.endswith(NUMBER_SUFFIXES)}
+    settings = {"platform", "dtype", "origin"}  # points of a line agree in all settings
+    varying_names = {"name", "model", "bound", line, *(column.key for column in TOOLTIP)} - settings
 
     def shared_settings(row: style.Row) -> tuple[Any, ...]:
-        return tuple(value for name, value in row.items() if name not in varying_names)
+        return tuple(
+            value
+            for name, value in row.items()
+            if name not in varying_names and not name.endswith(NUMBER_SUFFIXES)
+        )
 
-    placed = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
-    points_by_settings = group_by(placed, shared_settings)
+    placed_points = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
+    points_by_settings = group_by(placed_points, shared_settings)
     lines = [line_points for line_points in points_by_settings.values() if len(line_points) > 1]
     lines.sort(key=lambda line_points: -len({point[line] for point in line_points}))
     fields_by_id: dict[int, style.Row] = {}
@@ -219,163 +226,17 @@ def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row])
     rows = []
     for ceiling in ceilings:
         has_points = ceiling["platform"] in platforms_with_points
-        is_used = (ceiling["platform"], ceiling["dtype"]) in used_dtypes
-        if not has_points or ceiling["level"] or is_used:  # a memory has a level, a peak none
+        is_memory = bool(ceiling["level"])  # such as DRAM or L2; a peak has no level
+        is_used_peak = (ceiling["platform"], ceiling["dtype"]) in used_dtypes
+        if is_memory or is_used_peak or not has_points:
             rows.append(dict(ceiling))
     return rows
-
-
-def find_axis_ends(
-    ceilings: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
-) -> AxisEnds:
-    """Return the ends of both axes, which show all points and every ridge."""
-    peaks_flop_per_s = [ceiling["flop_per_s"] for ceiling in ceilings if ceiling["flop_per_s"]]
-    rates_bytes_per_s = [ceiling["bytes_per_s"] for ceiling in ceilings if ceiling["bytes_per_s"]]
-    ridges = [peak / rate for peak in peaks_flop_per_s for rate in rates_bytes_per_s]  # FLOP/byte
-    xs = [intensity for intensity in intensities if intensity] + ridges  # FLOP per byte
-    left = min(xs, default=1.0) / LEFT_ROOM
-    right = max(xs, default=1.0) * RIGHT_ROOM
-    ys = [*speeds, *peaks_flop_per_s, *(left * rate for rate in rates_bytes_per_s)]
-    return left, right, min(ys) / SPEED_ROOM, max(ys) * SPEED_ROOM
-
-
-def roofs(
-    ceilings: Sequence[style.Row],
-    ends: AxisEnds,
-    size: style.Spec,
-    platform: str = "",
-    names_platform: bool = False,
-) -> list[style.Row]:
-    """Return the ceilings of a panel as lines from corner to corner, with their names.
-
-    Args:
-        ceilings: the ceilings of all panels.
-        ends: the ends of the axes.
-        size: width and height of the panel in pixels.
-        platform: the platform of the panel, "" for all.
-        names_platform: whether names say the platform.
-    """
-    rows: list[style.Row] = []
-    for ceiling_platform, platform_ceilings in group_by(ceilings, itemgetter("platform")).items():
-        if platform in ("", ceiling_platform):
-            prefix = f"{ceiling_platform} " if names_platform else ""
-            rows += _slopes(ceiling_platform, platform_ceilings, ends, prefix)
-            rows += _plateaus(ceiling_platform, platform_ceilings, ends, prefix)
-    _spread_labels(rows, ends, size)
-    return rows
-
-
-def _slopes(
-    platform: str, ceilings: Sequence[style.Row], ends: AxisEnds, prefix: str
-) -> Iterator[style.Row]:
-    """Yield the lines of bandwidth of a platform, each up to the highest peak."""
-    left, right, _, _ = ends
-    highest_peak = max((row["flop_per_s"] or 0 for row in ceilings), default=0)
-    for rate, levels in group_by(ceilings, itemgetter("bytes_per_s")).items():
-        if rate:
-            end = highest_peak / rate if highest_peak else right
-            yield {
-                "platform": platform,
-                "from": left,
-                "roof": left * rate,
-                "to": end,
-                "top": end * rate,
-                "side": f"{prefix}{levels[0]['level']} {format_si(rate, 'B/s', 3)}",
-                "dash": levels[0]["level"] != "DRAM",  # caches
-            }
-
-
-def _plateaus(
-    platform: str, ceilings: Sequence[style.Row], ends: AxisEnds, prefix: str
-) -> Iterator[style.Row]:
-    """Yield the lines of the peaks of a platform, each from its ridge with the fastest memory."""
-    left, right, _, _ = ends
-    highest_rate = max((row["bytes_per_s"] or 0 for row in ceilings), default=0)
-    for peak, group in group_by(ceilings, itemgetter("flop_per_s")).items():
-        if peak:
-            yield {
-                "platform": platform,
-                "from": max(left, peak / highest_rate) if highest_rate else left,
-                "roof": peak,
-                "to": right,
-                "top": peak,
-                "peak": f"{prefix}{_describe_units(group)} {format_si(peak, 'FLOP/s', 3)}",
-                "dash": all(row["unit"] != "matrix" for row in group),  # vector units
-            }
-
-
-def _describe_units(ceilings: Sequence[style.Row]) -> str:
-    """Return the units and dtypes of ceilings of one height: `matrix, vector float32`."""
-    dtypes_by_unit = {
-        unit: ", ".join(row["dtype"] for row in rows)
-        for unit, rows in group_by(ceilings, itemgetter("unit")).items()
-    }
-    units_by_dtypes = group_by(dtypes_by_unit, dtypes_by_unit.__getitem__)
-    return "; ".join(f"{', '.join(units)} {dtypes}" for dtypes, units in units_by_dtypes.items())
-
-
-def _spread_labels(rows: Sequence[style.Row], ends: AxisEnds, size: style.Spec) -> None:
-    """Set `at`, the height of each name: a name that would cover another moves away."""
-    _, _, low, high = ends
-    decades_per_pixel = math.log10(high / low) / size["height"]
-    # Names of peaks move up from the lowest one, of slopes down (-1) from the highest one.
-    for kind, direction, label_pixels in (("peak", 1, 15), ("side", -1, 24)):
-        label_decades = label_pixels * decades_per_pixel
-        previous_decades = -math.inf
-        labelled = [row for row in rows if kind in row]
-        for row in sorted(labelled, key=lambda row: direction * row["roof"]):
-            roof_decades = direction * math.log10(row["roof"])
-            previous_decades = max(roof_decades, previous_decades + label_decades)  # no overlap
-            row["at"] = 10 ** (direction * previous_decades)
-
-
-def axes(ends: AxisEnds) -> style.Spec:
-    """Return the encodings of intensity and speed between these ends."""
-    left, right, low, high = ends
-    x = style.encode_log_number(X, (left, right), "intensity (FLOP per byte)")
-    y = style.encode_log_number("speed", (low, high), "speed (FLOP/s)", "FLOP/s")
-    x["scale"] = {"type": "log", "nice": False, "domain": [left, right]}
-    y["scale"] = {"type": "log", "nice": False, "domain": [low, high]}
-    return {"x": x, "y": y}
-
-
-def _position(axes: style.Spec, x: str, y: str) -> style.Spec:
-    """Return the encodings of a position by the fields `x` and `y`."""
-    return {"x": {**axes["x"], "field": x}, "y": {**axes["y"], "field": y}}
-
-
-def roof_layers(axes: style.Spec, color_encoding: style.Spec, panel: str = "") -> list[style.Spec]:
-    """Return the layers of the ceilings and of their names, coloured by `color_encoding` if any.
-
-    A name lies along its line, above a peak and below a slope; `panel` is a prefix of the signals
-    that hold a panel's size.
-    """
-    position = {**_position(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}}
-    dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
-    mark: style.Spec = {"strokeWidth": 1.6}
-    if not color_encoding:
-        mark["style"] = "ink"
-    line = style.layer("rule", {**position, **color_encoding, "strokeDash": dash}, "roof", **mark)
-
-    left, right = axes["x"]["scale"]["domain"]
-    low, high = axes["y"]["scale"]["domain"]
-    decades_ratio = math.log(right / left) / math.log(high / low)
-    slope = f"{panel}height / {panel}width * {decades_ratio}"  # of a line of bandwidth, in pixels
-    angle = {"expr": f"-180 / PI * atan({slope})"}
-    above_peak = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
-    below_slope = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
-    layers = [line]
-    for kind, x, text_style in (("peak", "to", above_peak), ("side", "from", below_slope)):
-        text = {**_position(axes, x, "at"), "text": {"field": kind}}
-        layers.append(style.layer("text", text, kind, style="halo", **text_style))
-        layers.append(style.layer("text", text | color_encoding, kind, **text_style))
-    return layers
 
 
 def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> list[style.Spec]:
     """Return the layers of the points, of their lines, and of those at the left edge."""
     is_sparse = point_count <= MAX_CONNECTED_POINTS
-    measured_position = _position(axes, X, MEASURED)
+    measured_position = position_of(axes, X, MEASURED)
     gap = {**measured_position, "y2": {"field": PREDICTED}}
     path = {**measured_position, "detail": {"field": "line"}, "order": {"field": X}}
     tooltip = style.tooltip(TOOLTIP)
@@ -391,7 +252,7 @@ def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> l
         style.layer("tick", edge, "edge", thickness=1.5, orient="horizontal", size=10),
     ]
     for field, is_filled, crowded_opacity in ((PREDICTED, False, 0.3), (MEASURED, True, 0.7)):
-        dots = {**_position(axes, X, field), **encoding, "tooltip": tooltip}
+        dots = {**position_of(axes, X, field), **encoding, "tooltip": tooltip}
         size, opacity = (65, 0.9) if is_sparse else (25, crowded_opacity)
         layers.append(
             style.layer("point", dots, field, X, filled=is_filled, size=size, opacity=opacity)

@@ -13,6 +13,8 @@ from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.reports.charts import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
+ROW_GAP = 50  # between rows of panels whose names have one line
+LINE_HEIGHT = 15  # of a further line of a name
 KINDS = {"quiet": "circle", "disturbed": "cross"}
 EXPLANATION = (
     "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
@@ -49,8 +51,10 @@ def chart(data: Data) -> style.Spec:
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in panel_rows), "column": GAP}
-        view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
+        # A name has a line more for each `|`; rows of panels need room for the longest name.
+        further_lines = max(row["panel"].count("|") for row in panel_rows)
+        spacing = {"row": ROW_GAP + LINE_HEIGHT * further_lines, "column": GAP}
+        view |= {"resolve": resolve, "bounds": "flush", "spacing": spacing}
     return style.finish("Samples in the order taken", caption, panel_rows, **view)
 
 
@@ -98,26 +102,28 @@ def _make_sample_points(data: Data, series: pl.DataFrame) -> list[style.Row]:
 
 def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
     """Return the name of the panel of each series, by the `seq` of its last record."""
-    columns = dict.fromkeys((*NAME_COLUMNS, *ROW_LABEL_COLUMNS))
-    del columns["within"]  # set below: names tell apart the series of all folders together
-    records = data.take_records(series["seq"].to_numpy(), list(columns))
+    label_columns = dict.fromkeys((*NAME_COLUMNS, *ROW_LABEL_COLUMNS))  # each once
+    read_columns = [column for column in label_columns if column != "within"]
+    records = data.take_records(series["seq"].to_numpy(), read_columns)
+    # Names tell rows of equal `within` apart: here the series of all folders together.
     names = name_rows(records.with_columns(pl.lit(0).alias("within")), ROW_LABEL_COLUMNS)
     has_platforms = series["platform"].n_unique() > 1
-    return {
-        seq: style.break_lines(f"{name} on {platform}" if has_platforms else name, WIDTH + GAP)
-        for seq, name, platform in zip(records["seq"], names, records["platform"], strict=True)
-    }
+    name_by_seq = {}
+    for seq, name, platform in zip(records["seq"], names, records["platform"], strict=True):
+        label = f"{name} on {platform}" if has_platforms else name
+        name_by_seq[seq] = style.break_lines(label, WIDTH + GAP)
+    return name_by_seq
 
 
 def encode_marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
     """Return the encodings of seconds, and of `kinds` of samples by a colour and a sign each."""
-    legend, names = {"title": None, "orient": "top"}, {"domain": list(kinds)}
+    legend = {"title": None, "orient": "top"}
+    names = {"domain": list(kinds)}
+    shapes = {"domain": list(kinds), "range": list(kinds.values())}
     return {
         "y": Y,
         "color": style.encode_name("kind", scale=names, legend=legend),
-        "shape": style.encode_name(
-            "kind", scale=names | {"range": list(kinds.values())}, legend=legend
-        ),
+        "shape": style.encode_name("kind", scale=shapes, legend=legend),
         "tooltip": style.tooltip(fields),
     }
 

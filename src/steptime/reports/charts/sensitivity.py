@@ -64,8 +64,9 @@ def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[
     points = []
     for row in rows[:MAX_TERMS]:
         term = row["hyperparameter"]
-        # Both ends of the interval lie on one side of 0; without an interval nothing is sure.
-        is_sure = (row["low"] or -1) * (row["high"] or 1) > 0
+        low, high = row["low"], row["high"]
+        has_interval = low is not None and high is not None
+        is_sure = has_interval and (low > 0 or high < 0)  # the interval leaves out 0
         place = {"panel": panel, "term": term, "at": f"{name}|{term}", "of": name}
         numbers = {key: row[key] for key in NUMBERS}
         points.append(numbers | place | {"sure" if is_sure else "unsure": True})
@@ -103,13 +104,16 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
 
 def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
-    ratios, title = [row["ratio"] for row in curves], "ratio to smallest level"
-    y = style.encode_number("ratio", title) | {"scale": {"zero": False}}
+    title = "ratio to smallest level"
+    ratios = [row["ratio"] for row in curves]
+    is_wide = max(ratios) > 5 * min(ratios)
+    if is_wide:
+        y = style.encode_log_number("ratio", ratios, title)
+    else:
+        y = style.encode_number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
-        "y": style.encode_log_number("ratio", ratios, title)
-        if max(ratios) > 5 * min(ratios)
-        else y,
+        "y": y,
         **regression_encoding,
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }

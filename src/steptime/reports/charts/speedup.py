@@ -30,16 +30,17 @@ def chart(table: Table) -> style.Spec:
         Column("speedup", "speed-up"),
         Column("verdict"),
     )
-    placed = [row | {"panel": row["level"]} for row in rows]
+    # A row with a speed-up is a point of the scatter, one with ends a bar of the histogram.
+    panel_rows = [row | {"panel": row["level"]} for row in rows]
     points = [
         style.point(row, ("panel", "speedup", "x", "color"), columns)
-        for row in placed
+        for row in panel_rows
         if "speedup" in row
     ]
     point_count = sum("speedup" in row for row in table.chart_rows)
     pairs_per_point = math.ceil(summary["pairs"] / point_count)
     _spread_crowded_points(points)
-    bars = [row for row in placed if "low" in row]
+    bars = [row for row in panel_rows if "low" in row]
     chart_rows = [*points, *bars]
     tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
@@ -61,7 +62,8 @@ def _spread_crowded_points(points: Sequence[style.Row]) -> None:
     xs = [point["x"] for point in points]
     values = sorted({x for x in xs if isinstance(x, int | float) and x > 0})
     smallest_ratio = min((larger / value for value, larger in pairwise(values)), default=1.0)
-    is_crowded = len(points) > 2 * len(values) > 2  # more than two points a value, of several
+    has_several_values = len(values) > 1
+    is_crowded = has_several_values and len(points) > 2 * len(values)
     for number, point in enumerate(points):
         point["at"] = point["x"]
         if is_crowded and point["x"] in values:
@@ -91,14 +93,14 @@ def _panel(
     level_filter = {"filter": {"field": "panel", "equal": name}}
     quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
     # The names behind an encoding are fields: a layer draws only rows that have a value in each.
-    layers = [
+    histogram_layers = [
         style.layer("bar", bars, "networks"),
         style.layer("rule", {"x": {"datum": 1}}, **quiet_line),
     ]
     title = {"text": name, "fontSize": 13, "offset": 8}
     histogram: style.Spec = {"title": title, "width": width, "height": 120}
-    histogram |= {"transform": [level_filter], "layer": layers}
-    if summary["x"] is None:
+    histogram |= {"transform": [level_filter], "layer": histogram_layers}
+    if summary["x"] is None:  # no hyperparameter to draw the speed-ups over
         return histogram
     y = style.encode_log_number("speedup", ends, "speed-up", labelExpr=RATIO_LABEL)
     color: style.Spec = {}
@@ -107,12 +109,12 @@ def _panel(
     size = 60 if len(rows) < 500 else 20
     points = {"x": _encode_x(rows, "at", summary["x"]), "y": y, **color, "tooltip": tooltip}
     line = {"x": _encode_x(rows, "x", summary["x"]), "y": {**y, "aggregate": "median"}}
-    layers = [
+    scatter_layers = [
         style.layer("rule", {"y": {"datum": 1}}, **quiet_line),
         style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
         style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
     ]
-    scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": layers}
+    scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": scatter_layers}
     scales = {"color": "independent", "x": "independent", "y": "independent"}
     return {"vconcat": [histogram, scatter], "resolve": {"scale": scales}, "spacing": 24}
 

@@ -55,12 +55,14 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
 
     Layers of fields that no row has are left out: Vega complains about them.
     """
-    # Layers whose fields no row has are left out: Vega complains about them.
-    fields = {field for row in rows for field, value in row.items() if value is not None}
-    for layers in (view, view.get("spec", {})):
-        if "layer" in layers:
-            layers["layer"] = [
-                part for part in layers["layer"] if _list_needed_fields(part) <= fields
+    fields: set[str] = set()
+    for row in rows:
+        fields.update(field for field, value in row.items() if value is not None)
+    # A view has layers itself, or in the `spec` of its panels.
+    for layered_view in (view, view.get("spec", {})):
+        if "layer" in layered_view:
+            layered_view["layer"] = [
+                part for part in layered_view["layer"] if _list_needed_fields(part) <= fields
             ]
     return {
         "$schema": SCHEMA,

@@ -38,10 +38,10 @@ def _make_bar_rows(changes: Sequence[Change]) -> list[style.Row]:
         if not rows:
             rows.append(_make_total_row(label, after_s))
         else:
-            is_shorter = after_s < before_s
-            sign = "\u2212" if is_shorter else "+"
-            text = f"{sign} {format_seconds(abs(after_s - before_s))}"
-            kind = "longer" if after_s > before_s else "shorter"
+            change_s = after_s - before_s
+            sign = "\u2212" if change_s < 0 else "+"
+            text = f"{sign} {format_seconds(abs(change_s))}"
+            kind = "longer" if change_s > 0 else "shorter"
             rows.append(
                 {"name": label, "from": before_s, "to": after_s, "text": text, "kind": kind}
             )
