@@ -363,13 +363,13 @@ def mapping_of(
 
 
 def _list_replaced_columns(
-    tables: Sequence[Mapping[str, object]], command_keys: Mapping[str, str]
+    tables: Sequence[Mapping[str, Any]], command_keys: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the texts with columns ("{name}") in whose place the command has other texts."""
     replaced_texts: dict[str, str] = {}
     for table in tables:  # the last one counts
-        replaced_texts |= {key: str(table[key]) for key in command_keys if key in table}
-    return {key: text for key, text in replaced_texts.items() if "{" in text}
+        replaced_texts |= {key: table[key] for key in command_keys if key in table}
+    return {key: text for key, text in replaced_texts.items() if "{" in str(text)}
 
 
 _PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody gave yet
