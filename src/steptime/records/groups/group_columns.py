@@ -60,7 +60,8 @@ def make_group_columns(members: Members) -> GroupColumns:
     # The index of the first record of each group; all arrays below have an entry for each group.
     _, first_member = np.unique(members.group, return_index=True)
     sampled_count = np.bincount(members.group, members.is_sampled, len(first_member))
-    is_repeated, is_pooled = _find_pooled(members, sampled_count)
+    has_samples = sampled_count > 0
+    is_repeated, is_pooled = _find_pooled(members, has_samples)
     # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
     last_with_value = _last_members(members, members.has_value)
@@ -90,7 +91,7 @@ def make_group_columns(members: Members) -> GroupColumns:
         is_step=members.is_step[first_member],
         is_pooled=is_pooled,
         is_repeated=is_repeated,
-        has_value=(sampled_count > 0) | np.isfinite(stated_value),
+        has_value=has_samples | np.isfinite(stated_value),
     )
     # Reading samples is slow: only those of several records, or without an estimate, are read.
     has_several_sampled = sampled_count > 1
@@ -106,15 +107,14 @@ def make_group_columns(members: Members) -> GroupColumns:
     )
 
 
-def _find_pooled(members: Members, sampled_count: Floats) -> tuple[Flags, Flags]:
+def _find_pooled(members: Members, has_samples: Flags) -> tuple[Flags, Flags]:
     """Return the groups whose values count as samples (repeats), and all groups that are pooled.
 
     Args:
         members: the records.
-        sampled_count: number of records with samples of each group.
+        has_samples: whether some record of each group has samples.
     """
-    has_samples = sampled_count > 0
-    repeat_count = np.bincount(members.group, members.is_repeated, len(sampled_count))
+    repeat_count = np.bincount(members.group, members.is_repeated, len(has_samples))
     is_repeated = ~has_samples & (repeat_count > 1)
     # Pooling takes logarithms, so a group with a time of 0 (an op that is idle in a step) is not
     # pooled: its last record counts.
