@@ -373,11 +373,11 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`.
 
-    Constant ids in one row, such as positions, are the same for every example: they are taken to be
-    the first rows of the table, a slice without a look-up.
+    Positions are taken to be the first rows of the table, a slice without a look-up.
     """
     shape = b.shape(ids)
     id_count = b.tensors[ids].size
+    # constant ids in one row are positions: the same first rows for each example
     are_in_single_row = shape[-1:] == (id_count,)
     are_positions = is_weight_or_buffer(b, ids) and are_in_single_row
     if are_positions and id_count <= b.shape(table)[0]:

@@ -82,7 +82,7 @@ class TensorReaders:
                 return True
             if not self._makes_piece(value_by_name, node, replaced_tensors):
                 outer_names += node.outputs
-        # The pieces themselves may be the only readers of what such a node makes, as of a shape.
+        # A node whose results only the pieces read, such as a shape, is replaced with them.
         return self._leads_outside(value_by_name, outer_names, replaced_tensors)
 
     def _list_readers(self, names: Sequence[str]) -> list[FileNode]:
