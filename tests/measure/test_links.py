@@ -16,7 +16,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
-from steptime.grids.replicas import STRATEGIES, predict_replicas
+from steptime.grids.replica_records import STRATEGIES, predict_replicas
 from steptime.hardware import catalog, item_files
 from steptime.hardware.datasheet import Datasheet
 from steptime.hardware.device import Cluster, Device, Link

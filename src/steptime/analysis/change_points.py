@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.comparison.gate import CLIP, FEW_CHANGE, MAX_SMALLEST, NORMAL_TAIL, TAIL
+from steptime.analysis.comparison.gate import FEW_CHANGE, MAX_SMALLEST
+from steptime.analysis.comparison.run_noise import CLIP, NORMAL_TAIL, TAIL
 from steptime.records.statistics import MISS, two_sided_t
 from steptime.records.warmup import Floats
 
@@ -72,8 +73,7 @@ class SeriesGroup(NamedTuple):
     farthest: float = 0.0
 
 
-SINGLE_SERIES = SeriesGroup()
-"""One series, judged by itself."""
+SINGLE_SERIES = SeriesGroup()  # one series, judged by itself
 
 
 def change_points(

@@ -264,12 +264,19 @@ def _list_cells(data: Data) -> list[Row]:
     )
     groups = RecordGroups(data, grouping)
     ids = np.flatnonzero(groups.columns.value > 0)
-    # Keys of a row, and the columns of groups that they have; records of one cell are one series.
-    columns = {"step_s": "value", "series": "cell", "low": "low", "high": "high", "runs": "runs"}
+    # A group is a network in a folder (its level); the groups of one cell are a series.
+    group_column_by_key = {
+        "step_s": "value",
+        "series": "cell",
+        "low": "low",
+        "high": "high",
+        "runs": "runs",
+    }
     cells = []
-    for position, row in enumerate(groups.rows(ids, STEP_CELLS, columns)):
-        order = (*map(row.get, STEP_CELLS), position)  # in which the table lists the networks
-        cells.append(row | {"order": order})
+    for position, row in enumerate(groups.rows(ids, STEP_CELLS, group_column_by_key)):
+        # The table sorts networks by these values; equal ones stay in their order.
+        sort_key = (*map(row.get, STEP_CELLS), position)
+        cells.append(row | {"order": sort_key})
     return cells
 
 

@@ -119,17 +119,20 @@ class BatchWalk(ABC):
         inputs_by_output = {output: node.inputs for node in nodes for output in node.outputs}
         input_dependent = self._find_input_dependent(nodes)
         rank_by_name = self._rank_sources(values_read, input_dependent, inputs_by_output)
+        ranked_choices: list[RankedChoice] = []
         # stored constants first, then computed ones in the order of the file
         stored_names = [name for name in rank_by_name if name not in inputs_by_output]
-        ranked_choices: list[RankedChoice] = []
         for name in (*stored_names, *inputs_by_output):
             leads_to_fault = name in rank_by_name
-            # only constants may hold the file's batch: what depends on inputs grows with theirs
+            # what depends on an input grows with it: the search decides on constants alone
             is_constant = name not in input_dependent
             is_undecided = name not in self.batches.batch_axes
-            if leads_to_fault and is_constant and is_undecided:
-                node_inputs = inputs_by_output.get(name, ())
-                ranked_choices += self._rank_choices(name, rank_by_name[name], node_inputs)
+            if not (leads_to_fault and is_constant and is_undecided):
+                continue
+            axis_rank = rank_by_name[name]
+            node_inputs = inputs_by_output.get(name, ())  # none of a stored constant
+            ranked_choices += self._rank_choices(name, axis_rank, node_inputs)
+        # a stable sort: choices of one rank are tried in the order above
         ranked_choices.sort(key=lambda ranked: ranked.rank)
         return FixedBatchError(location, fault, [ranked.choice for ranked in ranked_choices])
 

@@ -90,11 +90,14 @@ class Batches:
             file_size if size == 1 else size
             for file_size, size in zip(file_expanded, aligned_shape, strict=True)
         ]
+        # A size that equals the file's batch is not replaced by the new batch where the file leaves
+        # its batch open (it is only that size), where the file computes it from the batch (it is
+        # the new one already), and where the search has decided on the value.
+        keeps_sizes = not self.is_fixed or follows_batch or name in self.batch_axes
+        if keeps_sizes:
+            return tuple(expanded)
         batch_axis = self._find_expanded_batch_axis(aligned_shape, file_expanded, has_grown)
-        # a file that computes the size from its batch (`follows_batch`) states the new one already
-        has_size_of_file = self.is_fixed and not follows_batch  # which is not the new batch yet
-        is_decided_by_search = name in self.batch_axes
-        if batch_axis is not None and has_size_of_file and not is_decided_by_search:
+        if batch_axis is not None:
             expanded[batch_axis] = self.new_batch
         return tuple(expanded)
 
@@ -206,16 +209,22 @@ class Batches:
 class _ViewAxis(NamedTuple):
     """An axis of a view.
 
+    The products compare axes of two shapes with the same elements: two axes cover the same elements
+    where their ranges from `product_before` to `product_through` overlap. Of [6, 5] viewed as
+    [2, 3, 5], the 6 reaches from 1 to 6, the 2 from 1 to 2, and the 3 from 2 to 6.
+
     Attributes:
         axis: its place in the view.
         size: its size in the file.
-        outer_count: elements of all axes before it.
+        product_before: product of the sizes of all axes before it.
+        product_through: the same product times its own size.
         is_last: whether no axis follows it.
     """
 
     axis: int
     size: int
-    outer_count: int
+    product_before: int
+    product_through: int
     is_last: bool
 
 
@@ -239,68 +248,75 @@ def infer_view_shape(
     # grows that covers the same elements.
     view_axes = _list_view_axes(file_view_shape)
     view_shape = list(file_view_shape)
-    outer_count = 1  # elements of the axes of the input before this one
+    product_before = 1  # of the sizes of the input's axes before this one
     for file_size, size in zip(file_input_shape, input_shape, strict=True):
         if size != file_size:
-            grown_axis = _find_grown_axis(view_axes, outer_count, file_size, file_batch)
+            grown_axis = _find_grown_axis(view_axes, product_before, file_size, file_batch)
             if grown_axis is not None:
                 view_shape[grown_axis] = view_shape[grown_axis] * size // file_size
-        outer_count *= file_size
+        product_before *= file_size
     keeps_elements = math.prod(view_shape) == math.prod(input_shape)
     return tuple(view_shape) if keeps_elements else None
 
 
 def _list_view_axes(file_view_shape: Shape) -> list[_ViewAxis]:
-    """Return the axes of a view with the elements before each."""
+    """Return the axes of a view."""
     view_axes: list[_ViewAxis] = []
-    outer_count = 1
+    product_before = 1
     for axis, size in enumerate(file_view_shape):
+        product_through = product_before * size
         is_last = axis == len(file_view_shape) - 1
-        view_axes.append(_ViewAxis(axis, size, outer_count, is_last))
-        outer_count *= size
+        view_axes.append(_ViewAxis(axis, size, product_before, product_through, is_last))
+        product_before = product_through
     return view_axes
 
 
 def _find_grown_axis(
-    view_axes: Sequence[_ViewAxis], outer_count: int, file_size: int, file_batch: int
+    view_axes: Sequence[_ViewAxis], product_before: int, file_size: int, file_batch: int
 ) -> int | None:
     """Return the axis of a view that grows where an axis of its input does, None for none.
 
-    Candidates lie around the input's axis (or around the batch at its front), or inside it. Of
-    several, the only one with the size of the batch grows; else the first one that begins where
-    the input's axis does and is not the last axis of the view (heads of attention, not features);
-    else the first one.
-
     Args:
         view_axes: the axes of the view.
-        outer_count: elements of the input before its axis.
+        product_before: product of the sizes of the input's axes before its grown one.
         file_size: size of the input's axis in the file.
         file_batch: the batch that the file was written for.
     """
-    # Positions count elements from the first axis on: of axes (2, 3, 5), the second one begins at 2
-    # and ends at 2 * 3. Candidates of the view lie around the axis of the input, or inside it.
-    input_axis_end = outer_count * file_size
-    input_batch_end = outer_count * file_batch
-    candidates: list[_ViewAxis] = []
-    for axis in view_axes:
-        axis_end = axis.outer_count * axis.size
-        is_around = axis.outer_count <= outer_count and input_batch_end <= axis_end
-        is_inside = outer_count <= axis.outer_count and axis_end <= input_axis_end
-        if is_around or is_inside:
-            candidates.append(axis)
+    candidates = _list_overlapping_axes(view_axes, product_before, file_size, file_batch)
+    # The batch mostly stays an axis of its own.
     batch_sized = [axis for axis in candidates if axis.size == file_batch]
     if len(batch_sized) == 1:
         return batch_sized[0].axis
-    # an inner axis grows in the first axis that begins where it does: of [length, n, features]
-    # viewed as [length, n * heads, width] in n * heads
-    is_inner = outer_count > 1
-    inner_starts = [
-        axis
-        for axis in candidates
-        if is_inner and axis.outer_count == outer_count and not axis.is_last
-    ]
-    preferred_axes = inner_starts or candidates
-    return preferred_axes[0].axis if preferred_axes else None
+    # A batch behind other axes may be merged with the heads of attention after it: of
+    # [length, n, features] viewed as [length, n * heads, width], n * heads grows. It begins where
+    # the batch does, and is not the last axis, which holds features.
+    has_axes_before = product_before > 1
+    for axis in candidates:
+        begins_with_input_axis = axis.product_before == product_before
+        if has_axes_before and begins_with_input_axis and not axis.is_last:
+            return axis.axis
+    return candidates[0].axis if candidates else None
+
+
+def _list_overlapping_axes(
+    view_axes: Sequence[_ViewAxis], product_before: int, file_size: int, file_batch: int
+) -> list[_ViewAxis]:
+    """Return the axes of a view inside an axis of its input, or around the batch at its front.
+
+    Args are those of `_find_grown_axis`.
+    """
+    product_through = product_before * file_size
+    # the input's axis may be the batch merged with what follows it, such as batch * length
+    product_through_batch = product_before * file_batch
+    overlapping_axes: list[_ViewAxis] = []
+    for axis in view_axes:
+        starts_outside = axis.product_before <= product_before
+        is_around_batch = starts_outside and axis.product_through >= product_through_batch
+        starts_inside = axis.product_before >= product_before
+        is_inside = starts_inside and axis.product_through <= product_through
+        if is_around_batch or is_inside:
+            overlapping_axes.append(axis)
+    return overlapping_axes
 
 
 def find_main_output(b: Builder, outputs: Sequence[str]) -> str:

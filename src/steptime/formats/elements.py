@@ -257,13 +257,12 @@ def _append_dedicated_kind(
     if len(operands) != 2 or not are_float_tensors:
         return None
     x, y = str(operands[0]), str(operands[1])
-    if function == "maximum" and b.shape(x) == b.shape(y):
+    if function == "maximum" and b.shape(x) == b.shape(y):  # this kind does not broadcast
         return append_op(b, function, x, y, name=name)
     if function not in ("add", "sub", "mul"):
         return None
-    is_commutative = function != "sub"
-    if is_commutative:
-        # the kinds broadcast their second operand to the first
+    can_swap = function != "sub"
+    if can_swap:  # the kinds broadcast their second operand to the first, which is the larger one
         x, y = order_by_size(b, x, y)
     if len(b.shape(y)) > len(b.shape(x)):
         return None
@@ -271,9 +270,9 @@ def _append_dedicated_kind(
     if y_is_for_all_examples:
         y = _squeeze_leading_axes(b, y, f"{name}/each")  # [1, n] to [n]
     if function == "add":
-        sum_of_product = _add_to_product(b, x, y, name)
-        if sum_of_product:
-            return sum_of_product
+        total = _add_to_linear_tokens(b, x, y, name) or _append_bias(b, x, y, name)
+        if total:
+            return total
     x_shape, y_shape = b.shape(x), b.shape(y)
     # the kinds repeat `y` along the leading axes of `x` alone
     is_end_of_x = y_shape == x_shape[len(x_shape) - len(y_shape) :]
@@ -288,28 +287,30 @@ def _squeeze_leading_axes(b: Builder, table: str, name: str) -> str:
     return reshape(b, table, shape[first_axis:], name)
 
 
-def _add_to_product(b: Builder, x: str, y: str, name: str) -> str | None:
-    """Append the bias after a matrix product or convolution `x`, where `y` is one; else None."""
-    shape = b.shape(x)
-    short_shape = b.shape(y)
-    # where `x` views the tokens of a linear layer as a matrix, the vector is added to the tokens
+def _add_to_linear_tokens(b: Builder, x: str, vector: str, name: str) -> str | None:
+    """Add a vector to the tokens of a linear layer, of which `x` is a matrix view; else None."""
     tokens = find_unflattened(b, x)
     views_linear = tokens != x and find_producer(b, tokens, "linear")
-    if views_linear and short_shape == shape[-1:]:
-        total = pointwise(b, "add", tokens, y, name=name)
-        return reshape(b, total, shape, f"{name}/rows")
+    if not views_linear or b.shape(vector) != b.shape(x)[-1:]:
+        return None
+    total = pointwise(b, "add", tokens, vector, name=name)
+    return reshape(b, total, b.shape(x), f"{name}/rows")
+
+
+def _append_bias(b: Builder, x: str, y: str, name: str) -> str | None:
+    """Append `y` as the bias of a matrix product or convolution `x`; None if it is none."""
     product = find_producer(b, x, *PRODUCTS)
     if product is None or not is_weight_or_buffer(b, y):
         return None
-    is_convolution = product.kind.startswith("conv")
-    last_axis = len(shape) - 1
-    bias_axis = 1 if is_convolution else last_axis  # of channels or columns
-    width = shape[bias_axis]
+    x_shape, y_shape = b.shape(x), b.shape(y)
+    last_axis = len(x_shape) - 1
+    bias_axis = 1 if product.kind.startswith("conv") else last_axis  # of channels or columns
+    width = x_shape[bias_axis]
     axes_after = last_axis - bias_axis
     bias_shape = (width, *(1,) * axes_after)  # [channels, 1, 1] or [columns]
-    ends_as_bias = short_shape[-len(bias_shape) :] == bias_shape
-    has_size_of_bias = math.prod(short_shape) == width
-    if not (ends_as_bias and has_size_of_bias):
+    ends_as_bias = y_shape[-len(bias_shape) :] == bias_shape
+    has_other_sizes = math.prod(y_shape) != width  # such as one for each example
+    if not ends_as_bias or has_other_sizes:
         return None
     bias = reshape(b, y, (width,), f"{name}/vector")
     return append_op(b, "bias", x, bias, name=name, axis=bias_axis if axes_after else -1)
@@ -372,8 +373,7 @@ def gather(b: Builder, x: str, indices: str, axis: int, name: str) -> str:
 def embedding(b: Builder, ids: str, table: str, name: str) -> str:
     """Return the rows of `table [rows, width]` at `ids [...]`, `-> [..., width]`.
 
-    Constant ids in one row, such as positions, are the same for every example: they are taken to be
-    the first rows of the table, a slice without a look-up.
+    Positions are taken to be the first rows of the table, a slice without a look-up.
     """
     shape = b.shape(ids)
     id_count = b.tensors[ids].size

@@ -67,21 +67,27 @@ class TensorReaders:
         piece_names = [
             name for piece in pieces for name in self._names_in_file_by_tensor.get(piece, ())
         ]
-        outer_names: list[str] = []  # names that pieces lead to, and that are no pieces
-        for name in piece_names:
-            if name in self._output_names:
+        is_output = not self._output_names.isdisjoint(piece_names)
+        if is_output:
+            return True
+        outer_names: list[str] = []  # what nodes outside of the fused op make of its pieces
+        for node in self._list_readers(piece_names):
+            # the node being lowered makes `last_piece`: it is the fused op itself
+            is_current_node = tuple(node.outputs) == tuple(current_outputs)
+            if is_current_node:
+                continue
+            # nodes are lowered in their order: one that comes later still needs the piece
+            comes_later = not self._is_lowered(value_by_name, node)
+            if comes_later:
                 return True
-            for node in self._nodes_by_input.get(name, ()):
-                is_current_node = tuple(node.outputs) == tuple(current_outputs)
-                # the node being lowered: its output is what the fused op makes
-                if is_current_node:
-                    continue
-                # a node that comes later reads the piece itself
-                if not self._is_lowered(value_by_name, node):
-                    return True
-                if not self._makes_piece(value_by_name, node, replaced_tensors):
-                    outer_names += node.outputs
+            if not self._makes_piece(value_by_name, node, replaced_tensors):
+                outer_names += node.outputs
+        # A node whose results only the pieces read, such as a shape, is replaced with them.
         return self._leads_outside(value_by_name, outer_names, replaced_tensors)
+
+    def _list_readers(self, names: Sequence[str]) -> list[FileNode]:
+        """Return the nodes that read one of these names."""
+        return [node for name in names for node in self._nodes_by_input.get(name, ())]
 
     def _leads_outside(
         self,

@@ -11,7 +11,7 @@ from typing import Self
 from steptime.core.errors import InputError
 from steptime.core.progress import track_progress
 from steptime.core.workload import Workload
-from steptime.grids.replicas import predict_replicas
+from steptime.grids.replica_records import predict_replicas
 from steptime.grids.step_records import Place, predict_records
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link

@@ -117,27 +117,42 @@ def _network_cells(
         InputError: if no device has a peak for the data type.
     """
     first_model = models[0]
-    is_single = len(models) == 1
     # Cells of the first device that are yielded before all are priced, so that a caller who prints
     # them has something to show at once.
     early_cell_count = 0
-    for chunk_steps in steps.split_batches():
-        is_unsplit = chunk_steps is steps  # too few batches to be worth an early chunk
-        # Of several devices, the first chunk alone is early: the rest is cheaper side by side.
-        has_early_chunk = early_cell_count > 0 and not is_single
-        if is_unsplit or has_early_chunk:
-            break
+    for early_steps in _split_early_steps(steps, is_single=len(models) == 1):
         with no_collection():
-            (span,) = _price_devices(chunk_steps, [first_model])
+            (span,) = _price_devices(early_steps, [first_model])
         if isinstance(span, InputError):
             break
-        early_cell_count += len(chunk_steps.batches) * len(replicas)
-        yield from _priced_cells(first_model, chunk_steps, span, replicas)
-    if is_single and early_cell_count:
-        return  # the loop above yielded all chunks
+        early_cell_count += len(early_steps.batches) * len(replicas)
+        yield from _priced_cells(first_model, early_steps, span, replicas)
+    are_all_early = early_cell_count > 0 and len(models) == 1
+    if not are_all_early:
+        yield from islice(_list_all_cells(steps, models, replicas), early_cell_count, None)
+
+
+def _split_early_steps(steps: BatchSteps, is_single: bool) -> Iterator[BatchSteps]:
+    """Return the batches that are priced on the first device before all devices are.
+
+    Those are all batches of a single device, in chunks. Of several devices it is the first chunk
+    alone, as the others are cheaper side by side. Few batches are not split, and none is early.
+    """
+    chunks = (chunk for chunk in steps.split_batches() if chunk is not steps)
+    return chunks if is_single else islice(chunks, 1)
+
+
+def _list_all_cells(
+    steps: BatchSteps, models: Sequence[StepModel], replicas: Sequence[int]
+) -> Iterator[GridCell]:
+    """Yield the cells of all devices, which are priced side by side.
+
+    Raises:
+        InputError: if no device has a peak for the data type.
+    """
     with no_collection():
         spans = _price_devices(steps, models)
-    # Single devices that cannot run the step have cells with the reason.
+    # One device that cannot run the step has cells with the reason; if none can, it is an error.
     refusals = [span for span in spans if isinstance(span, InputError)]
     if len(refusals) == len(spans):
         raise refusals[-1]
@@ -146,9 +161,7 @@ def _network_cells(
         if isinstance(span, InputError):
             yield from _refused_cells(model, device_steps, span, replicas)
         else:
-            cells = _priced_cells(model, device_steps, span, replicas)
-            early_cells = early_cell_count if model is first_model else 0
-            yield from islice(cells, early_cells, None)  # without those that were yielded above
+            yield from _priced_cells(model, device_steps, span, replicas)
 
 
 def _price_devices(steps: BatchSteps, models: Sequence[StepModel]) -> list[Span | InputError]:
@@ -252,26 +265,32 @@ def _priced_cells(
     if length is not None:
         tokens_per_s = (None if rate is None else length * rate for rate in examples_per_s)
     needed_bytes = steps.needed_bytes(model)
-    columns = (  # in the order of the fields of `GridCell`
-        repeat(model.workload.label),
-        repeat(model.device.name),
-        repeat_cells(steps.batches),
-        cycle(replicas),
-        step_s.tolist(),
-        *map(repeat_cells, span.times),
-        communication_s.tolist(),
-        examples_per_s,
-        repeat_cells(steps.peak_bytes),
-        repeat_cells(STATUS_BY_FIT[fits] for fits in fit_device(model, needed_bytes)),
-        repeat_cells(steps.remarks(model, needed_bytes)),
-        *_link_bounds(model, span, replicas, kernels_s, communication_s),
-        repeat(model.workload.dtype),
-        repeat(assumed_of(model)),
-        repeat_cells(needed_bytes),
-        repeat_cells(span.is_extrapolated),
-        repeat(model.workload.optimizer),
-        tokens_per_s,
-    )
+    forward_s, backward_s, update_s = span.times
+    low_s, high_s = _link_bounds(model, span, replicas, kernels_s, communication_s)
+    column_by_field: dict[str, Iterable[object]] = {
+        "model": repeat(model.workload.label),
+        "device": repeat(model.device.name),
+        "batch": repeat_cells(steps.batches),
+        "replicas": cycle(replicas),
+        "step_s": step_s.tolist(),
+        "forward_s": repeat_cells(forward_s),
+        "backward_s": repeat_cells(backward_s),
+        "update_s": repeat_cells(update_s),
+        "communication_s": communication_s.tolist(),
+        "examples_per_s": examples_per_s,
+        "peak_bytes": repeat_cells(steps.peak_bytes),
+        "status": repeat_cells(STATUS_BY_FIT[fits] for fits in fit_device(model, needed_bytes)),
+        "notes": repeat_cells(steps.remarks(model, needed_bytes)),
+        "low_s": low_s,
+        "high_s": high_s,
+        "dtype": repeat(model.workload.dtype),
+        "assumed": repeat(assumed_of(model)),
+        "needed_bytes": repeat_cells(needed_bytes),
+        "is_extrapolated": repeat_cells(span.is_extrapolated),
+        "optimizer": repeat(model.workload.optimizer),
+        "tokens_per_s": tokens_per_s,
+    }
+    columns = [column_by_field[name] for name in GridCell._fields]
     # `GridCell._make` runs as Python, cell by cell; this does not.
     make_cell = partial(tuple.__new__, GridCell)
     return map(make_cell, zip(*columns, strict=False))  # columns of `repeat` and `cycle` never end

@@ -9,28 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from math import inf, isfinite
+from math import isfinite
 from typing import NamedTuple
 
-from steptime.build import build_step
 from steptime.core.copying import replace
 from steptime.core.errors import InputError, check_choice
-from steptime.core.exchange import BUCKET_BYTES
-from steptime.core.graph import PASSES, Graph
-from steptime.core.workload import Plan, Workload
-from steptime.hardware.device import Cluster
-from steptime.network.ops.ranks import rank_graph
-from steptime.prediction import DEFAULT
 from steptime.prediction.collectives import StepEnds, widen_by_links
 from steptime.prediction.exposed import exposed_exchange_s
-from steptime.prediction.fabric import fabric_of_group
-from steptime.prediction.method import Method
-from steptime.prediction.records import records
-from steptime.prediction.remarks import no_link
 from steptime.prediction.steps.step_model import StepModel
-from steptime.records.record import Quantity, Record
 
 SCALINGS = ("weak", "strong")
+# the ends of the range of links' rates, as `StepModel.collective_s` takes them
+STATED_LINKS = 0  # links as fast as stated
+FAST_LINKS = 1
+SLOW_LINKS = -1
 PAYS = 0.5  # share of the throughput that added devices must bring to be worth it
 
 
@@ -106,51 +98,56 @@ def data_parallel(
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
 
-    def price_row(sizes: ReplicaSizes, single_per_s: float | None, note: str) -> ScalingRow:
-        """Return the row of replicas; a speed-up is over `single_per_s`, None: over itself."""
-        times = model.timeline(sizes.batch)
-        needs = model.needs(sizes.batch)
-        communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
-        scheme = model.collective(sync.collective)
-        if scheme not in communication_s:
-            raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
-        exposed_by_end = partial(exposed_s, model, sizes.batch, sizes.replicas, sync)
-        exposed_communication_s = exposed_by_end(end=0)  # links as fast as stated
-        slow_link_s = exposed_by_end(end=-1)  # at the low end of their rates
-        fast_link_s = exposed_by_end(end=1)  # at the high end
-        compute_s = times.forward_s + times.backward_s + times.update_s
-        ends = widen_by_links(
-            step_s=compute_s + exposed_communication_s,
-            ends=StepEnds(times.low_s, times.high_s).delay(exposed_communication_s),
-            quick_s=compute_s + fast_link_s,
-            slow_s=compute_s + slow_link_s,
-        )
-        row = scaling_row(
-            model,
-            sizes,
-            pass_times=(times.forward_s, times.backward_s, times.update_s),
-            communication_s=communication_s,
-            exchange_time_s=communication_s[scheme],
-            exposed_communication_s=exposed_communication_s,
-            single_per_s=single_per_s,
-            note=note,
-        )
-        return replace(
-            row,
-            low_s=ends.low_s,
-            high_s=ends.high_s,
-            peak_bytes=needs.peak_bytes,
-            needed_bytes=needs.total_bytes,
-        )
-
     single_sizes = ReplicaSizes(replicas=1, global_batch=examples, batch=examples)
-    single_per_s = price_row(single_sizes, single_per_s=None, note="").examples_per_s
+    single_per_s = _price_row(model, sync, single_sizes).examples_per_s
     shares = [batch_share(model, count, examples, scaling) for count in replicas]
     rows = []
     for count, (share, note) in zip(replicas, shares, strict=True):
         global_batch = share * count if scaling == "weak" else examples
-        rows.append(price_row(ReplicaSizes(count, global_batch, share), single_per_s, note))
+        sizes = ReplicaSizes(count, global_batch, share)
+        rows.append(_price_row(model, sync, sizes, single_per_s, note))
     return tuple(rows)
+
+
+def _price_row(
+    model: StepModel,
+    sync: Sync,
+    sizes: ReplicaSizes,
+    single_per_s: float | None = None,
+    note: str = "",
+) -> ScalingRow:
+    """Return the row of replicas; its speed-up is over `single_per_s`, or over itself if None."""
+    times = model.timeline(sizes.batch)
+    needs = model.needs(sizes.batch)
+    communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
+    scheme = model.collective(sync.collective)
+    if scheme not in communication_s:
+        raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
+    row = scaling_row(
+        model,
+        sizes,
+        pass_times=(times.forward_s, times.backward_s, times.update_s),
+        communication_s=communication_s,
+        exchange_time_s=communication_s[scheme],
+        exposed_communication_s=exposed_s(model, sizes.batch, sizes.replicas, sync),
+        single_per_s=single_per_s,
+        note=note,
+    )
+    # The kernels bound the step first; the bounds then count that links may be faster or slower.
+    kernel_ends = StepEnds(times.low_s, times.high_s)
+    ends = widen_by_links(
+        step_s=row.step_s,
+        ends=kernel_ends.delay(row.exposed_communication_s),
+        quick_s=row.compute_s + exposed_s(model, sizes.batch, sizes.replicas, sync, FAST_LINKS),
+        slow_s=row.compute_s + exposed_s(model, sizes.batch, sizes.replicas, sync, SLOW_LINKS),
+    )
+    return replace(
+        row,
+        low_s=ends.low_s,
+        high_s=ends.high_s,
+        peak_bytes=needs.peak_bytes,
+        needed_bytes=needs.total_bytes,
+    )
 
 
 def list_unprofitable_counts(throughputs: Iterable[tuple[int, float]]) -> list[int]:
@@ -242,8 +239,13 @@ def scaling_row(
     )
 
 
-def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync, end: int = 0) -> float:
-    """Return the seconds for which a step of replicas waits for the exchange of gradients."""
+def exposed_s(
+    model: StepModel, batch: int, replicas: int, sync: Sync, end: int = STATED_LINKS
+) -> float:
+    """Return the seconds for which a step of replicas waits for the exchange of gradients.
+
+    `end` is the end of the range of the links' rates that the exchange reaches.
+    """
     collective = model.collective(sync.collective)
     exchange_of = partial(model.collective_s, collective, replicas=replicas, end=end)
     exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
@@ -257,144 +259,3 @@ def exchange_s(model: StepModel, size_bytes: float, replicas: int) -> dict[str, 
     """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
     seconds = {name: model.collective_s(name, size_bytes, replicas) for name in model.collectives}
     return {name: duration_s for name, duration_s in seconds.items() if isfinite(duration_s)}
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """What replicas exchange: by which collective ("": nothing), meanwhile or not, or shards."""
-
-    collective: str = ""
-    overlaps: bool = False
-    shards: bool = False
-
-
-STRATEGIES: Mapping[str, Strategy] = {
-    "independent": Strategy(),
-    "allreduce": Strategy("ring", overlaps=True),
-    "sharded": Strategy("ring", overlaps=True, shards=True),
-    # rank 0 is the server and computes, too: 2 (n - 1) whole messages, one after the other
-    "parameter-server": Strategy("one-to-all"),
-}
-
-
-def _find_strategy(workload: Workload, name: str) -> Strategy:
-    """Return the strategy of a name; alone, and in inference, replicas exchange nothing."""
-    has_exchange = workload.plan.data > 1 and workload.phase == "train"
-    return STRATEGIES[name] if has_exchange else Strategy()
-
-
-def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
-    """Return the graph of a step of one of data-parallel replicas: of shards its exchanges, too."""
-    exchange = _find_strategy(workload, strategy)
-    graph = build_step(workload)
-    if not exchange.shards:
-        return graph
-    bucket_bytes = BUCKET_BYTES if overlap and exchange.overlaps else inf
-    return rank_graph(graph, workload.plan.data, bucket_bytes)
-
-
-def predict_replicas(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: str,
-    overlap: bool,
-    method: str | Method = DEFAULT,
-    options: Mapping[str, str] | None = None,
-) -> Sequence[Record]:
-    """Return the record of the step of all replicas, then one for each row of a replica's.
-
-    The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged,
-    as by one alone. `communication_s` is the exposed communication of several. Method and options
-    are those of a replica alone, with the settings of the exchange.
-
-    Args:
-        workload: the step of one replica.
-        cluster: the devices and their links.
-        strategy: the name of a strategy (`STRATEGIES`).
-        overlap: whether gradients are reduced during the backward pass, if the strategy can.
-        method: the cost model.
-        options: options of the method.
-
-    Raises:
-        InputError: for an unknown strategy, another plan than data parallel, no link, and shards
-            under a method that counts by layers.
-    """
-    if workload.plan.data == 1:
-        return records(StepModel(workload, cluster.device, None, method, options, assumes=True))
-    check_choice("strategy", strategy, STRATEGIES)
-    if workload.plan != Plan(data=workload.plan.data):
-        raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
-    exchange = _find_strategy(workload, strategy)
-    model = _model_of_rank(workload, cluster, strategy, overlap, method, options or {})
-    step, *ops = records(model)
-    communication_s = model.timeline().exposed_s
-    if exchange.collective and not exchange.shards:  # an all-reduce, no op of the timeline
-        sync = Sync(exchange.collective, overlap=model.overlap)
-        communication_s = exposed_s(model, workload.batch_per_replica, workload.plan.data, sync)
-    settings: dict[str, object] = {**step.method.options, "strategy": strategy}
-    notes = [step.note] if step.note else []
-    if exchange.collective:
-        settings |= _exchange_settings(model, exchange, overlap)
-        link_names = model.fabric.without_latency if model.fabric else ()
-        notes += [f"{name}: no latency is known, so none is counted" for name in link_names]
-    quantities = _add_communication(step.quantities, communication_s)
-    step_of_replicas = replace(step, quantities=quantities, note="; ".join(notes))
-    method_with_exchange = replace(step.method, options=settings)
-    return [replace(record, method=method_with_exchange) for record in (step_of_replicas, *ops)]
-
-
-def _model_of_rank(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: str,
-    overlap: bool,
-    method: str | Method,
-    options: Mapping[str, str],
-) -> StepModel:
-    """Return the model of the step of one replica with its exchanges."""
-    exchange = _find_strategy(workload, strategy)
-    replica_count = workload.plan.data
-    if exchange.collective and not cluster.levels:
-        raise no_link(replica_count, cluster.device)
-    model = StepModel(
-        workload,
-        cluster.device,
-        fabric_of_group(cluster, range(replica_count)) if cluster.levels else None,
-        method,
-        options,
-        graph=graph_of_rank(workload, strategy, overlap),
-        overlap=overlap and exchange.overlaps,
-        assumes=True,  # the usual stack of the device where no option names one
-    )
-    if exchange.shards and model.lower_step().by_layer:
-        raise InputError(f"{method}: no shards where steps are counted by layers")
-    return model
-
-
-def _exchange_settings(model: StepModel, exchange: Strategy, overlap: bool) -> dict[str, object]:
-    """Return the settings of a record that say how gradients are exchanged, and over which link."""
-    settings: dict[str, object] = {"collective": exchange.collective}
-    if model.fabric:
-        link = model.fabric.between
-        settings["link"] = link.name
-        settings["link_latency_s"] = link.latency_s
-        settings["link_bytes_per_s"] = link.bytes_per_s
-    if exchange.overlaps and not overlap:
-        settings["overlap"] = False  # records leave out True, the default
-    return settings
-
-
-def _add_communication(
-    quantities: Mapping[str, Quantity], communication_s: float
-) -> dict[str, Quantity]:
-    """Return the quantities of a step that waits so long for its exchange."""
-    forward_s, backward_s, update_s = (quantities[f"{name}_s"].value or 0.0 for name in PASSES)
-    step = quantities["step_s"]
-    low_s = None if step.low is None else step.low + communication_s
-    high_s = None if step.high is None else step.high + communication_s
-    step_s = forward_s + backward_s + update_s + communication_s
-    return {
-        **quantities,
-        "communication_s": Quantity(communication_s),
-        "step_s": Quantity(step_s, low=low_s, high=high_s),
-    }

@@ -9,6 +9,7 @@ which noise is smaller; the later end counts.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,38 +64,28 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     run_counts = np.fromiter(sizes, np.int64)
     sample_counts = np.fromiter(map(len, logs), np.int64, len(logs))
     first_runs = run_counts.cumsum() - run_counts
+    run_ends = _find_warm_up_ends(logs)
     steady = np.full(len(run_counts), np.nan)
     drift = np.zeros(len(run_counts))
-    run_ends = _find_warm_up_ends(logs)
-    # The profile of a cell is the mean of its runs, sample by sample; an entry for each run.
-    profile_ends = np.zeros(len(logs), np.int64)
+    profile_ends = np.zeros(len(logs), np.int64)  # the end of the cell's profile, for each run
 
-    # A run is steady if MSER ends within its first half: it leaves out at most half of the samples,
-    # so an end there means that the samples still change.
     single_cells = np.flatnonzero(run_counts == 1)
     single_runs = first_runs[single_cells]
-    is_steady = run_ends[single_runs] < sample_counts[single_runs] // 2
-    is_too_short = sample_counts[single_runs] < MIN_SAMPLES
-    steady[single_cells] = np.where(is_too_short, np.nan, is_steady)
+    steady[single_cells] = _judge_runs(run_ends[single_runs], sample_counts[single_runs])
 
     # Several runs are judged by their mean profile, which has less noise. A single run needs its
     # profile only for the drift, if it is not steady.
     needs_profile = (run_counts > 1) | (steady == 0)
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
-        long_runs = [run_logs for run_logs in logs[runs] if len(run_logs) >= MIN_SAMPLES]
-        if not long_runs:  # too few samples to tell
+        profile = _find_profile(logs[runs], run_ends[runs])
+        if profile is None:
             continue
-        if len(long_runs) == 1:  # a run alone is its own profile
-            profile = long_runs[0]
-            profile_end = int(run_ends[runs].max())
-        else:
-            profile = _mean_profile(long_runs)
-            profile_end = int(_find_warm_up_ends([profile])[0])
-        profile_ends[runs] = profile_end
-        steady[cell] = profile_end < len(profile) // 2
-        if not steady[cell]:
-            drift[cell] = _measure_drift(profile)
+        profile_ends[runs] = profile.warm_up_end
+        is_steady = profile.warm_up_end < len(profile.logs) // 2  # as in `_judge_runs`
+        steady[cell] = is_steady
+        if not is_steady:
+            drift[cell] = _measure_drift(profile.logs)
     ends = np.maximum(profile_ends, run_ends)
     max_warm_up = sample_counts - sample_counts // 4  # at least a quarter of the samples is kept
     # Doubled, because the rule stops already where a decay disappears in the noise.
@@ -103,6 +94,31 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     return WarmUp(
         sample_counts=np.where(has_warm_up, warm_up_samples, 0), steady=steady, drift=drift
     )
+
+
+def _judge_runs(run_ends: NDArray[np.int64], sample_counts: NDArray[np.int64]) -> Floats:
+    """Return 1 for each run that is steady, 0 for others, NaN for one of too few samples."""
+    # MSER leaves out at most half of the samples: an end there means that they still change.
+    is_steady = run_ends < sample_counts // 2
+    return np.where(sample_counts < MIN_SAMPLES, np.nan, is_steady)
+
+
+class _Profile(NamedTuple):
+    """The usual run of a cell [samples], and the number of its first samples that are warm-up."""
+
+    logs: Floats
+    warm_up_end: int
+
+
+def _find_profile(logs: Sequence[Floats], run_ends: NDArray[np.int64]) -> _Profile | None:
+    """Return the mean profile of the runs of a cell, None if all have too few samples to tell."""
+    long_runs = [run_logs for run_logs in logs if len(run_logs) >= MIN_SAMPLES]
+    if not long_runs:
+        return None
+    if len(long_runs) == 1:  # a run alone is its own profile; the ends of short runs are 0
+        return _Profile(long_runs[0], int(run_ends.max()))
+    profile_logs = _mean_profile(long_runs)
+    return _Profile(profile_logs, int(_find_warm_up_ends([profile_logs])[0]))
 
 
 def _mean_profile(logs: Sequence[Floats]) -> Floats:

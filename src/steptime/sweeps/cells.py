@@ -17,7 +17,7 @@ from steptime.core.expressions.formula import Formula, formula
 from steptime.core.progress import track_progress
 from steptime.core.units import format_count
 from steptime.core.workload import Workload
-from steptime.grids.replicas import graph_of_rank
+from steptime.grids.replica_records import graph_of_rank
 from steptime.hardware import catalog
 from steptime.hardware.defaults import settle_dtype_by_place
 from steptime.hardware.stack import label_of

@@ -16,7 +16,7 @@ from steptime.core.progress import report_progress
 from steptime.core.units import format_bytes, format_count
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import record_key, select_missing
-from steptime.grids.replicas import predict_replicas
+from steptime.grids.replica_records import predict_replicas
 from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis.comparison.run_noise import CLIP, Noise, count_runs, pool_noise
 from steptime.records.statistics import MISS, SEED, two_sided_t
 from steptime.records.warmup import Floats
 
@@ -25,35 +26,10 @@ FEW_FREEDOM = 4  # spare runs: so few, with 2 runs a side, can all have met one 
 FEW_CHANGE = math.log(1.25)  # two speeds of one machine are not farther apart
 SPREAD_FREEDOM = 12  # spare runs: so few do not show how often a second speed occurs
 SPREAD_RUNS = 4  # runs a side: more average two speeds
-TAIL = 0.95  # quantile of the residuals that sets the noise of long tails
-NORMAL_TAIL = 1.959964  # the same quantile of |z|
-NORMAL_MEDIAN = 0.674490  # median of |z|
-CLIP = 3.0  # noise, beyond which a run no longer pulls a mean
-EXCESS_NOISE = (
-    0.2  # chance that the noise of a single pair is above the noise that it is judged with
-)
-LOUD_NOISE = 0.02  # chance that a network counts as louder than the others
-MIN_NOISE = 1e-9
 MAX_SMALLEST = 20.0  # logarithm of a factor that no longer means anything, and is a number still
 GUARD_QUANTILES = {2: 0.0, 3: 0.25, 4: 0.4}  # of the differences between single runs, by runs
 MEDIAN_QUANTILE = 0.5  # the same quantile for 5 runs and more
 DRAWS = 4000  # of normal noise, for the power
-
-
-class Noise(NamedTuple):
-    """Noise from run to run, an entry a pair.
-
-    Attributes:
-        deviation: standard deviation for each pair, at least the one pooled over its comparison.
-        degrees_of_freedom: number of spare runs of the comparison: runs less one, over all sides.
-        is_loud: pairs with more noise than the others.
-        unpooled_deviation: standard deviation of each pair by itself.
-    """
-
-    deviation: Floats
-    degrees_of_freedom: NDArray[np.int64]
-    is_loud: Flags
-    unpooled_deviation: Floats
 
 
 class Judgement(NamedTuple):
@@ -99,7 +75,7 @@ def judge_runs(
         comparisons: the pairs are of so many comparisons of equal size, one behind the other, each
             judged by itself; more than one need two runs a side in every pair.
     """
-    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    runs_a, runs_b = count_runs(a), count_runs(b)
     is_judged = np.minimum(runs_a, runs_b) >= MIN_RUNS
     columns = {name: np.full(len(a), np.nan) for name in Judgement._fields}
     if is_judged.any():
@@ -117,8 +93,8 @@ def _judge_pairs(
     """Return the judgement of pairs that all have two runs a side or more."""
     from scipy.special import stdtr, stdtrit
 
-    runs_a = _count_runs(a)
-    runs_b = _count_runs(b)
+    runs_a = count_runs(a)
+    runs_b = count_runs(b)
     noise = pool_noise(a, b, comparisons)
     limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.deviation) - _clipped_mean(a, noise.deviation)
@@ -141,46 +117,6 @@ def _judge_pairs(
             limit, power_loss, standard_error, noise.degrees_of_freedom, margin
         ),
         noise=noise.deviation,
-    )
-
-
-def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
-    """Return the noise from run to run of pairs [pairs, runs] that all have two runs a side.
-
-    The pooled noise is the larger of two numbers: the root mean square of the residuals, those
-    beyond `CLIP` times the bulk clipped, and the 95 % quantile of |residual| over that of a normal
-    distribution, which long tails and second speeds raise.
-    """
-    from scipy.special import chdtri
-
-    pair_count = len(a) // comparisons  # of each comparison
-    residuals = np.abs(np.concatenate([_residuals(a), _residuals(b)], axis=1))
-    residuals = residuals.reshape(comparisons, -1)  # those of a comparison in one row
-    # The median only helps to set where clipping begins.
-    quantile = np.nanquantile if np.isnan(residuals).any() else np.quantile
-    median_size, tail_size = quantile(residuals, (0.5, TAIL), axis=1)
-    tail_noise = tail_size / NORMAL_TAIL
-    bulk_noise = np.maximum(tail_noise, median_size / NORMAL_MEDIAN)
-
-    clipped = np.minimum(residuals, CLIP * bulk_noise[:, None])
-    residual_count = np.isfinite(residuals).sum(axis=1)
-    root_mean_square = np.sqrt(np.nansum(clipped**2, axis=1) / residual_count)
-    comparison_noise = np.maximum(np.maximum(tail_noise, root_mean_square), MIN_NOISE)
-    pooled = np.repeat(comparison_noise, pair_count)
-
-    # A pair may be noisier than the others. By chance its own noise exceeds the pooled one by
-    # `expected_excess` or more in `EXCESS_NOISE` of pairs, by `loud_excess` or more in `LOUD_NOISE`
-    # of them (chi-square). Beyond the first its noise is raised, beyond the second it is loud.
-    freedom = _count_runs(a) + _count_runs(b) - 2  # of each pair
-    pair_noise = np.sqrt((_squares(a) + _squares(b)) / freedom)
-    expected_excess = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
-    loud_excess = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
-    comparison_freedom = freedom.reshape(comparisons, -1).sum(axis=1)
-    return Noise(
-        deviation=np.maximum(pooled, pair_noise / expected_excess),
-        degrees_of_freedom=np.repeat(comparison_freedom, pair_count),
-        is_loud=(pair_noise > loud_excess * pooled) & (pair_count > 1),
-        unpooled_deviation=pair_noise,
     )
 
 
@@ -237,33 +173,14 @@ def _find_limit(
     runs are pooled, two speeds of a machine look like a change, so that a change must also be
     larger than `FEW_CHANGE`, or than the difference between any two runs of one side.
     """
-    from scipy.special import stdtrit
-
     pair_count = len(a) // comparisons  # of each comparison
-
-    def reduce_comparisons(column: NDArray[Any], reduce: Any) -> NDArray[Any]:
-        """Return a number of each comparison, repeated for its pairs."""
-        by_comparison = reduce(column.reshape(comparisons, -1), axis=1)
-        return np.asarray(np.repeat(by_comparison, pair_count))
-
-    runs_a = _count_runs(a)
-    runs_b = _count_runs(b)
+    runs_a = count_runs(a)
+    runs_b = count_runs(b)
     run_count = np.minimum(runs_a, runs_b)
-    has_pair_of_two_runs = reduce_comparisons(run_count, np.min) == MIN_RUNS
+    has_pair_of_two_runs = _reduce_comparisons(run_count, np.min, comparisons) == MIN_RUNS
     has_few_runs = (noise.degrees_of_freedom <= FEW_FREEDOM) & has_pair_of_two_runs
-
-    # The pooled noise: the pairs of a comparison share its probability of a false alarm.
     error_share = np.where(has_few_runs, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
-    pooled_limit = (
-        -stdtrit(noise.degrees_of_freedom, error_share / pair_count / 2) * noise.deviation
-    )
-
-    # A loud pair must also exceed its own noise: the loud pairs share half of the probability.
-    loud_count = reduce_comparisons(noise.is_loud, np.sum)
-    loud_share = error_share / np.maximum(1, 2 * loud_count)
-    single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.unpooled_deviation
-    run_limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
-    noise_limit = run_limit * _error_factor(runs_a, runs_b)  # of the difference of two means
+    noise_limit = _find_noise_limit(noise, runs_a, runs_b, error_share, comparisons)
 
     # A machine may have two speeds. All of a few runs may have met the same one, which no spread
     # of theirs shows: a change must exceed the usual difference of two speeds.
@@ -271,12 +188,51 @@ def _find_limit(
 
     # A few more runs show a second speed as the difference between two runs of one side.
     # A single pair with two runs a side has `FEW_CHANGE` alone.
-    largest_spread = reduce_comparisons(np.maximum(_find_spreads(a), _find_spreads(b)), np.max)
+    spreads = np.maximum(_find_spreads(a), _find_spreads(b))
+    largest_spread = _reduce_comparisons(spreads, np.max, comparisons)
     is_single_of_two_runs = has_few_runs & (pair_count == 1)
     has_few_spare_runs = noise.degrees_of_freedom <= SPREAD_FREEDOM
     averages_few_runs = run_count <= SPREAD_RUNS
     must_exceed_spread = has_few_spare_runs & averages_few_runs & ~is_single_of_two_runs
     return np.asarray(np.where(must_exceed_spread, np.maximum(limit, largest_spread), limit))
+
+
+def _find_noise_limit(
+    noise: Noise,
+    runs_a: NDArray[np.int64],
+    runs_b: NDArray[np.int64],
+    error_share: Floats,
+    comparisons: int,
+) -> Floats:
+    """Return the limit of a difference of means that noise alone exceeds with a probability.
+
+    Args:
+        noise: the noise of each pair.
+        runs_a: number of runs of each side A.
+        runs_b: number of runs of each side B.
+        error_share: the probability that some pair of the comparison exceeds its limit.
+        comparisons: number of comparisons of equal size, one behind the other.
+    """
+    from scipy.special import stdtrit
+
+    # The pooled noise: the pairs of a comparison share the probability, and both signs halve it.
+    pair_count = len(runs_a) // comparisons
+    pooled_share = error_share / pair_count / 2
+    pooled_limit = -stdtrit(noise.degrees_of_freedom, pooled_share) * noise.deviation
+
+    # A loud pair must also exceed its own noise: the loud pairs share half of the probability.
+    loud_count = _reduce_comparisons(noise.is_loud, np.sum, comparisons)
+    loud_share = error_share / np.maximum(1, 2 * loud_count)
+    single_freedom = runs_a + runs_b - 2
+    single_limit = -stdtrit(single_freedom, loud_share / 2) * noise.unpooled_deviation
+    run_limit = np.where(noise.is_loud, np.maximum(pooled_limit, single_limit), pooled_limit)
+    return np.asarray(run_limit * _error_factor(runs_a, runs_b))  # of the difference of two means
+
+
+def _reduce_comparisons(column: NDArray[Any], reduce: Any, comparisons: int) -> NDArray[Any]:
+    """Return the sum, minimum or maximum over the pairs of each comparison, repeated for each."""
+    number_of_comparison = reduce(column.reshape(comparisons, -1), axis=1)
+    return np.asarray(np.repeat(number_of_comparison, len(column) // comparisons))
 
 
 def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
@@ -285,8 +241,8 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     The guarded change is a quantile of all differences between a run of B and a run of A: the
     smallest with two runs a side, the median from five runs on. It is 0 where the signs differ.
     """
-    run_counts_a = _count_runs(a)
-    run_counts_b = _count_runs(b)
+    run_counts_a = count_runs(a)
+    run_counts_b = count_runs(b)
     guarded_low = np.empty(len(a))
     guarded_high = np.empty(len(a))
     # Pairs with equal numbers of runs on each side are computed at once.
@@ -322,7 +278,7 @@ def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 def _clipped_mean(side: Floats, noise: Floats) -> Floats:
     """Return the mean of the runs, each clipped at `CLIP` times the noise from their median."""
-    run_count = _count_runs(side)
+    run_count = count_runs(side)
     ordered = np.sort(side, axis=1)  # NaN come last
     rows = np.arange(len(side))
     lower_middle = ordered[rows, (run_count - 1) // 2]
@@ -338,24 +294,6 @@ def _clipped_mean(side: Floats, noise: Floats) -> Floats:
 def _drop_missing_runs(side: Floats, runs: int) -> Floats:
     """Return the runs of sides that have as many, without NaN."""
     return side[np.isfinite(side)].reshape(len(side), int(runs))
-
-
-def _count_runs(side: Floats) -> NDArray[np.int64]:
-    return np.asarray(np.isfinite(side).sum(axis=1))
-
-
-def _residuals(side: Floats) -> Floats:
-    """Return the residuals of runs about their mean, scaled to the spread of single runs."""
-    runs = _count_runs(side)
-    return np.asarray(_deviations(side) * np.sqrt(runs / (runs - 1))[:, None])
-
-
-def _squares(side: Floats) -> Floats:
-    return np.asarray(np.nansum(_deviations(side) ** 2, axis=1))
-
-
-def _deviations(side: Floats) -> Floats:
-    return np.asarray(side - (np.nansum(side, axis=1) / _count_runs(side))[:, None])
 
 
 def _find_spreads(side: Floats) -> Floats:

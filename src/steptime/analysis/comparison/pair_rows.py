@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -37,39 +37,75 @@ CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
 Item = TypeVar("Item")
 
 
+class _PairParts(NamedTuple):
+    """What the row of a pair consists of.
+
+    Attributes:
+        name: the name of the pair.
+        level: the level of B.
+        facts_a: columns of the record of A.
+        facts_b: columns of the record of B.
+        side_a: how A was measured, and its number.
+        side_b: how B was measured, and its number.
+        verdict: the ratio with its interval and verdict.
+        differences: in what the sides differ.
+        shares: the speed, and its shares of peak and roof.
+    """
+
+    name: str
+    level: str
+    facts_a: Row
+    facts_b: Row
+    side_a: Row
+    side_b: Row
+    verdict: Row
+    differences: Row
+    shares: Row
+
+
 def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     """Return the pairs at these indices as rows."""
     groups = pairing.groups
     a = pairing.columns.a[indices]
     b = pairing.columns.b[indices]
+    # Many pairs differ in the same: each distinct difference is described once.
     difference_index, differences = pairing.list_differences(a, b)
-    facts_a = groups.facts(a, CELLS_OF_A)
-    facts_b = groups.facts(b, CELLS_OF_B)
-    lefts = [facts_a[group] for group in a.tolist()]
-    rights = [facts_b[group] for group in b.tolist()]
-    sides_a = _make_side_rows(lefts, groups.columns, a)
-    sides_b = _make_side_rows(rights, groups.columns, b)
-    verdicts = _make_verdict_rows(pairing.columns, indices, sides_b)
-    shares = _make_share_rows(lefts, rights)
-    names = pairing.names(b)
-    levels = groups.level_of(b).tolist()
-    rows = []
-    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-        row = {"name": names[number]} | {name: right[name] for name in ABOUT}
-        row |= {"a": sides_a[number], "b": sides_b[number]}
-        # The ratio stands before the level, the other numbers of the verdict behind it.
-        row |= {"quantity": groups.quantity, "ratio": verdicts[number].pop("ratio")}
-        if pairing.column:
-            row |= {"level": levels[number], "against": pairing.against}
-        row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
-        row |= verdicts[number] | differences[difference_index[number]]
-        # Shares of peak and roof need both: FLOP are predicted, times are measured.
-        is_prediction_judged = left["origin"] == "predicted" and right["origin"] != "predicted"
-        is_step = not right["scope"]
-        if is_prediction_judged and is_step:
-            row |= shares[number]
-        rows.append(row)
-    return rows
+    facts_by_group_a = groups.facts(a, CELLS_OF_A)
+    facts_by_group_b = groups.facts(b, CELLS_OF_B)
+    facts_a = [facts_by_group_a[group] for group in a.tolist()]
+    facts_b = [facts_by_group_b[group] for group in b.tolist()]
+    sides_b = _make_side_rows(facts_b, groups.columns, b)
+    columns = (  # in the order of the fields of `_PairParts`
+        pairing.names(b),
+        groups.level_of(b).tolist(),
+        facts_a,
+        facts_b,
+        _make_side_rows(facts_a, groups.columns, a),
+        sides_b,
+        _make_verdict_rows(pairing.columns, indices, sides_b),
+        [differences[index] for index in difference_index],
+        _make_share_rows(facts_a, facts_b),
+    )
+    return [_join_parts(pairing, _PairParts(*parts)) for parts in zip(*columns, strict=True)]
+
+
+def _join_parts(pairing: Pairing, parts: _PairParts) -> Row:
+    """Return the row of a pair, its keys in the order in which tables and files have them."""
+    facts_a = parts.facts_a
+    facts_b = parts.facts_b
+    row: Row = {"name": parts.name} | {name: facts_b[name] for name in ABOUT}
+    row |= {"a": parts.side_a, "b": parts.side_b, "quantity": pairing.groups.quantity}
+    row["ratio"] = parts.verdict["ratio"]  # before the level; the rest of the verdict is behind it
+    if pairing.column:
+        row |= {"level": parts.level, "against": pairing.against}
+    row["dtype"] = facts_a["dtype"] if facts_a["dtype"] == facts_b["dtype"] else None
+    row |= parts.verdict | parts.differences
+    # Shares of peak and roof need both: FLOP are predicted, times are measured.
+    is_prediction_judged = facts_a["origin"] == "predicted" and facts_b["origin"] != "predicted"
+    is_step = not facts_b["scope"]
+    if is_prediction_judged and is_step:
+        row |= parts.shares
+    return row
 
 
 def _make_side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:

@@ -4,9 +4,9 @@ All pairs are columns (`speedups`); rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,9 +14,14 @@ import polars as pl
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.comparison.pair_rows import structs_on_demand
 from steptime.analysis.comparison.speedup_answer import LevelSpeedups, SpeedupAnswer, SpeedupRow
+from steptime.analysis.comparison.speedup_rows import (
+    list_difference_texts,
+    make_point_columns,
+    make_speedup_rows,
+    transpose_columns,
+)
 from steptime.analysis.comparison.speedup_words import describe_speedups
 from steptime.analysis.comparison.speedups import (
-    OUTCOMES,
     Speedups,
     compute_speedups,
     find_worst_level,
@@ -29,7 +34,7 @@ from steptime.core.errors import check_choice, unknown
 from steptime.core.tables.table import Column, LazySequence, Table, describe_hidden_rows
 from steptime.records.data import Data
 from steptime.records.groups.group_members import Grouping, Ids
-from steptime.records.groups.record_groups import RecordGroups, finite_cells
+from steptime.records.groups.record_groups import RecordGroups
 from steptime.records.pair_keys import (
     LEVEL_OPTIONS,
     cell_columns,
@@ -39,7 +44,7 @@ from steptime.records.pair_keys import (
     sort_levels,
 )
 from steptime.records.pooled_step import IS_STEP
-from steptime.records.row import RUN_OPTIONS, Row, describe_value
+from steptime.records.row import Row
 from steptime.records.statistics import rank_correlation
 
 EXTREME_COUNT = 5  # lowest and highest speed-ups of the summary
@@ -202,35 +207,18 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     ascending = np.argsort(speedups.ratio, kind="stable")
     printed_indices = _order_ends_first(ascending)[: data.max_rows]
     # There can be 10^6 pairs: only the first rows stay in memory, the others are made on each pass.
-    structs = structs_on_demand(printed_indices, partial(_make_rows, speedups))
+    structs = structs_on_demand(printed_indices, partial(make_speedup_rows, speedups))
     rows = LazySequence(
         len(structs),
         make_items=lambda: (row.to_columns() for row in structs),
         first_items=[row.to_columns() for row in structs[:MAX_ROWS_IN_MEMORY]],
     )
-    extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
-
-    def list_extremes(indices: Ids) -> list[Row]:
-        extreme_rows = [row.to_columns() for row in _make_rows(speedups, indices)]
-        return [{name: row[name] for name in extreme_columns} for row in extreme_rows]
-
     extremes = {
-        "lowest": list_extremes(ascending[:EXTREME_COUNT]),
-        "highest": list_extremes(ascending[::-1][:EXTREME_COUNT]),
+        "lowest": _list_extremes(speedups, answer.quantity, ascending[:EXTREME_COUNT]),
+        "highest": _list_extremes(speedups, answer.quantity, ascending[::-1][:EXTREME_COUNT]),
     }
-    has_levels = len(speedups.levels) > 1
-    has_differences = any(_describe_differences(speedups, printed_indices))
-    has_verdicts = any(verdict is not None for verdict in speedups.verdict[printed_indices])
     return Table(
-        (
-            Column("name", "network"),
-            *([Column("level")] if has_levels else []),
-            *([Column("differ", "a | b", is_spare=True)] if has_differences else []),
-            Column(f"against_{answer.quantity}", answer.against),
-            Column(answer.quantity, "its own" if has_levels else speedups.levels[0]),
-            Column("speedup", "speed-up"),
-            *([Column("verdict")] if has_verdicts else []),
-        ),
+        _list_columns(answer, speedups, printed_indices),
         rows,
         f"Speed-ups against {answer.against}, lowest and highest first",
         footnotes=describe_hidden_rows(len(speedups) - len(rows)),
@@ -239,6 +227,32 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
         chart_rows=_list_chart_rows(speedups, answer.x, answer.color),
         structs=structs,
     )
+
+
+def _list_columns(answer: SpeedupAnswer, speedups: Speedups, indices: Ids) -> list[Column]:
+    """Return the columns of the printed table, without those in which no pair has anything."""
+    has_levels = len(speedups.levels) > 1
+    columns = [Column("name", "network")]
+    if has_levels:
+        columns.append(Column("level"))
+    if any(list_difference_texts(speedups, indices)):
+        columns.append(Column("differ", "a | b", is_spare=True))
+    columns += [
+        Column(f"against_{answer.quantity}", answer.against),
+        Column(answer.quantity, "its own" if has_levels else speedups.levels[0]),
+        Column("speedup", "speed-up"),
+    ]
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[indices])
+    if has_verdicts:
+        columns.append(Column("verdict"))
+    return columns
+
+
+def _list_extremes(speedups: Speedups, quantity: str, indices: Ids) -> list[Row]:
+    """Return pairs as the summary has them: name, level, speed-up, verdict and both values."""
+    names = (*EXTREME_COLUMNS, f"against_{quantity}", quantity)
+    rows = [row.to_columns() for row in make_speedup_rows(speedups, indices)]
+    return [{name: row[name] for name in names} for row in rows]
 
 
 def _order_ends_first(order: Ids) -> Ids:
@@ -250,76 +264,6 @@ def _order_ends_first(order: Ids) -> Ids:
     return ends_first
 
 
-def _describe_differences(speedups: Speedups, indices: Ids) -> list[str]:
-    """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
-    a = speedups.a[indices]
-    b = speedups.b[indices]
-    difference_index, differences = speedups.pairing.list_differences(a, b)
-    return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
-
-
-def _make_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
-    """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
-    groups = speedups.groups
-    a = speedups.a[indices]  # the groups that are compared against
-    b = speedups.b[indices]  # the groups whose speed-up is asked
-    hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
-
-    def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
-        """Return these features of each group, a row a group."""
-        columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
-        return _transpose(columns) or [{}] * len(ids)
-
-    names = speedups.features.columns
-    columns: dict[str, Sequence[Any]] = {
-        **_make_point_columns(speedups, indices),
-        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
-        "differ": _describe_differences(speedups, indices),
-        "features": list_features(names, b),
-        "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
-    }
-    for prefix, ids in (("", b), ("against_", a)):
-        columns[f"{prefix}value"] = finite_cells(groups.columns.value[ids])
-        columns[f"{prefix}low"] = finite_cells(groups.columns.low[ids])
-        columns[f"{prefix}high"] = finite_cells(groups.columns.high[ids])
-        columns[f"{prefix}host"] = [hosts[group]["host"] for group in ids.tolist()]
-    against = speedups.pairing.against
-    return [
-        SpeedupRow(quantity=groups.quantity, against=against, **row) for row in _transpose(columns)
-    ]
-
-
-def _make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
-    """Return the name, level, speed-up and verdict of pairs."""
-    b = speedups.b[indices]
-    # The batch stands last in a name.
-    features = [name for name in speedups.varying_features if name not in ("family", "batch")]
-    if "batch" in speedups.varying_features:
-        features.append("batch")
-    families = speedups.cells("family", b).to_list()
-    cells = [plain_values(speedups.cells(name, b)) for name in features]
-    names = [
-        _name_network(family, zip(features, values, strict=True))
-        for family, *values in zip(families, *cells, strict=True)
-    ]
-    return {
-        "name": names,
-        "level": speedups.groups.level_of(b).tolist(),
-        "speedup": speedups.ratio[indices].tolist(),
-        "verdict": speedups.verdict[indices].tolist(),
-    }
-
-
-def _name_network(family: str, features: Iterable[tuple[str, Any]]) -> str:
-    """Return a network's family with its features: "fc layers 4, batch 64"."""
-    words = ", ".join(describe_value(name, value) for name, value in features if value is not None)
-    return f"{family} {words}".strip()
-
-
-def _transpose(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
 def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> list[Row]:
     """Return the points of a picture, and the bars of the histogram of each level.
 
@@ -328,7 +272,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     order = np.argsort(speedups.ratio, kind="stable")
     pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
     indices = order[::pairs_per_point]
-    columns = _make_point_columns(speedups, indices)
+    columns = make_point_columns(speedups, indices)
     # A pair stands at the x and in the color of its compared group, not of its baseline's.
     compared_groups = speedups.b[indices]
     for axis, name in (("x", x), ("color", color)):
@@ -351,7 +295,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
             }
             for bar in np.flatnonzero(counts)
         ]
-    return [*_transpose(columns), *bars]  # the chart tells them apart by their keys
+    return [*transpose_columns(columns), *bars]  # the chart tells them apart by their keys
 
 
 ANALYSIS = Analysis(

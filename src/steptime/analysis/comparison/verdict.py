@@ -8,7 +8,7 @@ false discovery rate is controlled over them.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,34 +110,19 @@ def compare_sides(
 
     Source: MOVER, Donner and Zou 2012.
     """
-    from scipy.special import ndtr, stdtr, stdtrit
-
     with np.errstate(invalid="ignore", divide="ignore"):
         log_ratio = np.log(b["value"]) - np.log(a["value"])
         drift = a["drift"] + b["drift"]
-
-        # Several runs on both sides: Welch's interval and test.
-        error, freedom = _find_welch_error(a, b)
-        has_runs = np.isfinite(error)
-        welch_reach = -stdtrit(freedom, MISS / 2) * error
-        welch_p = 2 * stdtr(freedom, -np.abs(log_ratio) / error)
-        p_without_noise = np.where(log_ratio == 0, 1.0, 0.0)
-        p_of_runs = np.where(error > 0, welch_p, p_without_noise)
-
-        # Else MOVER (method of variance estimates recovery): the interval of a difference from
-        # the intervals of both sides, whose reaches add up as squares. B - A is lowest if B is at
-        # its low and A at its high end. The test is that of a normal distribution as wide.
-        reach_down = np.hypot(_interval_reach(b, "low"), _interval_reach(a, "high"))
-        reach_up = np.hypot(_interval_reach(b, "high"), _interval_reach(a, "low"))
-        reach_to_equal = np.where(log_ratio > 0, reach_down, reach_up)
-        sigmas = -np.abs(log_ratio) * NORMAL_95 / np.maximum(reach_to_equal, MIN_REACH)
-        p_of_intervals = 2 * ndtr(sigmas)
-
-        low = np.exp(log_ratio - np.where(has_runs, welch_reach, reach_down) - drift)
-        high = np.exp(log_ratio + np.where(has_runs, welch_reach, reach_up) + drift)
+        by_runs = _compare_runs(a, b, log_ratio)
+        by_intervals = _compare_intervals(a, b, log_ratio)
+        has_runs = np.isfinite(by_runs.reach_up)  # several on both sides
+        reach_down = np.where(has_runs, by_runs.reach_down, by_intervals.reach_down)
+        reach_up = np.where(has_runs, by_runs.reach_up, by_intervals.reach_up)
+        low = np.exp(log_ratio - reach_down - drift)
+        high = np.exp(log_ratio + reach_up + drift)
         has_interval = np.isfinite(low + high)
-        p_without_runs = np.where(has_interval, p_of_intervals, np.nan)
-        p_value = np.where(has_runs, p_of_runs, p_without_runs)
+        p_without_runs = np.where(has_interval, by_intervals.p_value, np.nan)
+        p_value = np.where(has_runs, by_runs.p_value, p_without_runs)
         ratios = np.exp(log_ratio) if ratio is None else ratio
         low = np.minimum(low, ratios)
         high = np.maximum(high, ratios)
@@ -148,6 +133,43 @@ def compare_sides(
         "p_value": p_value,
         "verdict": verdicts(ratios, low, high, p_value, quantity),
     }
+
+
+class _Comparison(NamedTuple):
+    """How far the interval of each log ratio reaches to both sides, and the p-value of no change.
+
+    NaN where the sides do not have what the comparison needs.
+    """
+
+    reach_down: Floats
+    reach_up: Floats
+    p_value: Floats
+
+
+def _compare_runs(a: Side, b: Side, log_ratio: Floats) -> _Comparison:
+    """Return the interval and the test of Welch, of pairs with several runs on both sides."""
+    from scipy.special import stdtr, stdtrit
+
+    error, freedom = _find_welch_error(a, b)
+    reach = -stdtrit(freedom, MISS / 2) * error
+    p_of_error = 2 * stdtr(freedom, -np.abs(log_ratio) / error)
+    p_without_noise = np.where(log_ratio == 0, 1.0, 0.0)  # runs that all agree have an error of 0
+    return _Comparison(reach, reach, np.where(error > 0, p_of_error, p_without_noise))
+
+
+def _compare_intervals(a: Side, b: Side, log_ratio: Floats) -> _Comparison:
+    """Return the interval of a difference from the intervals of both sides (MOVER).
+
+    MOVER is the method of variance estimates recovery: reaches add up as squares. B - A is lowest
+    where B is at its low and A at its high end. The test is that of a normal distribution as wide.
+    """
+    from scipy.special import ndtr
+
+    reach_down = np.hypot(_interval_reach(b, "low"), _interval_reach(a, "high"))
+    reach_up = np.hypot(_interval_reach(b, "high"), _interval_reach(a, "low"))
+    reach_to_equal = np.where(log_ratio > 0, reach_down, reach_up)
+    sigmas = -np.abs(log_ratio) * NORMAL_95 / np.maximum(reach_to_equal, MIN_REACH)
+    return _Comparison(reach_down, reach_up, 2 * ndtr(sigmas))
 
 
 def verdicts(

@@ -372,23 +372,22 @@ def _fit_wins(
     design: DesignMatrix, rows: Sequence[SensitivityRow], z: Floats
 ) -> tuple[list[SensitivityRow], Wins]:
     """Return rows with log-odds of the first platform to win, and how often it does."""
-    is_win = design.values[~design.has_failed] > 1
+    is_win = design.values[~design.has_failed] > 1  # the first platform is faster
     share = float(is_win.mean())
     wins = Wins(share=share, majority_share=max(share, 1 - share))
     if share in (0.0, 1.0):  # nothing to explain
         return list(rows), wins
-    independent, _ = regression.find_independent(z)
-    columns = z[:, independent]
+    column_numbers, _ = regression.find_independent(z)  # others get no odds
+    columns = z[:, column_numbers]
     is_separable = regression.is_separable(columns, is_win)
     ridge = regression.RIDGE if is_separable else 0.0  # without it, weights would not be finite
     odds, half_width, accuracy = regression.fit_logistic(columns, is_win.astype(float), ridge)
-    # The first rows are those of the columns of `z`, in their order.
-    rows_with_odds = list(rows)
-    for index, row_number in enumerate(independent):
-        log_odds = float(odds[index])
-        reach = float(half_width[index])
-        rows_with_odds[row_number] = msgspec.structs.replace(
-            rows[row_number],
+    rows_with_odds = list(rows)  # the first ones are those of the columns of `z`, in their order
+    for number, log_odds, reach in zip(
+        column_numbers, odds.tolist(), half_width.tolist(), strict=True
+    ):
+        rows_with_odds[number] = msgspec.structs.replace(
+            rows[number],
             win_log_odds=log_odds,
             win_low=log_odds - reach,
             win_high=log_odds + reach,

@@ -37,6 +37,7 @@ _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _WORDS |= {"float": "a number", "array": "a list", "object": "a table"}
 _FAULT = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
 _PART = re.compile(r"\[(\d+|\.\.\.)\]|([^.\[]+)")
+_UNNAMED_KEY = "..."  # msgspec writes `[...]` for a value under a key that it does not name
 _OF_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 _TOO_LARGE = "Number out of range"
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(.*?)(?:, got .*)?", re.DOTALL)
@@ -99,6 +100,13 @@ class _FaultPlace(NamedTuple):
     is_inner: bool
 
 
+class _PathStep(NamedTuple):
+    """A step of a path into a table: to a value of a list by its index, else to that of a key."""
+
+    name: str
+    is_index: bool
+
+
 def _describe_fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
     """Return a message of msgspec in our words: the place, the expected type and the value."""
     # such as "Expected `int`, got `str` - at `$.links[0].lanes`"
@@ -129,24 +137,30 @@ def _find_fault_place(path: str, value: Any, kind: Any, prefix: str) -> _FaultPl
     inner_value = value
     place_text = prefix
     is_inner = False  # whether the fault lies in a part of the value
-    for index, name in _PART.findall(path):  # one of both is ""
+    for step in _parse_path(path):
         try:
-            member_kind = _member_kind(plain_kind, name or index)
+            member_kind = _member_kind(plain_kind, step.name)
         except KeyError:  # inside of one of several types: the message is about the outer value
             break
-        if index.isdigit():
-            inner_value = inner_value[int(index)]
-            place_text += f"[{index}]"
+        if step.is_index:
+            inner_value = inner_value[int(step.name)]
+            place_text += f"[{step.name}]"
         else:
-            # msgspec writes `[...]` for a value under a key that it does not name.
-            is_unnamed_key = index == "..."
-            key = _first_wrong_key(inner_value, member_kind) if is_unnamed_key else name
+            key = step.name
+            if key == _UNNAMED_KEY:
+                key = _first_wrong_key(inner_value, member_kind)
             inner_value = inner_value[key]
             dot = "." if place_text and not place_text.endswith(".") else ""
             place_text += f"{dot}{key}"
         plain_kind, type_text = next(_list_plain_kinds(member_kind))
         is_inner = True
     return _FaultPlace(plain_kind, type_text, inner_value, place_text, is_inner)
+
+
+def _parse_path(path: str) -> Iterator[_PathStep]:
+    """Yield the steps of a path of msgspec: `a[0].b` goes to key a, index 0, key b."""
+    for bracket_text, key in _PART.findall(path):  # one of both is ""
+        yield _PathStep(name=key or bracket_text, is_index=bracket_text.isdigit())
 
 
 def _describe_field_fault(place: _FaultPlace, fault: str, field: str, source: str) -> InputError:

@@ -7,7 +7,7 @@ Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.formats import READ_ERRORS, Source, describe_error
@@ -53,6 +53,22 @@ class OnnxNode:
     attrs: Mapping[str, Any]
     opset: int
     proto: NodeProto
+
+
+class _NameScope(NamedTuple):
+    """The names of tensors inside a call of a local function, or in a graph.
+
+    Attributes:
+        prefix: what the names of inner tensors begin with, "" in a graph.
+        caller_names: the caller's name of each input and output of the function.
+    """
+
+    prefix: str
+    caller_names: Mapping[str, str]
+
+    def rename(self, name: str) -> str:
+        is_left_out = name == ""  # an optional input or output
+        return name if is_left_out else self.caller_names.get(name, f"{self.prefix}{name}")
 
 
 @dataclass(frozen=True)
@@ -142,9 +158,8 @@ class Model:
             function.node,
             opsets,
             attributes,
-            prefix=f"{node.name}/",
+            _bind_names(f"{node.name}/", function, node.inputs, node.outputs),
             depth=0,
-            names=_bind_names(function, node.inputs, node.outputs),
         )
         return Subgraph(tuple(nodes), constants={}, inputs=(), outputs=node.outputs)
 
@@ -153,7 +168,8 @@ class Model:
         if graph.sparse_initializer:
             raise NoModelError("it has sparse weights")
         constants = {tensor.name: _read_constant(tensor) for tensor in graph.initializer}
-        nodes = tuple(self._read_nodes(graph.node, opsets, attributes={}, prefix="", depth=0))
+        names = _NameScope(prefix="", caller_names={})  # a graph calls its tensors by their names
+        nodes = tuple(self._read_nodes(graph.node, opsets, {}, names, depth=0))
         # constants may stand among the inputs, too: before IR version 4 they have to
         stated_inputs = [_read_input(value) for value in graph.input]
         inputs = [value for value in stated_inputs if value.name not in constants]
@@ -165,9 +181,8 @@ class Model:
         nodes: Sequence[NodeProto],
         opsets: Mapping[str, int],
         attributes: Mapping[str, AttributeProto],
-        prefix: str,
+        names: _NameScope,
         depth: int,
-        names: Mapping[str, str] | None = None,
     ) -> Iterator[OnnxNode]:
         """Yield nodes; a call of a local function is replaced by the function's nodes.
 
@@ -178,18 +193,9 @@ class Model:
             nodes: the nodes of a graph or a function.
             opsets: versions of operators by domain.
             attributes: those of the call, to which nodes of a function may refer.
-            prefix: what the names of a function's nodes and tensors begin with.
+            names: the names of their tensors.
             depth: the number of function calls around the nodes.
-            names: inside a function, the caller's name of each of its inputs and outputs.
         """
-
-        def rename(name: str) -> str:
-            # inputs and outputs of a local function have the caller's names, inner tensors a prefix
-            is_left_out = name == ""
-            if names is None or is_left_out:
-                return name
-            return names.get(name, f"{prefix}{name}")
-
         if depth > MAX_FUNCTION_DEPTH:
             raise NoModelError(f"local functions nest deeper than {MAX_FUNCTION_DEPTH}")
         standard_opsets = [opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets]
@@ -199,24 +205,23 @@ class Model:
             if self._node_count > MAX_NODES:
                 raise NoModelError(f"more than {MAX_NODES} nodes")
             proto = _resolve_attributes(node, attributes)
-            inputs = tuple(map(rename, node.input))
-            outputs = tuple(map(rename, node.output))
+            inputs = tuple(map(names.rename, node.input))
+            outputs = tuple(map(names.rename, node.output))
             first_output = outputs[0] if outputs else node.op_type
-            name = f"{prefix}{node.name or first_output}"
+            name = f"{names.prefix}{node.name or first_output}"
             function = self._functions.get((node.domain, node.op_type))
             if function is None:
                 is_standard = node.domain in _STANDARD_DOMAINS
                 op = node.op_type if is_standard else f"{node.domain}.{node.op_type}"
-                attrs = self._read_attributes(_rename_captured(proto, rename), opsets)
+                attrs = self._read_attributes(_rename_captured(proto, names.rename), opsets)
                 yield OnnxNode(name, op, inputs, outputs, attrs, opset, proto)
                 continue
             yield from self._read_nodes(
                 function.node,
                 _read_opsets(function) or opsets,
                 _index_attributes(function.attribute_proto, proto.attribute),
-                prefix=f"{name}/",
+                _bind_names(f"{name}/", function, inputs, outputs),
                 depth=depth + 1,
-                names=_bind_names(function, inputs, outputs),
             )
 
     def _read_attributes(self, proto: NodeProto, opsets: Mapping[str, int]) -> dict[str, object]:
@@ -253,13 +258,13 @@ def _cut_spans(content: bytes | mmap.mmap, spans: Sequence[tuple[int, int]]) -> 
 
 
 def _bind_names(
-    function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
-) -> dict[str, str]:
-    """Return the caller's name of each input and output of a function, "" for one left out."""
-    name_of_caller = dict.fromkeys(function.input, "")  # a call may leave out inputs at the end
-    name_of_caller.update(zip(function.input, inputs, strict=False))
-    name_of_caller.update(zip(function.output, outputs, strict=False))
-    return name_of_caller
+    prefix: str, function: FunctionProto, inputs: Sequence[str], outputs: Sequence[str]
+) -> _NameScope:
+    """Return the names inside a call of a function, "" for an input that the call leaves out."""
+    caller_names = dict.fromkeys(function.input, "")  # a call may leave out inputs at the end
+    caller_names.update(zip(function.input, inputs, strict=False))
+    caller_names.update(zip(function.output, outputs, strict=False))
+    return _NameScope(prefix, caller_names)
 
 
 def _rename_captured(node: NodeProto, rename: Callable[[str], str]) -> NodeProto:

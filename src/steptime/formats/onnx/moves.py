@@ -137,10 +137,13 @@ def _lower_expand(walk: OnnxWalk, x: Value, shape: Value) -> Value:
     file_output = walk.file_shape(walk.node.outputs[0])
     # a file that computes the shape from its batch states another one now than at its own batch
     follows_batch = broadcast_shape(input_shape, stated_shape) != file_output
-    target_shape = stated_shape
-    states_all_axes = len(stated_shape) >= len(input_shape)
-    if states_all_axes:
+    # The batch is the first axis: a shape of fewer axes than the input does not state it.
+    has_first_axis = len(stated_shape) >= len(input_shape)
+    if has_first_axis:
         target_shape = walk.expanded_batch_shape(input_shape, stated_shape, follows_batch)
+    else:
+        target_shape = stated_shape
+    # Expand broadcasts both ways: a stated size of 1 keeps the size of the input.
     new_shape = broadcast_shape(input_shape, target_shape)
     require(new_shape is not None, f"{list(input_shape)} is not {list(stated_shape)} repeated")
     return x if new_shape == input_shape else walk.lower(elements.expand, x, new_shape)

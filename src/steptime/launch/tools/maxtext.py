@@ -107,27 +107,32 @@ def _read_axis(settings: ToolSettings, name: str) -> Axis:
 
 def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
-    mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
+    stated_axes = [name for name in settings.values if name.endswith("_parallelism")]
     for fact, axis_names in AXES:
         degree = prod(_read_axis(settings, name).degree for name in axis_names)
-        is_explicit = any(f"_{name}_" in mesh_keys for name in axis_names)
-        if degree > 1 or is_explicit:
+        is_stated = any(f"_{name}_" in key for key in stated_axes for name in axis_names)
+        if degree > 1 or is_stated:
             job.set(fact, degree)
     replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
-    shard_count = prod(replica_axes[name].degree for name in SHARDED_AXES)
+    sharded_axes = [replica_axes[name] for name in SHARDED_AXES]
+    shard_count = prod(axis.degree for axis in sharded_axes)
     # With an open axis (-1) the number of replicas follows from that of the devices.
     has_open_axis = any(axis.is_open for axis in replica_axes.values())
     if not has_open_axis:
         _set_replicas(job, replica_axes, shard_count)
     # An `fsdp` axis shares out weights, gradients and states; a `data` axis copies them.
-    shards_state = shard_count > 1 or any(replica_axes[name].is_open for name in SHARDED_AXES)
-    zero_stage = 3 if shards_state else 0
-    if mesh_keys:
-        job.set("zero", zero_stage)
-    else:  # the default mesh: `ici_fsdp_parallelism: -1`, replicas on all devices
+    shards_state = shard_count > 1 or any(axis.is_open for axis in sharded_axes)
+    _set_zero_stage(job, 3 if shards_state else 0, is_default_mesh=not stated_axes)
+
+
+def _set_zero_stage(job: JobBuilder, zero_stage: int, is_default_mesh: bool) -> None:
+    """Set the stage of ZeRO; the default mesh is `ici_fsdp_parallelism: -1`, replicas alone."""
+    if is_default_mesh:
         job.set_default("zero", zero_stage)
         # `data` follows from the devices later, and then counts as a default, too.
         job.defaults.append("data")
+    else:
+        job.set("zero", zero_stage)
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:

@@ -59,24 +59,22 @@ def make_group_columns(members: Members) -> GroupColumns:
     """Return the columns of groups; samples of several records are pooled."""
     # The index of the first record of each group; all arrays below have an entry for each group.
     _, first_member = np.unique(members.group, return_index=True)
-    group_count = len(first_member)
-    sampled_count = np.bincount(members.group, members.is_sampled, group_count)
-    repeat_count = np.bincount(members.group, members.is_repeated, group_count)
+    sampled_count = np.bincount(members.group, members.is_sampled, len(first_member))
     has_samples = sampled_count > 0
-    is_repeated = ~has_samples & (repeat_count > 1)  # single values, which count as samples
-    # Pooling takes logarithms, so a group with a time of 0 (an op that is idle in a step) is not
-    # pooled: its last record counts.
-    is_pooled = (has_samples | is_repeated) & ~_is_resting(members, has_samples)
-
+    is_repeated, is_pooled = _find_pooled(members, has_samples)
     # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
     last_with_value = _last_members(members, members.has_value)
     last_with_samples = _last_members(members, members.is_sampled)
     stated_value = _take_or_nan(members.value, last_with_value)
-    estimate = {
-        name: np.where(is_pooled, _take_or_nan(column, last_with_samples), np.nan)
-        for name, column in members.estimate.items()
-    }
+
+    def take_single(column: Floats) -> Floats:
+        """Return the column of the last record with samples, NaN for groups that are not pooled."""
+        return np.where(is_pooled, _take_or_nan(column, last_with_samples), np.nan)
+
+    # A single record with samples has its estimate in the frame already. `_pool_samples` replaces
+    # those of groups of several.
+    single_estimate = {name: take_single(column) for name, column in members.estimate.items()}
     groups = GroupColumns(
         level=members.level[first_member],
         cell=members.cell[first_member],
@@ -85,19 +83,19 @@ def make_group_columns(members: Members) -> GroupColumns:
         last_seq=members.seq[last_member],
         best_seq=members.seq[np.where(last_with_value == NO_MEMBER, last_member, last_with_value)],
         record_count=np.bincount(members.group),
-        value=np.where(is_pooled, _take_or_nan(members.value, last_with_samples), np.nan),
+        value=take_single(members.value),
         low=_take_or_nan(members.low, last_with_value),
         high=_take_or_nan(members.high, last_with_value),
-        runs=np.where(is_pooled, _take_or_nan(members.runs, last_with_samples), np.nan),
-        estimate=estimate,
+        runs=take_single(members.runs),
+        estimate=single_estimate,
         is_step=members.is_step[first_member],
         is_pooled=is_pooled,
         is_repeated=is_repeated,
         has_value=has_samples | np.isfinite(stated_value),
     )
-    # Reading samples is slow. A single record with samples has its estimate in the frame already.
+    # Reading samples is slow: only those of several records, or without an estimate, are read.
     has_several_sampled = sampled_count > 1
-    has_no_estimate = np.isnan(estimate["value"])
+    has_no_estimate = np.isnan(single_estimate["value"])
     needs_pooling = is_pooled & (has_several_sampled | has_no_estimate)
     groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
     return replace(
@@ -107,6 +105,21 @@ def make_group_columns(members: Members) -> GroupColumns:
         low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
         high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
     )
+
+
+def _find_pooled(members: Members, has_samples: Flags) -> tuple[Flags, Flags]:
+    """Return the groups whose values count as samples (repeats), and all groups that are pooled.
+
+    Args:
+        members: the records.
+        has_samples: whether some record of each group has samples.
+    """
+    repeat_count = np.bincount(members.group, members.is_repeated, len(has_samples))
+    is_repeated = ~has_samples & (repeat_count > 1)
+    # Pooling takes logarithms, so a group with a time of 0 (an op that is idle in a step) is not
+    # pooled: its last record counts.
+    is_pooled = (has_samples | is_repeated) & ~_is_resting(members, has_samples)
+    return is_repeated, is_pooled
 
 
 def _is_resting(members: Members, has_samples: Flags) -> Flags:

@@ -341,29 +341,35 @@ def mapping_of(
     keys = keys_of({**table, **key_texts}, Keys, place)
     missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
     # An entry of rows has the keys of the whole mapping, its own, and those of the command, of
-    # which the last win. Keys that are missing have placeholders: the mapping can be read, not
-    # used.
+    # which the last win. A mapping without `rows` has one entry, without keys of its own.
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
+    # Keys that are missing have placeholders: the mapping can be read, not used.
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
-    row_tables = keys.rows or ({},)
-    replaced_texts = {  # the texts of the mapping in whose place the command has others
-        key: row_table[key]
-        for row_table in (shared_keys, *row_tables)
-        for key in key_texts.keys() & row_table.keys()
-    }
-    rows = [
-        _read_entry({**shared_keys, **row_table, **key_texts}, place) for row_table in row_tables
+    entry_tables = keys.rows or ({},)
+    entries = [
+        _read_entry({**shared_keys, **entry_table, **key_texts}, place)
+        for entry_table in entry_tables
     ]
     return TableMapping(
         keys,
-        tuple(rows),
+        tuple(entries),
         place,
         keys.name or name,
         keys.source or name,
         missing_keys=missing_keys,
         command_keys=key_texts,
-        replaced_keys={key: text for key, text in replaced_texts.items() if "{" in str(text)},
+        replaced_keys=_list_replaced_columns([shared_keys, *entry_tables], key_texts),
     )
+
+
+def _list_replaced_columns(
+    tables: Sequence[Mapping[str, Any]], command_keys: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the texts with columns ("{name}") in whose place the command has other texts."""
+    replaced_texts: dict[str, str] = {}
+    for table in tables:  # the last one counts
+        replaced_texts |= {key: table[key] for key in command_keys if key in table}
+    return {key: text for key, text in replaced_texts.items() if "{" in str(text)}
 
 
 _PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody gave yet

@@ -228,10 +228,50 @@ def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[_Work]) -> 
     """
     # The host runs ahead of the device. A step of the device begins when the host begins it and the
     # device has ended all earlier kernels; it ends with the last kernel that was launched in it.
-    mark_starts = [mark.start for mark in marks]
-    device_ends = [mark.end for mark in marks]
-    unmarked_ends = [-math.inf for _ in marks]  # of kernels launched between a mark and the next
-    idle_from = -math.inf  # when the device has ended all earlier kernels
+    launches = [_StepLaunches(mark.start, mark.end, kernels_end=mark.end) for mark in marks]
+    idle_from = _assign_kernels(launches, kernels)
+    steps = []
+    for step in launches:
+        step_start = max(step.mark_start, idle_from)
+        if step.kernels_end > step_start:  # else it launched nothing while earlier kernels ran
+            steps.append(TraceSpan(step_start, step.kernels_end))
+            idle_from = step.kernels_end
+        idle_from = max(idle_from, step.unmarked_end)
+    return steps
+
+
+@dataclass
+class _StepLaunches:
+    """When the device has ended the kernels that the host launched in a step and after it.
+
+    Attributes:
+        mark_start: when the host begins the step.
+        mark_end: when the host ends it.
+        kernels_end: end of the last kernel launched in the step, or of the mark if that is later.
+        unmarked_end: end of the last kernel launched between this mark and the next.
+    """
+
+    mark_start: float
+    mark_end: float
+    kernels_end: float
+    unmarked_end: float = -math.inf
+
+    def add_kernel(self, kernel_end: float) -> None:
+        """Extend the step by a kernel that was launched in it."""
+        self.kernels_end = max(self.kernels_end, kernel_end)
+
+    def add_unmarked_kernel(self, kernel_end: float) -> None:
+        """Extend the time after the step by a kernel that was launched there."""
+        self.unmarked_end = max(self.unmarked_end, kernel_end)
+
+
+def _assign_kernels(launches: Sequence[_StepLaunches], kernels: Sequence[_Work]) -> float:
+    """Set the ends of the kernels of each step; return the end of those before the first step.
+
+    Kernels are sorted by start.
+    """
+    mark_starts = [step.mark_start for step in launches]
+    idle_from = -math.inf  # when the device can begin the first step
     is_first_step_launched = False
     for kernel in kernels:
         if kernel.launch_us is None:  # of unknown step: before the first step it delays that one
@@ -242,21 +282,15 @@ def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[_Work]) -> 
         is_before_first_mark = step_index < 0
         if is_before_first_mark:
             idle_from = max(idle_from, kernel.end)
-        elif kernel.launch_us <= marks[step_index].end:  # launched within this step, not after it
+            continue
+        step = launches[step_index]
+        is_launched_within_step = kernel.launch_us <= step.mark_end
+        if is_launched_within_step:
             is_first_step_launched = True
-            device_ends[step_index] = max(device_ends[step_index], kernel.end)
+            step.add_kernel(kernel.end)
         else:
-            unmarked_ends[step_index] = max(unmarked_ends[step_index], kernel.end)
-    steps = []
-    for mark_start, device_end, unmarked_end in zip(
-        mark_starts, device_ends, unmarked_ends, strict=True
-    ):
-        step_start = max(mark_start, idle_from)
-        if device_end > step_start:  # else it launched nothing while earlier kernels still ran
-            steps.append(TraceSpan(step_start, device_end))
-            idle_from = device_end
-        idle_from = max(idle_from, unmarked_end)
-    return steps
+            step.add_unmarked_kernel(kernel.end)
+    return idle_from
 
 
 def _divide_by_step(

@@ -1,0 +1,85 @@
+"""Rows of speed-ups, made of the columns of their pairs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from steptime.analysis.comparison.speedup_answer import SpeedupRow
+from steptime.analysis.comparison.speedups import OUTCOMES, Speedups, plain_values
+from steptime.records.groups.group_members import Ids
+from steptime.records.groups.record_groups import finite_cells
+from steptime.records.row import RUN_OPTIONS, Row, describe_value
+
+
+def list_difference_texts(speedups: Speedups, indices: Ids) -> list[str]:
+    """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
+    a = speedups.a[indices]
+    b = speedups.b[indices]
+    difference_index, differences = speedups.pairing.list_differences(a, b)
+    return [", ".join(differences[index]["differ"]) for index in difference_index.tolist()]
+
+
+def make_speedup_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
+    """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
+    groups = speedups.groups
+    a = speedups.a[indices]  # the groups that are compared against
+    b = speedups.b[indices]  # the groups whose speed-up is asked
+    hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
+
+    def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
+        """Return these features of each group, a row a group."""
+        columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
+        return transpose_columns(columns) or [{}] * len(ids)
+
+    names = speedups.features.columns
+    columns: dict[str, Sequence[Any]] = {
+        **make_point_columns(speedups, indices),
+        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
+        "differ": list_difference_texts(speedups, indices),
+        "features": list_features(names, b),
+        "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
+    }
+    for prefix, ids in (("", b), ("against_", a)):
+        columns[f"{prefix}value"] = finite_cells(groups.columns.value[ids])
+        columns[f"{prefix}low"] = finite_cells(groups.columns.low[ids])
+        columns[f"{prefix}high"] = finite_cells(groups.columns.high[ids])
+        columns[f"{prefix}host"] = [hosts[group]["host"] for group in ids.tolist()]
+    against = speedups.pairing.against
+    return [
+        SpeedupRow(quantity=groups.quantity, against=against, **row)
+        for row in transpose_columns(columns)
+    ]
+
+
+def make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:
+    """Return the name, level, speed-up and verdict of pairs."""
+    b = speedups.b[indices]
+    # The batch stands last in a name.
+    features = [name for name in speedups.varying_features if name not in ("family", "batch")]
+    if "batch" in speedups.varying_features:
+        features.append("batch")
+    families = speedups.cells("family", b).to_list()
+    cells = [plain_values(speedups.cells(name, b)) for name in features]
+    names = [
+        _name_network(family, zip(features, values, strict=True))
+        for family, *values in zip(families, *cells, strict=True)
+    ]
+    return {
+        "name": names,
+        "level": speedups.groups.level_of(b).tolist(),
+        "speedup": speedups.ratio[indices].tolist(),
+        "verdict": speedups.verdict[indices].tolist(),
+    }
+
+
+def _name_network(family: str, features: Iterable[tuple[str, Any]]) -> str:
+    """Return a network's family with its features: "fc layers 4, batch 64"."""
+    words = ", ".join(describe_value(name, value) for name, value in features if value is not None)
+    return f"{family} {words}".strip()
+
+
+def transpose_columns(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
+    """Return columns by name as rows."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
