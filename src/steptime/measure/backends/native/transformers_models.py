@@ -24,9 +24,11 @@ from steptime.measure.backends.native.making import (
     without_values,
 )
 from steptime.measure.backends.native.model_inputs import (
+    MASK_ENDING,
     TOKEN_INPUT,
+    TOKENS,
     complete_inputs,
-    propose_layer_inputs,
+    list_layer_widths,
     propose_model_inputs,
 )
 from steptime.measure.backends.native.packed_model import propose_packed_models
@@ -244,15 +246,27 @@ def describe_input_fault(model: nn.Module) -> str:
 
     Example: `runs with none of the usual inputs; with input_ids=2x128:int64: TypeError: no k`.
     """
-    inputs = next(_inputs_of(model, model.config))
+    proposals = list(_inputs_of(model, model.config))
+    # That an argument is missing says less than what is wrong with all of them.
+    complete = (inputs for inputs in proposals if not missing_arguments(model, inputs))
+    inputs = next(complete, proposals[0])
     fault = find_run_fault(without_values(model), inputs)
     reason = describe_fault(fault) if fault is not None else "it runs, and is not exported"
     return f"runs with none of the usual inputs; with {describe_inputs(inputs)}: {reason}"
 
 
 def _main_input_of(model: nn.Module) -> str:
+    """Return the name of a model's main input.
+
+    A class may inherit the name from one around it, whose argument it does not take itself: then
+    the main input is the first argument that it requires.
+    """
     name = getattr(model, MAIN_INPUT, TOKEN_INPUT)
-    return str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
+    main = str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
+    if main in inspect.signature(model.forward).parameters:
+        return main
+    required_names = missing_arguments(model, {})
+    return next((name for name in required_names if not name.endswith(MASK_ENDING)), main)
 
 
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
@@ -267,9 +281,16 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
         if not lacking:
             yield proposal
     yield from proposals
+    widths = list_layer_widths(model)
+
+    def complete(proposal: Mapping[str, Spec]) -> Iterator[dict[str, Spec]]:
+        lacking = missing_arguments(model, proposal)
+        return complete_inputs(proposal, lacking, config, BATCH, widths)
+
     for proposal in proposals:
-        yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+        yield from complete(proposal)
     if main != TOKEN_INPUT:
-        for proposal in propose_layer_inputs(main, model, BATCH):
+        for width in widths:
+            proposal = {main: ((BATCH, TOKENS, width), "float32")}
             yield proposal
-            yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+            yield from complete(proposal)
