@@ -152,6 +152,21 @@ def test_a_model_that_never_fits_is_not_tried_with_all_inputs(monkeypatch):
     assert model.run_count < 20  # of more than a hundred proposals, each tried three times
 
 
+class ReadsValues(NeverFits):
+    """A model that reads a value of its input, whatever it is given."""
+
+    def forward(self, pixel_values, **_):
+        self.run_count += 1
+        return pixel_values * float(pixel_values.sum())
+
+
+def test_a_model_that_reads_values_is_not_tried_with_all_inputs(monkeypatch):
+    monkeypatch.setattr(transformers_models, "without_values", lambda module: module)
+    model = ReadsValues()
+    find_inputs(model, SimpleNamespace(image_size=32))
+    assert model.run_count < 10
+
+
 class Languages(SimpleNamespace):
     """A configuration with languages, of which none is chosen."""
 

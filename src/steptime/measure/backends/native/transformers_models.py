@@ -10,6 +10,7 @@ from torch import nn
 
 from steptime.core.errors import InputError, unknown
 from steptime.measure.backends.native.inputs import (
+    VALUE_ERRORS,
     Spec,
     describe_inputs,
     find_run_fault,
@@ -35,6 +36,7 @@ from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
 MAX_CPU_PARAMETERS = 500_000_000  # of a model that is made with values, since it reads some
+MAX_VALUE_FAULTS = 3  # inputs that are tried of a model that reads values
 TYPE_FIELD = "model_type"
 PLACEHOLDER_FIELD = "_backends"  # of a class that stands for one whose libraries are missing
 MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
@@ -219,11 +221,13 @@ def _find_running_inputs(
     """Return the first of the usual inputs with which a network runs, {} for none.
 
     Where shapes do not fit in the same way twice, with other inputs beside the same main input,
-    it is the main input that does not fit, and no more is tried beside it.
+    it is the main input that does not fit, and no more is tried beside it. Where values are read
+    that no input has here, other inputs rarely help: no more are tried after some.
     """
     main = _main_input_of(network)
     faults_by_spec: dict[Spec | None, set[str]] = {}
     misfits: set[Spec | None] = set()  # main inputs that do not fit
+    value_fault_count = 0
     for inputs in _inputs_of(network, config):
         spec = inputs.get(main)
         if spec in misfits:
@@ -231,6 +235,9 @@ def _find_running_inputs(
         fault = find_run_fault(network, inputs, as_exported=as_exported, opens_sizes=opens_sizes)
         if fault is None:
             return inputs
+        value_fault_count += isinstance(fault, VALUE_ERRORS)
+        if value_fault_count == MAX_VALUE_FAULTS:
+            return {}
         faults = faults_by_spec.setdefault(spec, set())
         # Where shapes do not fit in the same way with two sets of other inputs, the main input is
         # the one that does not fit.
