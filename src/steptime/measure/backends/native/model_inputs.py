@@ -24,6 +24,7 @@ HIDDEN_ENDINGS = ("embeds", "hidden_states")  # ... and so are inputs whose name
 PATCH = 16  # pixels along a side of a patch, where a configuration says none
 SOUND_INPUTS = ("input_features", "input_values")
 MAX_LAYER_WIDTHS = 4  # of layers that are tried as those of features
+LENGTH_ENDINGS = ("_seq_len", "_seq_length", "_length")  # of settings of tokens of an argument
 MASK_ENDING = "mask"  # of the name of an argument
 BOX = 4  # numbers that say a box
 PARTS = (
@@ -188,6 +189,10 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, width), "float32"
         yield (batch, width, TOKENS), "float32"  # a convolution takes channels first
     else:
+        topic = main.partition("_")[0]  # `task_inputs` may have a setting `task_seq_len`
+        length = find_setting(config, *(f"{topic}{ending}" for ending in LENGTH_ENDINGS))
+        if isinstance(length, int):
+            yield (batch, length), "int64"
         yield _tokens(config, batch)
         yield (batch, TARGET_TOKENS // 2), "int64"
 
