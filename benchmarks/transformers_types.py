@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Answer for model types of transformers as code: how many, and with torch's own FLOP.
 
-Needs a Python that has transformers, timm and torch. Types are drawn from those whose class
-transformers builds on the device `meta` from its default configuration: those that it does not
-build are skipped, and count neither as drawn nor as refused. With `--layers`, a type that is not
-built with fewer layers is built with all. Each is exported and read as `transformers:TYPE` does it,
-and its FLOP of products is held against `FlopCounterMode`. Prints a line for each type with its CPU
-seconds, and at the end how many were answered. A type may need more than 18 GB; a limit of memory
-(`ulimit -v`) ends that type alone, and refuses others that only reserve as much.
+Needs a Python that has transformers and torch. Types are drawn from those whose class transformers
+builds on the device `meta` from its default configuration: those that it does not build, since they
+have no class or need a library that is missing, are skipped and do not count as drawn. With
+`--layers`, a type that is not built with fewer layers is built with all. Each is exported and read
+as `transformers:TYPE` does it, and its FLOP of products is held against `FlopCounterMode`. Prints a
+line for each type with its CPU seconds, and at the end how many were answered. A type may need more
+than 18 GB; a limit of memory (`ulimit -v`) ends that type alone, and refuses others that only
+reserve as much.
 
     python benchmarks/transformers_types.py [--count 200] [--seed 1] [--first 0] [--layers 2]
 """
