@@ -9,8 +9,11 @@ import pytest
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.hardware import catalog
 from steptime.network.count import count
 from steptime.network.ops import OPS
+from steptime.network.ops.execution import list_launches
+from steptime.network.ops.reads import select_run_ops
 
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch", reason="its modules are what is read here")
@@ -52,6 +55,50 @@ def products(graph: Graph) -> int:
 
 
 PLAIN = 4 + 3 * 2 + 1  # products of a step: the input has no gradient
+
+
+DEAD = """
+        s.b[3](s.b[2](x)).softmax(-1)
+        return s.b[1](s.b[0](x))
+"""
+
+
+def test_products_that_lead_to_no_output_run_in_pytorch_and_not_in_a_compiler(tmp_path):
+    graph = step_of(DEAD, tmp_path)
+    assert products(graph) == (4 + 2 + 1) * ONE  # torch's own counter sees as many
+    (remark,) = [remark for remark in graph.remarks if "lead to no output" in remark]
+    assert "2 products lead to no output (b.2.0/linear, b.3.0/linear), 51.4% of the FLOP" in remark
+    flop = {
+        name: sum(launch.flop for launch in list_launches(graph, catalog.stack(name)))
+        for name in ("torch-eager", "torch-compile")
+    }
+    assert flop["torch-eager"] - flop["torch-compile"] > 2 * ONE
+    kinds = [op.kind for op in select_run_ops(graph, catalog.stack("torch-compile")).graph.ops]
+    assert kinds.count("linear") == 2
+    assert "softmax" not in kinds
+
+
+def test_points_of_a_grid_are_multiplied_by_the_map_in_both_passes(tmp_path):
+    code = """
+        maps = s.b[0][0](x)[:, :6].view(-1, 2, 3)
+        return nn.functional.affine_grid(maps, [4, 1, 8, 8], align_corners=False)
+"""
+    one_grid = 2 * (4 * 8 * 8) * 3 * 2  # FLOP of (x, y, 1) times a map of 3 x 2, for each pixel
+    assert products(step_of(code, tmp_path)) == 2 * ONE + 2 * one_grid
+
+
+def test_keys_without_a_gradient_are_said_to_be_counted_as_with_one(tmp_path):
+    code = """
+        q = s.b[0](x)[None, None]
+        k = s.b[1](x)[None, None]
+        return nn.functional.scaled_dot_product_attention(q, KEYS, KEYS)[0, 0]
+"""
+    detached, plain = (
+        step_of(code.replace("KEYS", keys), tmp_path) for keys in ("k.detach()", "k")
+    )
+    said = "1 attention whose keys or values need no gradient (scaled_dot_product_attention): "
+    assert any(remark.startswith(said) for remark in detached.remarks)
+    assert not any("need no gradient" in remark for remark in plain.remarks)
 
 
 def test_a_checkpoint_that_ends_with_a_relu_runs_to_its_end(tmp_path):

@@ -297,6 +297,25 @@ def test_sizes_in_a_tensor_of_numbers_are_known(tmp_path):
     assert "values decide" not in str(graph.remarks)
 
 
+class ChecksItsInput(nn.Module):
+    """Looks whether a value is right, and goes on as if it were, as detectors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        torch._check_tensor_all(x.sum() <= 8)
+        return self.layer(x)
+
+
+def test_checks_of_values_are_left_out_of_an_export(tmp_path):
+    inputs = {"x": ((2, 8), "float32")}
+    graph = build_exported(ChecksItsInput(), inputs, tmp_path / "net.pt2", 4)
+    assert count_products(graph) == 2 * 4 * 8 * 8
+    assert [op.kind for op in graph.ops] == ["linear", "bias"]
+
+
 class HearsAndReads(nn.Module):
     """A model of words and of sound, which needs both though its signature names neither."""
 

@@ -43,3 +43,5 @@ def test_an_argument_that_lacks_has_the_shapes_that_its_name_tells():
     proposals = list(complete_inputs(words, ["pixel_values"], config, 2))
     assert {**words, "pixel_values": ((2, 3, 32, 32), "float32")} in proposals
     assert not list(complete_inputs(words, ["a", "b", "c"], config, 2))
+    tasks = next(complete_inputs(words, ["task_inputs"], SimpleNamespace(task_seq_len=77), 2))
+    assert tasks == {**words, "task_inputs": ((2, 77), "int64")}

@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 from steptime.core.errors import InputError  # noqa: E402
 from steptime.measure.backends.native import transformers_models  # noqa: E402
 from steptime.measure.backends.native.transformers_models import (  # noqa: E402
+    describe_input_fault,
     find_class,
     find_inputs,
     prepare_config,
@@ -79,6 +80,56 @@ def test_a_mask_that_a_model_requires_is_as_long_as_its_main_input():
     assert inputs["input_features_mask"] == ((2, 128), "int64")
 
 
+class IsGivenFeatures(nn.Module):
+    """A model whose class inherits the main input of the class around it."""
+
+    main_input_name = "state"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(24, 8)
+
+    def forward(self, action_embeds, **_):
+        return self.layer(action_embeds)
+
+
+def test_a_main_input_that_a_class_does_not_take_is_its_first_argument_instead():
+    _, inputs = find_inputs(IsGivenFeatures(), SimpleNamespace(hidden_size=8))
+    assert inputs == {"action_embeds": ((2, 128, 24), "float32")}
+
+
+class ReadsContext(nn.Module):
+    """A model that reads the features of another model, wider than its own."""
+
+    main_input_name = "noise_embeds"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.context = nn.Linear(40, 8)
+
+    def forward(self, noise_embeds, context_hidden_states):
+        return self.layers[0](noise_embeds) + self.context(context_hidden_states)
+
+
+def test_features_beside_the_main_input_are_as_wide_as_a_layer_takes():
+    _, inputs = find_inputs(ReadsContext(), SimpleNamespace(hidden_size=8))
+    assert inputs["noise_embeds"] == ((2, 128, 8), "float32")
+    assert inputs["context_hidden_states"] == ((2, 128, 40), "float32")
+
+
+def test_the_fault_of_a_model_is_that_with_all_of_its_arguments():
+    class LosesItsWay(ReadsContext):
+        config = SimpleNamespace(hidden_size=8)
+
+        def forward(self, noise_embeds, context_hidden_states):
+            raise ValueError(f"no way from {noise_embeds.dim()} to {context_hidden_states.dim()}")
+
+    fault = describe_input_fault(LosesItsWay())
+    assert fault.endswith("ValueError: no way from 3 to 3")
+    assert "context_hidden_states=2x" in fault
+
+
 class NeverFits(nn.Module):
     """A model whose own layers do not fit each other, whatever it is given."""
 
@@ -99,6 +150,21 @@ def test_a_model_that_never_fits_is_not_tried_with_all_inputs(monkeypatch):
     model = NeverFits()
     assert find_inputs(model, SimpleNamespace(image_size=32)) == (model, {})
     assert model.run_count < 20  # of more than a hundred proposals, each tried three times
+
+
+class ReadsValues(NeverFits):
+    """A model that reads a value of its input, whatever it is given."""
+
+    def forward(self, pixel_values, **_):
+        self.run_count += 1
+        return pixel_values * float(pixel_values.sum())
+
+
+def test_a_model_that_reads_values_is_not_tried_with_all_inputs(monkeypatch):
+    monkeypatch.setattr(transformers_models, "without_values", lambda module: module)
+    model = ReadsValues()
+    find_inputs(model, SimpleNamespace(image_size=32))
+    assert model.run_count < 10
 
 
 class Languages(SimpleNamespace):

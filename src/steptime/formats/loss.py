@@ -18,7 +18,7 @@ CHANNELS_LAST = (0, 2, 3, 1)  # order of axes: [n, c, h, w] -> [n, h, w, c]
 VIEW_KINDS = ("transpose", "reshape")
 
 
-def add_loss(b: Builder, outputs: Sequence[str]) -> str:
+def add_loss(b: Builder, outputs: Sequence[str], unread: Sequence[str] = ()) -> str:
     """Append the loss of a network in training, and remove ops whose results nobody reads.
 
     A single output that a product, a bias or a softmax makes is classified along its last axis, an
@@ -28,6 +28,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     Args:
         b: the builder of the network.
         outputs: the outputs of the file.
+        unread: tensors that a step computes though nobody reads them.
 
     Returns:
         The loss in training, the first output in inference.
@@ -37,7 +38,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     """
     require(bool(outputs), "a network without an output")
     if not b.training:
-        _remove_unread(b, outputs)
+        _remove_unread(b, (*outputs, *unread))
         return outputs[0]
     float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
     require(bool(float_outputs), "a network without an output of numbers that could be trained")
@@ -56,7 +57,7 @@ def add_loss(b: Builder, outputs: Sequence[str]) -> str:
     is_guessed = loss not in outputs
     if is_guessed:
         b.remarks.append(f"loss: {guess}, guessed from {_describe_outputs(b, float_outputs)}")
-    _remove_unread(b, (loss,))
+    _remove_unread(b, (loss, *unread))
     return loss
 
 
@@ -173,6 +174,29 @@ def describe_weights(b: Builder, loss: str) -> list[str]:
             count = f"{_count_parameters(b, names):,} of {total_count:,} parameters"
             remarks.append(f"{count} {reason}: {first_of(names, 2)}")
     return remarks
+
+
+def describe_idle_gradients(b: Builder, loss: str) -> list[str]:
+    """Describe attention that computes gradients of keys or values which nothing reads.
+
+    Example: `1 attention whose keys or values need no gradient (decoder/attention): fused kernels
+    compute all gradients, and all are counted`.
+    """
+    attentions = [op for op in b.ops if op.kind == "attention"] if b.training else []
+    if not attentions:
+        return []
+    differentiated = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
+    idle_names: list[str] = []
+    for op in attentions:
+        _, keys, values, *_ = op.inputs
+        has_gradient = not differentiated.isdisjoint(op.outputs)
+        if has_gradient and not {keys, values} <= differentiated:
+            idle_names.append(op.name)
+    if not idle_names:
+        return []
+    fact = f"{len(idle_names)} attention whose keys or values need no gradient"
+    reason = "fused kernels compute all gradients, and all are counted"
+    return [f"{fact} ({first_of(idle_names, 2)}): {reason}"]
 
 
 def _count_parameters(b: Builder, weights: Sequence[str]) -> int:

@@ -160,6 +160,19 @@ def _lower_pairwise_distances(call: Call) -> Result:
     return call.lower(elements.pointwise, "sqrt", squares)
 
 
+def _lower_affine_grid(call: Call) -> str:
+    """Lower a grid of points under affine maps, by which torch multiplies the points."""
+    maps = call.tensor("theta")
+    n, axis_count, coordinate_count = call.b.shape(maps)
+    _, *image_sizes, _ = call.shape
+    points = ProgramConstant(
+        (n, math.prod(image_sizes), coordinate_count), "float32", f"{call.name}/points"
+    )
+    maps_transposed = _swap_last_axes(call, maps, "/transpose")
+    grid = call.lower(lowering.matmul, call.walk.tensor(points), maps_transposed, suffix="/product")
+    return call.lower(elements.reshape, grid, (n, *image_sizes, axis_count))
+
+
 def _sum_squares(call: Call, x: str, suffix: str) -> str:
     """Append the sum of the squares of each row, as a column."""
     last_axis = len(call.b.shape(x)) - 1
@@ -191,6 +204,7 @@ FUSED: Mapping[str, Handler] = {
     **dict.fromkeys(_DEVICE_ATTENTIONS, _lower_device_attention),
     "cross_entropy_loss": _lower_cross_entropy,
     "cdist": _lower_pairwise_distances,
+    "affine_grid_generator": _lower_affine_grid,
     **dict.fromkeys(_NATIVE_NORMS, _lower_native_norm),
     "native_dropout": _lower_native_dropout,
 }

@@ -92,6 +92,11 @@ class FxNode:
         return name if name.startswith("_") else name.rstrip("_")
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether it writes into its first input, as `torch.ops.aten.add_.Tensor` does."""
+        return self.target.rpartition(".")[0].endswith("_")  # without the overload
+
+    @property
     def input_names(self) -> Iterator[str]:
         """The names of the tensors that it reads."""
         for argument in self.args.values():

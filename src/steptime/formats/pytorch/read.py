@@ -10,11 +10,17 @@ from steptime.formats import READ_ERRORS, Source, describe_error
 from steptime.formats.batch_search import find_batch_axes
 from steptime.formats.batches import Batches, find_main_output
 from steptime.formats.code import STRICT, read_export_facts
-from steptime.formats.loss import add_loss, describe_weights, find_trained_outputs
+from steptime.formats.loss import (
+    add_loss,
+    describe_idle_gradients,
+    describe_weights,
+    find_trained_outputs,
+)
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.document import read_document, read_program, read_ties
 from steptime.formats.pytorch.program import NO_LIMITS, Program
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
+from steptime.formats.pytorch.unread import describe_unread
 from steptime.formats.pytorch.value_sizes import (
     describe_value_sizes,
     estimate_value_sizes,
@@ -237,8 +243,10 @@ def _finish_graph(walk: Walk, is_strict: bool) -> str:
         _check_output_batch(walk, main_output)
     # without a loss the first of them becomes the output
     ends = find_trained_outputs(b, float_outputs) if b.training else [main_output, *outputs]
-    loss = add_loss(b, ends)
+    loss = add_loss(b, ends, walk.list_unread_ends())
+    b.remarks += describe_unread(b, (loss, *ends))
     b.remarks += describe_weights(b, loss)
+    b.remarks += describe_idle_gradients(b, loss)
     if is_strict:
         walk.unpriced.refuse(b, walk.file_label)
     b.remarks += walk.unpriced.describe(b)

@@ -30,6 +30,7 @@ from steptime.formats.pytorch.program import (
     TensorRef,
 )
 from steptime.formats.pytorch.symbols import evaluate_size
+from steptime.formats.pytorch.unread import find_unread_ends
 from steptime.formats.readers import FileNode, TensorReaders
 from steptime.formats.tensors import free_name, is_float
 from steptime.network.ops.builder import Builder
@@ -187,6 +188,11 @@ class Walk(BatchWalk):
         outputs = [self.value_by_name[name] for name in self.program.outputs]
         return [value for value in outputs if isinstance(value, str)]
 
+    def list_unread_ends(self) -> list[str]:
+        """Return the tensors in which products end that lead to no output of the program."""
+        ends = [self.value_by_name.get(name) for name in find_unread_ends(self.program)]
+        return [value for value in ends if isinstance(value, str)]
+
     def _add_sources(self) -> None:
         """Add weights (also those that no node reads), buffers and inputs to the graph."""
         program = self.program
@@ -233,11 +239,8 @@ class Walk(BatchWalk):
             if value is not None:
                 self.value_by_name[name] = value
                 self._check_shape(name, value)
-        # the name of an op that writes its input ends with "_": `torch.ops.aten.add_.Tensor`
-        target_without_overload = node.target.rpartition(".")[0]
-        is_in_place = target_without_overload.endswith("_")
         operand = node.args.get("self", node.args.get("input"))
-        if is_in_place and isinstance(first_output, str) and isinstance(operand, TensorRef):
+        if node.is_in_place and isinstance(first_output, str) and isinstance(operand, TensorRef):
             self._set_tensor_and_base(operand, first_output)
 
     def _record_constants(self, call: Call, inputs: Sequence[Value]) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from steptime.core.dtypes import SIZE_BYTES
@@ -16,6 +15,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Attrs, Graph, Op, TensorSpec
 from steptime.hardware.stack import Execution, Stack
 from steptime.network.ops import OPS, cost_of, products_of, serial_of
+from steptime.network.ops.reads import count_reads, select_run_ops
 from steptime.network.ops.sequence import share_in_window
 from steptime.network.ops.table import Products, Specs
 
@@ -72,23 +72,23 @@ def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
     """
     if not stack.trains and any(op.part != "forward" for op in graph.ops):
         raise InputError(f"stack {stack.name} runs inference alone: --phase infer, or serve")
-    read_counts = Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
+    run_graph, read_counts = select_run_ops(graph, stack)
     launches = []
     launched_kinds: set[str] = set()  # kinds of updates whose kernels are counted already
-    for ops in _group_ops(graph, stack, read_counts):
+    for ops in _group_ops(run_graph, stack, read_counts):
         first_op = ops[0]
         execution = execution_of(first_op, stack)
         # attention in several kernels, between which its scores go through memory
         is_unfused_attention = execution.scores > 0
         if is_unfused_attention:
-            launches += _launch_unfused_attention(graph, first_op, execution)
+            launches += _launch_unfused_attention(run_graph, first_op, execution)
             continue
-        kind, specs, attrs, output_specs = graph.cases[first_op.name]
+        kind, specs, attrs, output_specs = run_graph.cases[first_op.name]
         first_run = _run_alone(kind, specs, attrs, output_specs, execution)
         if len(ops) == 1:
             launch = Launch((first_op,), *first_run)  # flop, bytes and so on, in the same order
         else:
-            launch = _launch_group(graph, ops, first_run, stack, read_counts)
+            launch = _launch_group(run_graph, ops, first_run, stack, read_counts)
         runs_with_all_weights = execution.together and first_op.part == "update"
         if runs_with_all_weights:
             # a launch stands for each update, but the kernels of the first one update all weights
@@ -383,7 +383,7 @@ def merge_biases(graph: Graph) -> Iterator[tuple[Op, Op]]:
 def _find_biased_products(graph: Graph) -> dict[str, Op]:
     """Return the products whose output a bias alone reads, by the name of the bias's op."""
     op_by_output = {op.outputs[0]: op for op in graph.ops if op.outputs}
-    read_counts = Counter(chain(graph.outputs, *(op.inputs for op in graph.ops)))
+    read_counts = count_reads(graph)
     product_by_bias: dict[str, Op] = {}
     for op in graph.ops:
         if op.kind != "bias":

@@ -17,11 +17,29 @@ from torch.utils._pytree import tree_iter, tree_map
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.opaque import TABLE
 
+_CHECKS = ("_assert_scalar", "_assert_async", "_assert_tensor_metadata")
+_SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _COPIED_META = ("nn_module_stack", "stack_trace", "torch_fn", "custom", "source_fn_stack")
 
 
 class _NoDecompositionError(Exception):
     """An op that cannot be written out: it stays as it is."""
+
+
+def drop_checks(program: Any) -> None:
+    """Take checks of values out of an exported program, in place, and numbers that they read.
+
+    A step costs nothing for them, and some cannot be written to a file (`torch.sym_ite`).
+    """
+    for module in program.graph_module.modules():
+        if not isinstance(module, GraphModule):  # it has no graph
+            continue
+        for node in reversed(list(module.graph.nodes)):
+            is_number = isinstance(node.meta.get("val"), _SYMBOLIC_NUMBERS)
+            is_check = isinstance(node.target, OpOverload) and op_name(node.target) in _CHECKS
+            if node.op == "call_function" and not node.users and (is_number or is_check):
+                module.graph.erase_node(node)
+        module.recompile()
 
 
 def decompose_unknown(program: Any) -> None:

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from steptime.core.errors import InputError
 from steptime.core.files import replace_on_success
 from steptime.core.json_types import JsonObject
 from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
-from steptime.measure.backends.native.decompose import decompose_unknown
+from steptime.measure.backends.native.decompose import decompose_unknown, drop_checks
 from steptime.measure.backends.native.inner_gradients import refused_gradients
 from steptime.measure.backends.native.inputs import (
+    VALUE_ERRORS,
     Spec,
     batch_axes,
     describe_inputs,
@@ -54,7 +54,6 @@ from steptime.measure.backends.native.transformers_models import (
     describe_input_fault,
 )
 
-DATA_DEPENDENT_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputException)
 MAX_REASON = 300  # characters of what torch says
 
 
@@ -101,6 +100,7 @@ def export(
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
     program_export = _export_with_assumptions(module, network, inputs, axis)
     program = program_export.program
+    drop_checks(program)
     decompose_unknown(program)
     # Tied weights are one tensor under several names: map the later names to the first one.
     name_by_tensor: dict[int, str] = {}
@@ -298,7 +298,7 @@ def _find_obstacle(error: Exception) -> str:
         return f"packs sequences by their lengths, which are values that no export has; {hint}"
     if isinstance(error, InputError):
         return str(error)
-    if isinstance(error, DATA_DEPENDENT_ERRORS):
+    if isinstance(error, VALUE_ERRORS):
         line = _find_user_line(error)
         return f"a value decides a size or a branch{line}, which no export has; give it as a number"
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from steptime.core.json_types import JsonObject
 from steptime.formats.code import NUMBER
 
+VALUE_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputException)  # a value is read
 TIME_FIRST = (
     nn.RNNBase,
     nn.MultiheadAttention,

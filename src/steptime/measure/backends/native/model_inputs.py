@@ -20,10 +20,12 @@ VIDEO_FRAMES = 16
 MEL_BINS = 80
 DEFAULT_WIDTH = 768
 MAX_LACKING, MAX_GUESSES = 2, 8  # arguments, and shapes that are tried of them
-HIDDEN_INPUTS = ("latents", "audio_mel", "state", "hidden_states")  # as wide as the model
+HIDDEN_INPUTS = ("latents", "audio_mel", "state")  # as wide as the model
+HIDDEN_ENDINGS = ("embeds", "hidden_states")  # ... and so are inputs whose names end so
 PATCH = 16  # pixels along a side of a patch, where a configuration says none
 SOUND_INPUTS = ("input_features", "input_values")
-MAX_FIRST_LAYERS = 4  # whose widths are tried as that of the main input
+MAX_LAYER_WIDTHS = 4  # of layers that are tried as those of features
+LENGTH_ENDINGS = ("_seq_len", "_seq_length", "_length")  # of settings of tokens of an argument
 MASK_ENDING = "mask"  # of the name of an argument
 BOX = 4  # numbers that say a box
 PARTS = (
@@ -75,16 +77,18 @@ def propose_model_inputs(
             yield {main: next(_main_specs(main, config, batch)), name: spec}
 
 
-def propose_layer_inputs(main: str, model: nn.Module, batch: int) -> Iterator[dict[str, Spec]]:
-    """Yield features as wide as the first linear layers take, where a configuration misleads."""
+def list_layer_widths(model: nn.Module) -> list[int]:
+    """Return the first widths that linear layers of a model take, each once."""
     layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-    widths = dict.fromkeys(layer.in_features for layer in islice(layers, MAX_FIRST_LAYERS))
-    for width in widths:
-        yield {main: ((batch, TOKENS, width), "float32")}
+    return list(islice(dict.fromkeys(layer.in_features for layer in layers), MAX_LAYER_WIDTHS))
 
 
 def complete_inputs(
-    proposal: Mapping[str, Spec], names: Sequence[str], config: Any, batch: int
+    proposal: Mapping[str, Spec],
+    names: Sequence[str],
+    config: Any,
+    batch: int,
+    widths: Sequence[int] = (),
 ) -> Iterator[dict[str, Spec]]:
     """Yield a proposal with inputs of further names, each of the shapes that its name tells.
 
@@ -93,16 +97,27 @@ def complete_inputs(
         names: arguments that lack, of which more than `MAX_LACKING` are not guessed.
         config: the configuration.
         batch: the size of the first axis.
+        widths: those that the model's layers take, tried for features whose width no setting says.
     """
     if not 0 < len(names) <= MAX_LACKING:  # none is missing, or too many to guess
         return
     main_spec = next(iter(proposal.values()))
     choices_by_name = []
     for name in names:
-        mask_specs = list(_mask_specs(main_spec)) if name.endswith(MASK_ENDING) else []
-        choices_by_name.append(mask_specs or list(_main_specs(name, config, batch)))
-    for specs in islice(product(*choices_by_name), MAX_GUESSES):
-        yield {**proposal, **dict(zip(names, specs, strict=True))}
+        if name.endswith(MASK_ENDING):
+            specs = list(_mask_specs(main_spec))
+        else:
+            specs = list(_main_specs(name, config, batch))
+            if _is_hidden(name):
+                specs += [((batch, TOKENS, width), "float32") for width in widths]
+        choices_by_name.append(list(dict.fromkeys(specs)))
+    for guesses in islice(product(*choices_by_name), MAX_GUESSES):
+        yield {**proposal, **dict(zip(names, guesses, strict=True))}
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether an input of this name holds features inside of a model, as wide as its layers."""
+    return name in HIDDEN_INPUTS or name.endswith(HIDDEN_ENDINGS)
 
 
 def _mask_specs(main_spec: Spec) -> Iterator[Spec]:
@@ -171,12 +186,16 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
             (batch, TOKENS, 2 + CHANNELS * (find_setting(config, "patch_size") or PATCH) ** 2),
             "float32",
         )
-    elif main.endswith("embeds") or main in HIDDEN_INPUTS:
+    elif _is_hidden(main):
         width = find_setting(config, "hidden_size", "d_model", "latent_dim") or DEFAULT_WIDTH
         yield (batch, TOKENS, width), "float32"
         yield (batch, width), "float32"
         yield (batch, width, TOKENS), "float32"  # a convolution takes channels first
     else:
+        topic = main.partition("_")[0]  # `task_inputs` may have a setting `task_seq_len`
+        length = find_setting(config, *(f"{topic}{ending}" for ending in LENGTH_ENDINGS))
+        if isinstance(length, int):
+            yield (batch, length), "int64"
         yield _tokens(config, batch)
         yield (batch, TARGET_TOKENS // 2), "int64"
 

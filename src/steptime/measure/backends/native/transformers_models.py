@@ -10,6 +10,7 @@ from torch import nn
 
 from steptime.core.errors import InputError, unknown
 from steptime.measure.backends.native.inputs import (
+    VALUE_ERRORS,
     Spec,
     describe_inputs,
     find_run_fault,
@@ -24,15 +25,18 @@ from steptime.measure.backends.native.making import (
     without_values,
 )
 from steptime.measure.backends.native.model_inputs import (
+    MASK_ENDING,
     TOKEN_INPUT,
+    TOKENS,
     complete_inputs,
-    propose_layer_inputs,
+    list_layer_widths,
     propose_model_inputs,
 )
 from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
 MAX_CPU_PARAMETERS = 500_000_000  # of a model that is made with values, since it reads some
+MAX_VALUE_FAULTS = 3  # inputs that are tried of a model that reads values
 TYPE_FIELD = "model_type"
 PLACEHOLDER_FIELD = "_backends"  # of a class that stands for one whose libraries are missing
 MAIN_INPUT = "main_input_name"  # attribute of a model that names its first input
@@ -223,11 +227,13 @@ def _find_running_inputs(
     """Return the first of the usual inputs with which a network runs, {} for none.
 
     Where shapes do not fit in the same way twice, with other inputs beside the same main input,
-    it is the main input that does not fit, and no more is tried beside it.
+    it is the main input that does not fit, and no more is tried beside it. Where values are read
+    that no input has here, other inputs rarely help: no more are tried after some.
     """
     main = _main_input_of(network)
     faults_by_spec: dict[Spec | None, set[str]] = {}
     unfit_specs: set[Spec | None] = set()  # of the main input, whatever the other inputs are
+    value_fault_count = 0
     for inputs in _inputs_of(network, config):
         spec = inputs.get(main)
         if spec in unfit_specs:
@@ -235,6 +241,10 @@ def _find_running_inputs(
         fault = find_run_fault(network, inputs, as_exported=as_exported, opens_sizes=opens_sizes)
         if fault is None:
             return inputs
+        if isinstance(fault, VALUE_ERRORS):
+            value_fault_count += 1
+            if value_fault_count == MAX_VALUE_FAULTS:
+                return {}
         faults = faults_by_spec.setdefault(spec, set())
         # Where shapes do not fit in the same way with two sets of other inputs, the main input is
         # the one that does not fit.
@@ -250,15 +260,27 @@ def describe_input_fault(model: nn.Module) -> str:
 
     Example: `runs with none of the usual inputs; with input_ids=2x128:int64: TypeError: no k`.
     """
-    inputs = next(_inputs_of(model, model.config))
+    proposals = list(_inputs_of(model, model.config))
+    # That an argument is missing says less than what is wrong with all of them.
+    complete = (inputs for inputs in proposals if not missing_arguments(model, inputs))
+    inputs = next(complete, proposals[0])
     fault = find_run_fault(without_values(model), inputs)
     reason = describe_fault(fault) if fault is not None else "it runs, and is not exported"
     return f"runs with none of the usual inputs; with {describe_inputs(inputs)}: {reason}"
 
 
 def _main_input_of(model: nn.Module) -> str:
+    """Return the name of a model's main input.
+
+    A class may inherit the name from one around it, whose argument it does not take itself: then
+    the main input is the first argument that it requires.
+    """
     name = getattr(model, MAIN_INPUT, TOKEN_INPUT)
-    return str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
+    main = str(name[0] if isinstance(name, list | tuple) else name)  # the first of several
+    if main in inspect.signature(model.forward).parameters:
+        return main
+    required_names = missing_arguments(model, {})
+    return next((name for name in required_names if not name.endswith(MASK_ENDING)), main)
 
 
 def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
@@ -270,10 +292,18 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
         has_required_arguments = not missing_arguments(model, proposal)
         if has_required_arguments:
             yield proposal
-    yield from proposals  # all, as some signatures require arguments that need not be there
+    # All proposals, as some signatures require arguments that need not be there.
+    yield from proposals
+    widths = list_layer_widths(model)
+
+    def complete(proposal: Mapping[str, Spec]) -> Iterator[dict[str, Spec]]:
+        lacking = missing_arguments(model, proposal)
+        return complete_inputs(proposal, lacking, config, BATCH, widths)
+
     for proposal in proposals:  # with guesses for the missing arguments
-        yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+        yield from complete(proposal)
     if main != TOKEN_INPUT:
-        for proposal in propose_layer_inputs(main, model, BATCH):
+        for width in widths:
+            proposal = {main: ((BATCH, TOKENS, width), "float32")}
             yield proposal
-            yield from complete_inputs(proposal, missing_arguments(model, proposal), config, BATCH)
+            yield from complete(proposal)
