@@ -110,7 +110,7 @@ def _color_layers(
     kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.encode_name("kind", scale={"domain": kinds}, legend=legend)
-    no_edge = {"stroke": None, "cornerRadius": 0}
+    no_edge: style.Spec = {"stroke": None, "cornerRadius": 0}
     grey_layer = style.layer(mark, encoding, style="band", **no_edge)
     coloured_encoding = {**encoding, "color": colour}
     coloured_layer = style.layer(mark, coloured_encoding, opacity=opacity, **no_edge)

@@ -93,7 +93,7 @@ def _draw_level(
         "y2": {"datum": 0},
     }
     level_filter = {"filter": {"field": "panel", "equal": name}}
-    quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
+    quiet_line: style.Spec = {"style": "quiet", "strokeDash": [4, 3]}
     histogram_layers = [
         style.layer("bar", bars, needed_fields=("networks",)),
         style.layer("rule", {"x": {"datum": 1}}, **quiet_line),
