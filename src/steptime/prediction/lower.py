@@ -370,6 +370,7 @@ def stack_of(settings: Settings) -> Stack:
     stack = catalog.stack(settings.stack)
     # The user's settings win over the stack's.
     if settings.fuse:
+        # Fuse pointwise ops into the kernels before them, of vector and of matrix units alike.
         stack = replace(stack, fuses=UNITS)
     if settings.tf32 != "auto":
         as_tf32 = settings.tf32 == "on"

@@ -99,8 +99,8 @@ def _attention_clock_factor(device: Device) -> float:
     # Attention at the share of the peak that it reaches: how many times the limit it would draw.
     peak_share = catalog.constants_of("gpu")["attention.published"].value
     power_ratio = peak_share * limit.peak_flop_per_s * limit.flop_j / limit.isolated_limit_w
-    # Power falls with clock^(1 + clock_power).
-    clock_factor = float(power_ratio ** (1 / (1 + limit.clock_power)))
+    # Power falls with clock^(1 + clock_exponent).
+    clock_factor = float(power_ratio ** (1 / (1 + limit.clock_exponent)))
     return max(1.0, clock_factor)
 
 

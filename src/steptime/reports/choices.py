@@ -227,7 +227,7 @@ def charts() -> dict[str, style.Spec]:
     cost = style.encode_number(
         "cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}"
     )
-    dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
+    dashed: style.Spec = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     # Ideally the speed-up is the number of replicas.
     ideal_line = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
     parts = style.encode_categories(

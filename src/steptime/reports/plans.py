@@ -109,7 +109,7 @@ def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Sp
         "speed": _draw_step_times([{"device": name} for name in devices]),
     }
     if rows["pipeline"]:
-        charts["pipeline"] = pipeline(rows["pipeline"], room="width")
+        charts["pipeline"] = pipeline(rows["pipeline"], width_expression="width")
     for spec in charts.values():  # the page puts in the rows of the search that is looked at
         spec["data"] = {"values": []}
     return charts

@@ -105,7 +105,9 @@ def _draw_empty_charts() -> dict[str, style.Spec]:
         ),
         "memory": _stack_layers(
             style.layer("bar", {"y": y, "x": memory, "color": color}),
-            style.layer("rule", usable, "usable_bytes", strokeWidth=2, strokeDash=[4, 4]),
+            style.layer(
+                "rule", usable, needed_fields=("usable_bytes",), strokeWidth=2, strokeDash=[4, 4]
+            ),
         ),
     }
 

@@ -90,7 +90,7 @@ class Limit(NamedTuple):
         byte_j: joules of a byte.
         isolated_limit_w: watts for a kernel that is repeated alone.
         in_step_limit_w: watts for a kernel among others in a step.
-        clock_power: a FLOP at a share c of the full clocks takes c to this power of `flop_j`.
+        clock_exponent: a FLOP at a share c of the full clocks takes c to this power of `flop_j`.
     """
 
     peak_flop_per_s: float
@@ -98,7 +98,7 @@ class Limit(NamedTuple):
     byte_j: float
     isolated_limit_w: float
     in_step_limit_w: float
-    clock_power: float = 0.0
+    clock_exponent: float = 0.0
 
 
 def capped_s(
@@ -107,9 +107,9 @@ def capped_s(
     """Return the least seconds in which a GPU may spend a kernel's energy; 0 if unknown.
 
     At 100 W, of which it draws 20 waiting, 8 J take 0.1 s. If a kernel would take less at full
-    clocks, these fall, and the voltage with them: at half of the clocks, with a `clock_power` of 1,
-    FLOP of matrix units take half of the joules. Vector units in a step have more watts than alone:
-    the kernels around them save for them.
+    clocks, these fall, and the voltage with them: at half of the clocks, with a `clock_exponent` of
+    1, FLOP of matrix units take half of the joules. Vector units in a step have more watts than
+    alone: the kernels around them save for them.
 
     Args:
         kernels: the kernels.
@@ -131,9 +131,9 @@ def capped_s(
     # Budget over what full clocks would draw. Below 1 the clocks fall, until power is this share.
     allowed_j = compute_s * budget_w
     power_share = allowed_j / np.maximum(flop_j + bytes_j, TINY_J)
-    # A FLOP takes clock^clock_power, and power is clock times that, so that FLOP energy is
+    # A FLOP takes clock^clock_exponent, and power is clock times that, so that FLOP energy is
     # power^exponent. Memory has a clock of its own: bytes cost the same.
-    exponent = limit.clock_power / (1 + limit.clock_power)
+    exponent = limit.clock_exponent / (1 + limit.clock_exponent)
     flop_energy_share = np.minimum(power_share, 1.0) ** exponent
     return (flop_j * flop_energy_share + bytes_j) / budget_w
 
@@ -154,7 +154,8 @@ def limit_of(device: Device, constants: Constants, unit: str, dtype: str) -> Lim
         byte_j=constants["power.byte_j"],
         isolated_limit_w=budget_w,
         in_step_limit_w=budget_w * in_step_factor,
-        clock_power=constants["power.clock"] if on_matrix_units else 0.0,
+        # How the energy of a FLOP falls with the clock; that of vector units is the same at any.
+        clock_exponent=constants["power.clock"] if on_matrix_units else 0.0,
     )
 
 

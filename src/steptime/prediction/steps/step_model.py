@@ -315,12 +315,12 @@ class StepModel:
         if not fits:
             remarks = (needs.too_large(self.device), *remarks)
         return Prediction(
-            self.timeline(batch),
-            self.lower_step(batch),
-            self.flop_by_row(batch),
-            needs,
-            fits,
-            remarks,
+            times=self.timeline(batch),
+            lowered=self.lower_step(batch),  # the graph, lowered to kernels
+            flop_by_row=self.flop_by_row(batch),
+            needs=needs,
+            fits=fits,
+            remarks=remarks,
         )
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:

@@ -343,7 +343,7 @@ def _evaluate_trainings(
     errors = evaluate_tables(
         tables,
         request.method_name,
-        # A block says what is new to the constants of a stack: the model, the device or the scale.
+        # `block`: what of a training the fitted constants have not seen, such as `unseen model`.
         group_names=request.group_names or ("block",),
         worst=request.worst_count,
         points=request.point_count,
@@ -357,6 +357,7 @@ def _evaluate_trainings(
         rows=msgspec.convert(document["rows"], tuple[SetErrors, ...]),
         groups=msgspec.convert(document["groups"], tuple[TrainingGroupErrors, ...]),
         calibrated=msgspec.convert(document["calibrated"], tuple[CalibratedErrors, ...]),
+        # Rows for which no prediction is possible, by reason.
         unasked=msgspec.convert(document["unasked"], tuple[UnaskedTrainings, ...]),
         worst=msgspec.convert(document["worst"], tuple[TrainingCase, ...]),
         cases=msgspec.convert(document["cases"], tuple[TrainingCase, ...]),

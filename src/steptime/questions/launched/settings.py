@@ -235,6 +235,7 @@ def make_serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> Ques
         {
             "kv_tokens": "the cache that fits is counted instead",
             "concurrency": "--concurrency prices so many users",
+            # Context-parallel ranks: each holds a part of every sequence.
             "context": "sequences that devices share out are not priced",
         },
     )

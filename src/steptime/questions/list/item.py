@@ -199,14 +199,15 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     has_device_file = bool(device_words.device_path(lower_name)) or lower_name.endswith(".toml")
     has_device_words = bool(device_words.find_devices(name))  # such as "A100 80GB"
     if is_local or has_device_file:
-        # Devices of a paper's table have a full name and no other words. The catalogue returns them
-        # only to the method of the paper; `list` shows them all the same.
+        # The catalogue gives a device of a paper's table only to the method of that paper. If the
+        # name also stands for a real card (`k80`), that card is shown instead.
         method = "" if has_device_words else catalog.PAPER_METHOD
         return _make_device_answer(catalog.device(name, method))
     if catalog.LINKS.find(lower_name):
         return _make_link_answer(catalog.link(name))
     if name in list_names():
         return _make_network_answer(family(name))
+    # Words such as "A100 80GB" come last: a link or a network with just this name goes first.
     if has_device_words:
         return _make_device_answer(catalog.device(name))
     devices = [*catalog.device_names(), *device_words.aliases()]

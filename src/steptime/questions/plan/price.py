@@ -84,17 +84,18 @@ def price_plan(
         offer: the price of the device; None where unknown.
         any_stack: widen the interval to all stacks that could be meant, where none was named.
     """
-    any_stack_time = plan_time  # its interval covers all stacks that could be meant
+    # The same step with an interval over all stacks that could be meant, and its time under each.
+    any_stack_time = plan_time
     stacks: StackSteps | None = None
     if any_stack:
         any_stack_time, stacks = widen_over_stacks(problem, plan_time)
     shape = problem.shape
-    is_of_tokens = shape.unit == "tokens"
-    split = plan_time.step
-    device_count = split.plan.device_count
-    tokens_of_step = split.global_batch * shape.text_length(problem.rank.tuning)
-    examples_per_s = split.global_batch / plan_time.step_s
-    tokens_per_s = tokens_of_step / plan_time.step_s if is_of_tokens else None
+    is_language_model = shape.unit == "tokens"
+    step = plan_time.step  # the plan with its microbatch and global batch
+    device_count = step.plan.device_count
+    tokens_of_step = step.global_batch * shape.text_length(problem.rank.tuning)
+    examples_per_s = step.global_batch / plan_time.step_s
+    tokens_per_s = tokens_of_step / plan_time.step_s if is_language_model else None
     energy_j = plan_time.energy_j
     device_w = None if energy_j is None else energy_j / plan_time.step_s / device_count
     does_fit = fits(problem, plan_time)
@@ -105,10 +106,10 @@ def price_plan(
         device_count=device_count,
         levels=tuple(_level_row(level) for level in problem.cluster.ladder),
         parameters=problem.rank.parameters,
-        plan=split_fields(split.plan, split.order),
-        microbatch=split.microbatch,
-        global_batch=split.global_batch,
-        length=shape.length if is_of_tokens else None,
+        plan=split_fields(step.plan, step.order),
+        microbatch=step.microbatch,
+        global_batch=step.global_batch,
+        length=shape.length if is_language_model else None,
         unit=shape.unit,
         dtype=problem.rank.dtype,
         tuning=problem.rank.tuning.text or None,
@@ -139,7 +140,7 @@ def price_plan(
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
         training=_training_run(plan_time, any_stack_time, tokens_of_step, request.tokens),
         notes=tuple(plan_notes(problem, plan_time)),
-        nearest_fitting=None if does_fit else _nearest_plan(problem, split),
+        nearest_fitting=None if does_fit else _nearest_plan(problem, step),
     )
     return msgspec.structs.replace(answer, headline=describe_headline(answer))
 

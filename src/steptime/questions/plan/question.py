@@ -112,7 +112,7 @@ def plan(
             options that do not go together.
     """
     launched = read_launched("plan", model, from_, _launched_device_count(device_count))
-    if launched is not None:
+    if launched is not None:  # a training command or recipe: its plan, with these options
         options = {
             "global_batch": global_batch,
             "level": level,
@@ -129,7 +129,7 @@ def plan(
     device_counts = _read_device_counts(device_count, max_device_count)
     if trace is not None:
         check_folder(Path(trace))
-    if device_counts:
+    if device_counts:  # a search: the best of the splits over these numbers of devices
         plan_choices = {"--order": order, "--data": parsed.data, "--trace": trace}
         refuse(
             plan_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
@@ -137,6 +137,7 @@ def plan(
     else:
         search_limits = {option_name(name): limit for name, limit in limits.items()}
         refuse(search_limits, "{} goes with --device-count or --max-device-count")
+    # One plan has one value of each of these; a page may have several.
     lengths = _read_numbers(length, "--length", page)
     global_batches = _read_numbers(global_batch, "--global-batch", page)
     model_texts = parse_models(model) if page is not None else [str(model)]
@@ -162,8 +163,8 @@ def plan(
     if page is None:
         answer = _answer_request(request, picture_path)
         return answer if emit is None else _emit_plan(emit, answer, request)
-    refuse({"--emit": emit}, "{} is of one plan: leave out --page")
-    refuse({"--out": out}, "{} is of one plan: leave out --page")
+    # A page: the search of each combination of the values.
+    refuse({"--emit": emit, "--out": out}, "{} is of one plan: leave out --page")
     dtypes = _read_dtypes(parsed.dtype)
     sites = (site, *further_sites)
     cells = product(models, sites, device_counts, lengths, global_batches, dtypes)

@@ -136,14 +136,16 @@ def predict(
     training = {"--tokens": tokens, "--prices": prices}
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
-    settings_by_stack = _list_settings(step, stacks)  # options of the method; without stacks: one
+    # The options of the method under each stack; a single one without --stack. Traces, folders and
+    # grids take one stack, whose options are `settings`.
+    settings_by_stack = _list_settings(step, stacks)
     settings = settings_by_stack[0]
     has_several_stacks = len(settings_by_stack) > 1
     if has_several_stacks:
         single_stack_options = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(single_stack_options, "{} takes one --stack")
     method = _method_of(step.method)
-    if trace is not None:
+    if trace is not None:  # in place of a network: what a step ran, as it was recorded
         network_options: dict[str, object] = {"MODEL": model, "--grid": all_cells, "--in": folder}
         network_options |= {"--out": out, "--replicas": replicas, "--link": link}
         network_options |= {"--timeline": timeline, **training}
@@ -152,7 +154,7 @@ def predict(
         return _predict_trace(trace_request, step, network_options, method, settings)
     trace_options = {"--from-device": from_device, "--from-batch": from_batch}
     options.refuse({**trace_options, "--threads": threads}, "{} needs --trace")
-    if folder is not None:
+    if folder is not None:  # the networks of its records
         step_settings = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
         step_settings |= {"--replicas": replicas, "--out": out, "--timeline": timeline}
         step_settings |= {"--length": step.length, **training}
@@ -164,7 +166,7 @@ def predict(
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
     run = _read_run(steps, kwh_price, kwh_co2)
-    if all_cells:
+    if all_cells:  # every combination of networks, devices, batches and replicas
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
         from steptime.questions.predict.grid_request import read_axes, request_grid
         from steptime.questions.predict.grid_table import predict_grid
@@ -174,6 +176,7 @@ def predict(
         )
         request = request_grid(step, axes, method, settings, tokens, prices)
         return predict_grid(request, None if out is None else str(out))
+    # One network on one device, under one or several stacks.
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
     device_name = options.single_device(text_of(device))
@@ -184,11 +187,10 @@ def predict(
     ]
     if has_several_stacks:
         return _compare_stacks(models, stacks)
-    (step_model,) = models
+    step_model = models[0]
     if timeline is not None:
         _write_timeline(step_model, timeline)
-    outputs = {"by_op": by_op, "sources": sources}
-    return predict_step(step_model, run, tokens=tokens, prices=prices, **outputs)
+    return predict_step(step_model, run, tokens=tokens, prices=prices, by_op=by_op, sources=sources)
 
 
 def _method_of(method: Any) -> Method:

@@ -140,18 +140,8 @@ def run(
     if model is None:
         raise InputError("Missing argument 'MODEL'.")
     measured_backend, is_compiled = options.stack_of(stack, backend, compile_)
-    input_options = {
-        "data": None if data is None else str(data),
-        "staging": check_choice("--staging", staging, STAGINGS) if staging else staging,
-        "stage_to": None if stage_to is None else str(stage_to),
-        "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
-        "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
-        "train_steps": _count(
-            train_steps, "--train-steps", at_least=MIN_TRAIN_STEPS, at_most=MAX_STEPS
-        ),
-    }
-    typed_options = {name: value for name, value in input_options.items() if value is not None}
-    feeding = _read_feeding(input_, typed_options, phase)
+    dataset_options = _read_dataset_options(data, staging, stage_to, loaders, prefetch, train_steps)
+    feeding = _read_feeding(input_, dataset_options, phase)
     thread_count = options.thread_count(threads)
     typed_workload = options.workload_of(
         options.set_reading(model, strict, batch_axis),
@@ -187,6 +177,28 @@ def run(
         trace_file,
         folder,
     )
+
+
+def _read_dataset_options(
+    data: kinds.DataFolder | None,
+    staging: kinds.Staging | None,
+    stage_to: kinds.DataFolder | None,
+    loaders: kinds.LoaderCount | None,
+    prefetch: kinds.LoaderCount | None,
+    train_steps: kinds.Count | None,
+) -> Mapping[str, Any]:
+    """Return the options of a data set that are given, by name; raises `InputError`."""
+    values = {
+        "data": None if data is None else str(data),
+        "staging": check_choice("--staging", staging, STAGINGS) if staging else staging,
+        "stage_to": None if stage_to is None else str(stage_to),
+        "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
+        "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
+        "train_steps": _count(
+            train_steps, "--train-steps", at_least=MIN_TRAIN_STEPS, at_most=MAX_STEPS
+        ),
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _count(value: float | str | None, option: str, **bounds: int) -> int | None:

@@ -32,12 +32,18 @@ from steptime.paleo.placement import layer_rows
 from steptime.planning.ranks.site import default_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
+from steptime.prediction.fabric import Fabric
 from steptime.prediction.steps.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.options import refuse, set_reading, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
-from steptime.questions.scale.replica_options import Assumed, ReplicaKeywords, ReplicaOptions
+from steptime.questions.scale.replica_options import (
+    Assumed,
+    FilledNode,
+    ReplicaKeywords,
+    ReplicaOptions,
+)
 from steptime.questions.training import tokens_per_s, training_fields, training_of_tokens
 
 PARALLEL = ("data", "model", "hybrid")
@@ -162,9 +168,10 @@ def scale(
         allow_unknown,
         length=None if length is None else parse_count(text_of(length), "--length"),
     )
+    # Only now that the network is known do the tokens of a training become examples.
     if training is not None and tokens is not None:
-        training_of_examples = training_of_tokens(tokens, workload, "--examples N")
-        training = replace(training_of_examples, price=training.price, billing=training.billing)
+        counted_training = training_of_tokens(tokens, workload, "--examples N")
+        training = replace(counted_training, price=training.price, billing=training.billing)
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
         refuse(
@@ -175,12 +182,7 @@ def scale(
     # Replicas are taken to stand in the maker's nodes, which Paleo's paper does not know.
     uses_maker_node = parallel == "data" and text_of(method) != PAPER_METHOD
     node = typed_options.fill_node(link, default_site(card) if uses_maker_node else {})
-    fabric = None
-    if node.link is None:
-        joining_options = {**node.options.joining_options(), "--latency-us": latency_us}
-        refuse(joining_options, "{} needs --link LINK")
-    else:
-        fabric = node.options.fabric(text_of(node.link), message_us)
+    fabric = _join_replicas(node, message_us)
     step_model = StepModel(
         workload,
         card,
@@ -196,9 +198,29 @@ def scale(
     counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
     has_replicas = counts is not None and max(counts) > 1  # one replica uses no link
-    node_settings = node.assumed if has_replicas else {}
-    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, node_settings)
+    request = _ScaleRequest(
+        model=step_model,
+        parallel=parallel,
+        scaling=scaling,
+        sync=sync,
+        training=training,
+        currency=currency,
+        node_settings=node.assumed if has_replicas else {},
+    )
     return _describe(request, _predict_rows(request, counts))
+
+
+def _join_replicas(node: FilledNode, message_us: float | None) -> Fabric | None:
+    """Return the fabric of the replicas, None where no link is named or assumed.
+
+    Raises:
+        InputError: for options of a fabric without a link.
+    """
+    if node.link is not None:
+        return node.options.fabric(text_of(node.link), message_us)
+    joining_options = {**node.options.joining_options(), "--latency-us": message_us}
+    refuse(joining_options, "{} needs --link LINK")
+    return None
 
 
 def _read_batch(

@@ -381,8 +381,7 @@ def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
     largest_first.sort(key=lambda row: -row.device_count)
     # Later rows replace earlier ones: what stays is the smallest, of equal ones the cheapest.
     smallest_rows = {row.arrangement: row for row in largest_first}
-    has_both_arrangements = len(smallest_rows) == 2
-    if not has_both_arrangements:
+    if len(smallest_rows) < 2:  # all servers have the same arrangement
         return []
     smaller, larger = sorted(smallest_rows.values(), key=lambda row: row.device_count)
     reason = ""

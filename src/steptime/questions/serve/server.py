@@ -182,14 +182,18 @@ def _predict_server(service: Service) -> _Server:
         if service.running_sequences > 1:
             limit = "under load there is --max-running-sequences"
             raise InputError(f"serve: --running-sequences come at once; {limit}")
-        # The longest request decides the memory; the run has the lengths of all.
+        # The longest request decides the memory, so phases and run are of a service of this length;
+        # the run itself has the lengths of all requests.
         request_lengths = zip(load.inputs, load.outputs, strict=True)
         longest_input, longest_output = max(request_lengths, key=sum)
         longest_service = replace(service, input=longest_input, output=longest_output)
     phases = longest_service.phases()
     run = None if load is None else run_service(longest_service, load, phases)
-    mean_service = average_service(longest_service, run)  # with mean sequences and lengths
+    # Times are those of a mean request among the mean number of running sequences.
+    mean_service = average_service(longest_service, run)
     times = predict_times(mean_service, phases, run)
+    # These times, and without --stack their intervals over all stacks that the service may run on.
+    # It takes the service as it was before the averages: each stack has a run and means of its own.
     stacked = widen_over_stacks(longest_service, load, phases, times)
     return _Server(service=mean_service, load=load, phases=phases, run=run, stacked=stacked)
 

@@ -79,10 +79,12 @@ def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) ->
     ops: list[ComparedOp] = []
     for case in track_progress(cases, "networks"):
         model = case.model.with_device(device)
+        # With the larger batch that fits after the change; None where the batch does not grow.
         row, grown_path = predict_network(case, model)
         rows.append(row)
         ops += _compare_network_ops(case, model, row, grown_path)
-    classes = _group_by_bound(ops)
+    classes = _group_by_bound(ops)  # of both batches, one a row
+    # Rows of kinds have no batch: ops at the larger batch would count twice.
     op_kinds = _group_by_kind([op for op in ops if op.batch == UNCHANGED_BATCH])
     summary = _summarise(rows, classes)
     return ComparedNetworks(tuple(rows), tuple(classes), tuple(op_kinds), summary)
@@ -296,7 +298,7 @@ def try_devices(
 ) -> TriedDevices:
     """Return the speed-ups of networks on devices with each combination of changes."""
     devices = []
-    capped: set[str] = set()
+    capped: set[str] = set()  # networks that fit with the largest batch that is tried
     for changes in track_progress(list(combinations), "changed devices"):
         rows = []
         for case in cases:
@@ -340,6 +342,8 @@ def rank_upgrades(
             speedup=device.speedup,
             grown_speedup=device.grown_speedup,
             newly_fitting_count=device.newly_fitting_count,
+            # `grown_speedup` is in examples a second, with a batch that grows as memory allows; it
+            # is None where no network fits both before and after, which counts as no gain.
             gain_share=round((device.grown_speedup or 1.0) - 1, GAIN_DIGITS),
         )
         for change, device in zip(changes, devices, strict=True)

@@ -81,7 +81,7 @@ def why(
         "--input-per-s": input_per_s,
     }
     speed_options: dict[str, object] = {"--measured": measured, "--busy": busy}
-    if folder is not None:
+    if folder is not None:  # the measured steps of its records
         step_settings = {
             "--batch": batch,
             "--length": step.length,
@@ -99,7 +99,7 @@ def why(
         raise InputError(f"Missing {missing}.")
     replica_count = _replica_count(replicas, link)
     workload = step.workload(model, batch, target_device)
-    if from_ is not None:
+    if from_ is not None:  # the way from Paleo's time of a step to the calibrated one
         shared.refuse(replica_options | speed_options, "{} does not go with --from paleo")
         return explain_corrections(workload, target_device, method_options, picture)
     shared.refuse({"--out": picture}, "{} needs --from paleo")
@@ -109,7 +109,8 @@ def why(
     setup = make_setup(
         workload, target_device, method, method_options, joining_link, replica_count, examples_per_s
     )
-    if measured is not None:
+    if measured is not None:  # a run of the user's that is slower or faster than predicted
+        # What the user states is no guess, so a wrong guess of it is no possible cause.
         user_options = {name for name, value in step_options.items() if value is not None}
         return diagnose_speed(measured, setup, user_options, busy_share)
     shared.refuse({"--busy": busy}, "{} goes with --measured")

@@ -28,7 +28,7 @@ def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
     # Rows of single ops, each with its scope (`block1.conv`), are of one network.
     if table.chart_rows and "scope" in table.chart_rows[0]:
-        return _icicle(table)
+        return _draw_icicle(table)
     # A table of very many networks has no rows for a chart, but the mean of all.
     rows = [dict(row) for row in table.chart_rows] or _mean_rows(table)
     kinds = _rank_by_share(rows, "name")
@@ -110,7 +110,7 @@ def _color_layers(
     kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.encode_name("kind", scale={"domain": kinds}, legend=legend)
-    no_edge = {"stroke": None, "cornerRadius": 0}
+    no_edge: style.Spec = {"stroke": None, "cornerRadius": 0}
     grey_layer = style.layer(mark, encoding, style="band", **no_edge)
     coloured_encoding = {**encoding, "color": colour}
     coloured_layer = style.layer(mark, coloured_encoding, opacity=opacity, **no_edge)
@@ -120,8 +120,52 @@ def _color_layers(
     return [grey_layer, coloured_layer]
 
 
-def _icicle(table: Table) -> style.Spec:
+def _draw_icicle(table: Table) -> style.Spec:
+    """Return the icicle of one network: boxes of the step, its passes, layers and ops."""
     rows = [dict(row) for row in table.chart_rows]
+    boxes, level_count = _stack_sides(rows)
+    x = style.encode_number("from") | {
+        "scale": {"domain": [0, 1], "nice": False},
+        "axis": AXIS | {"grid": False},
+    }
+    y = style.encode_number("level") | {
+        "scale": {"reverse": True, "nice": False},
+        "axis": None,
+    }
+    box_encoding = {
+        "x": x,
+        "x2": {"field": "to"},
+        "y": y,
+        "y2": {"field": "below"},
+        "tooltip": style.tooltip(("op", "kind", "time", "share")),
+    }
+    names = style.layer(
+        "text",
+        {"x": x, "y": y, "text": {"field": "op"}},
+        align="left",
+        baseline="middle",
+        dx=NAME_MARGIN,
+        dy={"expr": f"height / {level_count} / 2"},  # to the middle of the box
+        limit={"expr": f"max(0, (datum.to - datum.from) * width - {2 * NAME_MARGIN})"},
+        fontSize=11,
+    )
+    is_wide_enough = f"(datum.to - datum.from) * width > {MIN_LABEL_WIDTH}"
+    names["transform"] = [{"filter": is_wide_enough}]
+    levels = "Step, pass, layers, op."
+    return style.finish(
+        f"Where the time of a step goes: {rows[0]['network']}",
+        [
+            f"{levels} Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops.",
+            table.source,
+        ],
+        boxes,
+        height=24 * level_count,
+        layer=[*_color_layers("rect", box_encoding, boxes, 0.6), names],
+    )
+
+
+def _stack_sides(rows: Sequence[style.Row]) -> tuple[list[style.Row], int]:
+    """Return the boxes of the measured step above those of the predicted one, and all levels."""
     coloured = frozenset(_rank_by_share(rows, "op_kind")[:MAX_COLOURED_KINDS])
     # The share of an op counts for every layer that it lies in.
     path_shares: dict[Path, float] = defaultdict(float)
@@ -140,40 +184,7 @@ def _icicle(table: Table) -> style.Spec:
             lowest_level = max(box["below"] for box in boxes)
             top_level = lowest_level + 1  # an empty level between the sides
     level_count = top_level - 1  # without the empty level after the last side
-    share_axis = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
-    level_axis = {"scale": {"reverse": True, "nice": False}, "axis": None}
-    x = style.encode_number("from") | share_axis
-    y = style.encode_number("level") | level_axis
-    box_encoding = {
-        "x": x,
-        "x2": {"field": "to"},
-        "y": y,
-        "y2": {"field": "below"},
-        "tooltip": style.tooltip(("op", "kind", "time", "share")),
-    }
-    texts = style.layer(
-        "text",
-        {"x": x, "y": y, "text": {"field": "op"}},
-        align="left",
-        baseline="middle",
-        dx=NAME_MARGIN,
-        dy={"expr": f"height / {level_count} / 2"},
-        limit={"expr": f"max(0, (datum.to - datum.from) * width - {2 * NAME_MARGIN})"},
-        fontSize=11,
-    )
-    is_wide_enough = f"(datum.to - datum.from) * width > {MIN_LABEL_WIDTH}"
-    texts["transform"] = [{"filter": is_wide_enough}]
-    levels = "Step, pass, layers, op."
-    return style.finish(
-        f"Where the time of a step goes: {rows[0]['network']}",
-        [
-            f"{levels} Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops.",
-            table.source,
-        ],
-        boxes,
-        height=24 * level_count,
-        layer=[*_color_layers("rect", box_encoding, boxes, 0.6), texts],
-    )
+    return boxes, level_count
 
 
 def _scope_path(row: style.Row) -> Path:

@@ -57,10 +57,9 @@ def chart(data: Data) -> style.Spec:
     middle = {**position, "y": {**y, "field": "middle"}, "detail": [{"field": "staged"}]}
     error = {**position, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     run = {**position, "y": y, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
-        style.layer("line", middle, "middle", opacity=0.6),
-        style.layer("rule", error, "low", strokeWidth=1.4),
+        style.layer("line", middle, needed_fields=("middle",), opacity=0.6),
+        style.layer("rule", error, needed_fields=("low",), strokeWidth=1.4),
         style.layer("point", run, size=45),
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
@@ -132,7 +131,7 @@ def _make_bar_points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         step = runs[0]
         network = network_by_model[step["model"]]
         staged = STAGED[step["staged_from"]]  # where the input is read from: a disk, memory
-        settings_lines = style.break_lines(step["how"], PANEL)
+        settings_lines = style.wrap_panel_name(step["how"], PANEL)
         panel = f"{network}|{settings_lines}" if has_several_networks else settings_lines
         median_speed = median(run["speed"] for run in runs)
         has_device_count = step["num_gpu"] is not None

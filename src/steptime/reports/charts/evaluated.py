@@ -49,13 +49,16 @@ def _scatter(points: Sequence[style.Row], times_s: Sequence[float]) -> style.Spe
     equality = {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}
     dots = {"x": x, "y": y, "color": colour, "tooltip": tooltip}
     dot_size = 40 if len(points) < MANY_POINTS else 18
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     return {
         "width": SIDE,
         "height": SIDE,
         "layer": [
-            style.layer("line", equality, "at", style="ink", fill=None, strokeWidth=1.2),
-            style.layer("point", dots, "measured", filled=True, opacity=0.5, size=dot_size),
+            style.layer(
+                "line", equality, needed_fields=("at",), style="ink", fill=None, strokeWidth=1.2
+            ),
+            style.layer(
+                "point", dots, needed_fields=("measured",), filled=True, opacity=0.5, size=dot_size
+            ),
         ],
     }
 
@@ -68,7 +71,6 @@ def _ratios_by_size(spans: Sequence[style.Row]) -> style.Spec:
     span_rule = {"x": ratio, "x2": {"field": "high"}, "y": kind_axis}
     median_point = {"x": {**ratio, "field": "middle"}, "y": kind_axis}
     equality_rule = {"x": {**ratio, "field": "one"}}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("rule", span_rule, strokeWidth=3),
         style.layer("point", median_point, filled=True),

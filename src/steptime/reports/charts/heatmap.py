@@ -140,12 +140,22 @@ def _cell_layers(
     cause_scale = cause_shape["scale"] | {"range": SIGNS}  # the first cause is a cross
     cause_shape |= {"legend": {"title": "failed"}, "scale": cause_scale}
     sign_encoding = {**position, "shape": cause_shape, "tooltip": tooltip}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     return [
-        style.layer("rect", {**position, "color": color, "tooltip": tooltip}, "value"),
-        style.layer("rect", {**position, "tooltip": tooltip}, "failed_with", style="band"),
-        style.layer("point", sign_encoding, "failed_with", style="quiet", filled=False, size=45),
-        style.layer("text", number_encoding, "number", fontSize=11),
+        style.layer(
+            "rect", {**position, "color": color, "tooltip": tooltip}, needed_fields=("value",)
+        ),
+        style.layer(
+            "rect", {**position, "tooltip": tooltip}, needed_fields=("failed_with",), style="band"
+        ),
+        style.layer(
+            "point",
+            sign_encoding,
+            needed_fields=("failed_with",),
+            style="quiet",
+            filled=False,
+            size=45,
+        ),
+        style.layer("text", number_encoding, needed_fields=("number",), fontSize=11),
     ]
 
 

@@ -29,7 +29,7 @@ def chart(table: Table) -> style.Spec:
             "panel": row["family"],
             "at": folder_numbers[row["folder"]],
             "line": f"{row['name']} {row['platform']}",
-            "change": row["changed_fraction"],
+            "change": row["changed_fraction"],  # None, without a large dot, where it is noise
             "became": _name_change(row["changed_fraction"]),
         }
         for row in table.rows
@@ -38,7 +38,7 @@ def chart(table: Table) -> style.Spec:
     if folder_count < 2:
         raise EmptyPlotError("history: steps over time are those of two folders or more")
     title = f"folder, by date: {folders[0]} to {folders[-1]}"
-    folder_axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
+    folder_axis = {"title": style.wrap_text(title, PANEL), "tickMinStep": 1}
     folder_scale = {"domain": [1, folder_count], "nice": False}
     x = style.encode_number("at") | {"axis": folder_axis, "scale": folder_scale}
     ratio_axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
@@ -47,11 +47,10 @@ def chart(table: Table) -> style.Spec:
     colour = style.encode_categories("became", points)["color"]
     line: style.Spec = {"x": x, "y": y, "detail": style.encode_name("line")}
     dot: style.Spec = {"x": x, "y": y, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
         style.layer("line", line, strokeWidth=1, opacity=0.4),
         style.layer("point", dot, size=12, filled=True, opacity=0.5),
-        style.layer("point", dot, "change", size=60, filled=True),
+        style.layer("point", dot, needed_fields=("change",), size=60, filled=True),
     ]
     rows, view = style.facet_panels(
         points, "panel", {"layer": layers}, columns=2, width=PANEL, height=190

@@ -41,11 +41,10 @@ def chart(data: Data) -> style.Spec:
     y = style.encode_name("network", sort=order, axis={"title": None, "grid": True})
     gap = {"x": {**x, "field": MEASURED}, "y": y, "x2": {"field": PREDICTED}}
     tooltip = style.tooltip(TOOLTIP)
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
-    layers = [style.layer("rule", gap, *SIDES, style="quiet", opacity=0.6)]
+    layers = [style.layer("rule", gap, needed_fields=SIDES, style="quiet", opacity=0.6)]
     for side, is_filled in ((MEASURED, True), (PREDICTED, False)):
         dot = {"x": {**x, "field": side}, "y": y, **colour, "tooltip": tooltip}
-        layers.append(style.layer("point", dot, side, filled=is_filled))
+        layers.append(style.layer("point", dot, needed_fields=(side,), filled=is_filled))
     caption = ["Filled: measured. Hollow: predicted.", data.source]
     if count > len(frame):
         caption.insert(0, f"The {len(frame)} of {count:,} that need most.")

@@ -55,11 +55,10 @@ def chart(table: Table) -> style.Spec:
     }
     dot = {"x": x, "y": y, **colour_and_shape, "tooltip": style.tooltip(TOOLTIP)}
     name = {"x": x, "y": y, "text": {"field": "named"}}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
-        style.layer("rule", interval, "low_fraction"),
+        style.layer("rule", interval, needed_fields=("low_fraction",)),
         style.layer("point", dot, size=35, filled=True),
-        style.layer("text", name, "named", align="left", dx=7, dy=-3),
+        style.layer("text", name, needed_fields=("named",), align="left", dx=7, dy=-3),
     ]
     panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
     dots, view = style.facet_panels(

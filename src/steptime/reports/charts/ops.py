@@ -71,15 +71,18 @@ def chart(data: Data) -> style.Spec:
 
 def _layers(position: style.Spec) -> list[style.Spec]:
     """Return the layers of the roofline, the ops as areas, and the heading of the network."""
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
     area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
     size = {"field": "share", "type": "quantitative", **area}
     op_encoding = {**position, "size": size, "tooltip": style.tooltip(TOOLTIP)}
-    op_layer = style.layer("point", op_encoding, "share", filled=True, opacity=0.65)
+    op_layer = style.layer(
+        "point", op_encoding, needed_fields=("share",), filled=True, opacity=0.65
+    )
     heading_encoding = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
     heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
-    heading_layer = style.layer("text", heading_encoding, "heading", **heading_style)
+    heading_layer = style.layer(
+        "text", heading_encoding, needed_fields=("heading",), **heading_style
+    )
     roof = roof_layers(position, {})
     names = chain.from_iterable(zip(roof.halos, roof.texts, strict=True))  # a halo behind its text
     return [roof.line, op_layer, *names, heading_layer]

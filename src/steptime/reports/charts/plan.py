@@ -45,11 +45,11 @@ def bars(plan_time: PlanTime, max_bars: int = MAX_BARS) -> list[style.Row]:
 
 def _add_widths(rows: list[style.Row]) -> list[style.Row]:
     """Add the share of the picture's width to each bar; remove the words of low rows."""
-    end_s = max((row["to"] for row in rows), default=0.0)
+    step_s = max((row["to"] for row in rows), default=0.0)
     # With many devices a row is lower than a word is high.
     are_rows_low = any(row["device"] * MIN_WORD_HEIGHT > MAX_HEIGHT for row in rows)
     for row in rows:
-        row["part"] = (row["to"] - row["from"]) / end_s
+        row["part"] = (row["to"] - row["from"]) / step_s
         if are_rows_low:
             row["word"] = ""
     return rows
@@ -129,10 +129,16 @@ def pipeline(
     rows: Sequence[style.Row],
     title: str = "Schedule of the pipeline",
     caption: Sequence[str] = (),
-    room: str = str(WIDTH),
+    width_expression: str = str(WIDTH),
 ) -> style.Spec:
-    """Return the chart of `bars`: a row per device, grey while it waits; `room` is their width."""
-    # `room` is the width of the chart in pixels, a number or `width`, as Vega's expressions say it.
+    """Return the chart of `bars`: a row per device, grey while it waits.
+
+    Args:
+        rows: the bars.
+        title: the title.
+        caption: the lines below it.
+        width_expression: pixels of the chart in Vega's language: a number, or its signal `width`.
+    """
     device_count = 1 + max(row["device"] for row in rows)
     x = {**style.encode_number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
     device_axis = {
@@ -154,14 +160,15 @@ def pipeline(
         "tooltip": style.tooltip(("kind", "takes", "microbatch", "stage", "device")),
         "color": style.encode_name("kind", scale=kind_scale, legend=LEGEND),
     }
+    # The number of the microbatch, in the middle of each bar that is wide enough for it.
     word_encoding = {
         "x": {**x, "field": "middle"},
         "y": {**y, "field": "device"},
         "text": {"field": "fits"},
     }
     needed_width = f"{LETTER_WIDTH} * (1 + length(datum.word))"
-    fitting_word = f"datum.part * {room} > {needed_width} ? datum.word : ''"
-    formulas = {"middle": "(datum.from + datum.to) / 2", "fits": fitting_word}
+    fitting_word = f"datum.part * {width_expression} > {needed_width} ? datum.word : ''"
+    formulas = {"middle": "(datum.from + datum.to) / 2", "fits": fitting_word}  # new fields
     word_colour = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
     words = style.layer("text", word_encoding, fontSize=10, color=word_colour)
     words["transform"] = [{"calculate": formula, "as": name} for name, formula in formulas.items()]
@@ -199,13 +206,21 @@ def memory(rows: Sequence[style.Row]) -> style.Spec:
     colour = style.encode_name("part", scale={"domain": Memory._fields}, legend=legend)
     tip = style.tooltip(("device", "part", "takes", "of"))
     encoding = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
-    room = {"y": {**size_axis, "field": "room", "aggregate": "max"}}
-    words = {**room, "x": {"value": "width"}, "text": {"value": "room"}}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
+    usable_line = {"y": {**size_axis, "field": "room", "aggregate": "max"}}
+    line_label = {**usable_line, "x": {"value": "width"}, "text": {"value": "room"}}
     layers = [
         style.layer("bar", {"x": x, "y": size_axis, **encoding}, **NO_EDGE),
-        style.layer("rule", room, "room", strokeDash=[6, 4], strokeWidth=1.6, style="ink"),
-        style.layer("text", words, "room", align="left", baseline="middle", dx=4),
+        style.layer(
+            "rule",
+            usable_line,
+            needed_fields=("room",),
+            strokeDash=[6, 4],
+            strokeWidth=1.6,
+            style="ink",
+        ),
+        style.layer(
+            "text", line_label, needed_fields=("room",), align="left", baseline="middle", dx=4
+        ),
     ]
     return style.finish("Memory of each device", (), rows, layer=layers, width=WIDTH, height=220)
 
@@ -226,9 +241,7 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         for chart in charts
     ]
     sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
-    subtitle = [
-        line for sentence in sentences for line in style.break_lines(sentence, WIDTH).split("|")
-    ]
+    subtitle = [line for sentence in sentences for line in style.wrap_text(sentence, WIDTH)]
     title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
     return {
         **shared,

@@ -90,17 +90,20 @@ def _layers(
         "color": colour,
     }
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [
-        style.layer("area", band, "at", style="band"),
-        style.layer("line", along, "at", style="ink", fill=None, strokeWidth=1.2),
-        style.layer("text", equal, "text", align="right", dx=-22, dy=2),
+        style.layer("area", band, needed_fields=("at",), style="band"),
+        style.layer("line", along, needed_fields=("at",), style="ink", fill=None, strokeWidth=1.2),
+        style.layer("text", equal, needed_fields=("text",), align="right", dx=-22, dy=2),
     ]
     if has_bars:
-        layers.append(style.layer("rule", measured, "measured_low_s", strokeWidth=1.4))
         layers.append(
-            style.layer("rule", predicted, "predicted_high_s", strokeWidth=1, opacity=0.5)
+            style.layer("rule", measured, needed_fields=("measured_low_s",), strokeWidth=1.4)
+        )
+        layers.append(
+            style.layer(
+                "rule", predicted, needed_fields=("predicted_high_s",), strokeWidth=1, opacity=0.5
+            )
         )
     size = {} if has_bars else {"size": 18}
-    layers.append(style.layer("point", point, "measured_s", filled=True, **size))
+    layers.append(style.layer("point", point, needed_fields=("measured_s",), filled=True, **size))
     return layers

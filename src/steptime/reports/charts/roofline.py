@@ -74,8 +74,11 @@ def chart(table: Table) -> style.Spec:
     or if there are many ceilings.
     """
     summary = table.summary
-    points: list[style.Row] = [dict(row) for row in table.rows] if summary["platforms"] else []
-    ceilings = _select_ceilings(summary["ceilings"], summary["platforms"])
+    # `platforms` has a row for each platform and dtype with points; without any, the rows of the
+    # table are the ceilings alone.
+    groups = summary["platforms"]
+    points: list[style.Row] = [dict(row) for row in table.rows] if groups else []
+    ceilings = _select_ceilings(summary["ceilings"], groups)
     layout = _choose_layout(points, ceilings, summary.get("color"))
     point_rows, caption = _draw_points(points, layout.color, summary.get("line"))
     point_color = _encode_color(layout.color, point_rows)
@@ -83,7 +86,8 @@ def chart(table: Table) -> style.Spec:
     axis_ends = find_axis_ends(ceilings, [point[X] for point in points], speeds)
     names_platforms = layout.names_platforms(has_legend=bool(point_color))
     ceiling_rows: list[style.Row] = []
-    for platform in layout.platforms if layout.has_panels else [""]:
+    panel_platforms = layout.platforms if layout.has_panels else [""]  # "": all in one panel
+    for platform in panel_platforms:
         ceiling_rows += roofs(ceilings, axis_ends, layout.size, platform, names_platforms)
     position = axes(axis_ends)
     # Vega calls the size of a panel `child_width`, and that of a single picture `width`.
@@ -97,8 +101,14 @@ def chart(table: Table) -> style.Spec:
     ]
     height = {} if layout.has_panels else {"height": layout.size["height"]}
     panels, view = style.facet_panels(rows, "panel", {"layer": layers, **height}, 2, **layout.size)
-    noun = "Ops" if summary.get("ops") else "Networks" if points else ""
-    return style.finish(_title(layout.platforms, noun), [*caption, table.source], panels, **view)
+    point_noun = ""
+    if summary.get("ops"):
+        point_noun = "Ops"
+    elif points:
+        point_noun = "Networks"
+    return style.finish(
+        _title(layout.platforms, point_noun), [*caption, table.source], panels, **view
+    )
 
 
 def _choose_layout(
@@ -246,16 +256,39 @@ def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> l
     end_text = {**measured_position, "text": {"field": "end"}}
     layers = []
     if is_sparse:
-        layers.append(style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45))
+        layers.append(
+            style.layer(
+                "rule", gap, needed_fields=(MEASURED, PREDICTED, X), style="quiet", opacity=0.45
+            )
+        )
     layers += [
-        style.layer("line", path, "line", MEASURED, style="quiet", fill=None, strokeWidth=1.2),
-        style.layer("tick", edge, "edge", thickness=1.5, orient="horizontal", size=10),
+        style.layer(
+            "line",
+            path,
+            needed_fields=("line", MEASURED),
+            style="quiet",
+            fill=None,
+            strokeWidth=1.2,
+        ),
+        style.layer(
+            "tick", edge, needed_fields=("edge",), thickness=1.5, orient="horizontal", size=10
+        ),
     ]
     for field, is_filled, crowded_opacity in ((PREDICTED, False, 0.3), (MEASURED, True, 0.7)):
         dots = {**position_of(axes, X, field), **encoding, "tooltip": tooltip}
         size, opacity = (65, 0.9) if is_sparse else (25, crowded_opacity)
         layers.append(
-            style.layer("point", dots, field, X, filled=is_filled, size=size, opacity=opacity)
+            style.layer(
+                "point",
+                dots,
+                needed_fields=(field, X),
+                filled=is_filled,
+                size=size,
+                opacity=opacity,
+            )
         )
     bold = {"dy": -12, "fontWeight": "bold"}
-    return [*layers, style.layer("text", end_text, "end", MEASURED, align="center", **bold)]
+    return [
+        *layers,
+        style.layer("text", end_text, needed_fields=("end", MEASURED), align="center", **bold),
+    ]

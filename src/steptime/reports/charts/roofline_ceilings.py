@@ -160,7 +160,9 @@ def roof_layers(axes: style.Spec, color_encoding: style.Spec, size_prefix: str =
     mark: style.Spec = {"strokeWidth": 1.6}
     if not color_encoding:
         mark["style"] = "ink"
-    line = style.layer("rule", {**position, **color_encoding, "strokeDash": dash}, "roof", **mark)
+    line = style.layer(
+        "rule", {**position, **color_encoding, "strokeDash": dash}, needed_fields=("roof",), **mark
+    )
 
     left, right = axes["x"]["scale"]["domain"]
     low, high = axes["y"]["scale"]["domain"]
@@ -174,6 +176,8 @@ def roof_layers(axes: style.Spec, color_encoding: style.Spec, size_prefix: str =
     texts = []
     for kind, x, text_style in (("peak", "to", above_peak), ("side", "from", below_slope)):
         text = {**position_of(axes, x, "at"), "text": {"field": kind}}
-        halos.append(style.layer("text", text, kind, style="halo", **text_style))
-        texts.append(style.layer("text", text | color_encoding, kind, **text_style))
+        halos.append(style.layer("text", text, needed_fields=(kind,), style="halo", **text_style))
+        texts.append(
+            style.layer("text", text | color_encoding, needed_fields=(kind,), **text_style)
+        )
     return RoofLayers(line, halos, texts)

@@ -111,7 +111,7 @@ def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
     name_by_seq = {}
     for seq, name, platform in zip(records["seq"], names, records["platform"], strict=True):
         label = f"{name} on {platform}" if has_platforms else name
-        name_by_seq[seq] = style.break_lines(label, WIDTH + GAP)
+        name_by_seq[seq] = style.wrap_panel_name(label, WIDTH + GAP)
     return name_by_seq
 
 

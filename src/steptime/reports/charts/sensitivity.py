@@ -19,6 +19,7 @@ def chart(table: Table) -> style.Spec:
     Raises:
         EmptyPlotError: where nothing varies.
     """
+    # The summary is itself the first regression; `others` are those of other platforms or methods.
     head = table.summary
     regressions = [head, *head["others"]][: style.MAX_PANELS]
     names = _name_regressions(regressions)
@@ -29,7 +30,7 @@ def chart(table: Table) -> style.Spec:
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     # Weights and curves share colours, so that one legend is right for both.
-    regression_encoding = style.encode_categories("of", [*points, *curves], " ")
+    regression_encoding = style.encode_categories("of", [*points, *curves], style.NO_TITLE)
     views = [_draw_weights(points, regression_encoding)]
     if curves:
         views.append(_draw_curves(curves, regression_encoding))
@@ -37,6 +38,7 @@ def chart(table: Table) -> style.Spec:
     if head["against"]:
         quantity += f", {head['platform']} over {head['against']}"
     constant = ", ".join(head["never_varies"])
+    # `order` of the regression: 1, or 2 with squares and products of hyperparameters.
     caption = [f"Whiskers: 95 %; hollow: may be 0. Order {head['order']}, {head['scale']} scale."]
     caption += [f"Never varies, so without a weight: {constant}."] if constant else []
     caption += [table.source]
@@ -55,7 +57,7 @@ def _name_regressions(regressions: Sequence[style.Row]) -> list[str]:
 def _make_weight_points(table: Table, name: str, regression: style.Row) -> list[style.Row]:
     """Return the points of the weights of a regression, those that may be 0 as `unsure`."""
     size = f"{format_count(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
-    panel = style.break_lines(f"{name}, {size}", PANEL_WIDTH)
+    panel = style.wrap_panel_name(f"{name}, {size}", PANEL_WIDTH)
     rows = [
         row
         for row in table.rows
@@ -83,12 +85,13 @@ def _draw_weights(points: list[style.Row], regression_encoding: style.Spec) -> s
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     tooltip = style.tooltip(("term", *NUMBERS))
     dot = {"x": x, "y": y, **regression_encoding, "tooltip": tooltip}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
     layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
     if any(point["low"] is not None for point in points):
-        layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
+        layers.append(
+            style.layer("rule", ends, needed_fields=("low",), style="ink", strokeWidth=1.6)
+        )
     layers += [
-        style.layer("point", dot, field, filled=field == "sure")
+        style.layer("point", dot, needed_fields=(field,), filled=field == "sure")
         for field in ("sure", "unsure")
         if any(field in point for point in points)
     ]
@@ -121,5 +124,7 @@ def _draw_curves(curves: list[style.Row], regression_encoding: style.Spec) -> st
     rows, view = style.facet_panels(
         curves, "hyperparameter", panel, 3, width=CURVE_WIDTH, height=130
     )
-    view |= {"resolve": {"scale": {"x": "independent"}}} if "facet" in view else {}
+    has_panels = "facet" in view
+    if has_panels:  # each hyperparameter has levels of its own
+        view["resolve"] = {"scale": {"x": "independent"}}
     return {**view, "data": {"values": rows}}

@@ -30,7 +30,7 @@ def chart(table: Table) -> style.Spec:
         Column("speedup", "speed-up"),
         Column("verdict"),
     )
-    # A row with a speed-up is a point of the scatter, one with ends a bar of the histogram.
+    # A row with `speedup` is a point of the scatter, one with `low` a bar of the histogram.
     panel_rows = [row | {"panel": row["level"]} for row in rows]
     points = [
         style.point(row, ("panel", "speedup", "x", "color"), columns)
@@ -44,10 +44,11 @@ def chart(table: Table) -> style.Spec:
     chart_rows = [*points, *bars]
     tooltip = style.tooltip(columns)
     width = style.WIDTH if len(levels) == 1 else 300
-    panels = [_panel(level, chart_rows, summary, tooltip, width) for level in levels]
-    # The title of the picture would take the place of a panel's own, which then needs a frame.
-    is_single_view = len(panels) == 1 and "title" not in panels[0]
-    view = panels[0] if is_single_view else {"concat": panels, "columns": 2, "spacing": 30}
+    panels = [_draw_level(level, chart_rows, summary, tooltip, width) for level in levels]
+    # `finish` gives the picture its title, in place of one that the view has itself. A histogram
+    # without a scatter has its level as title: as a panel in a `concat` it keeps it.
+    is_picture = len(panels) == 1 and "title" not in panels[0]
+    view = panels[0] if is_picture else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
         f"Above 1x: better than {summary['against']} in {summary['quantity']}. Line: the median.",
         f"One point in {pairs_per_point} is drawn." if pairs_per_point > 1 else "",
@@ -72,16 +73,17 @@ def _spread_crowded_points(points: Sequence[style.Row]) -> None:
             point["at"] *= smallest_ratio ** (0.5 * offset)
 
 
-def _panel(
+def _draw_level(
     name: str,
     rows: Sequence[style.Row],
     summary: Mapping[str, Any],
     tooltip: list[style.Spec],
     width: int,
 ) -> style.Spec:
-    """Return the histogram of a level above its scatter."""
-    level_rows = [row for row in rows if row["panel"] == name]
-    ends = [1.0, *(row[key] for row in level_rows for key in ("low", "high") if key in row)]
+    """Return the histogram of a level, above its scatter where there is a hyperparameter."""
+    bar_rows = [row for row in rows if row["panel"] == name and "low" in row]
+    # The axis shows all bars, and 1x.
+    ends = [1.0, *(row[end] for row in bar_rows for end in ("low", "high"))]
     x = style.encode_log_number("low", ends, "speed-up", labelExpr=RATIO_LABEL, grid=False)
     count = style.encode_number("networks", "networks", labelExpr=INTEGER_LABEL, tickMinStep=1)
     bars = {
@@ -91,10 +93,9 @@ def _panel(
         "y2": {"datum": 0},
     }
     level_filter = {"filter": {"field": "panel", "equal": name}}
-    quiet_line = {"style": "quiet", "strokeDash": [4, 3]}
-    # The names behind an encoding are fields: a layer draws only rows that have a value in each.
+    quiet_line: style.Spec = {"style": "quiet", "strokeDash": [4, 3]}
     histogram_layers = [
-        style.layer("bar", bars, "networks"),
+        style.layer("bar", bars, needed_fields=("networks",)),
         style.layer("rule", {"x": {"datum": 1}}, **quiet_line),
     ]
     title = {"text": name, "fontSize": 13, "offset": 8}
@@ -111,8 +112,10 @@ def _panel(
     line = {"x": _encode_x(rows, "x", summary["x"]), "y": {**y, "aggregate": "median"}}
     scatter_layers = [
         style.layer("rule", {"y": {"datum": 1}}, **quiet_line),
-        style.layer("point", points, "speedup", filled=True, opacity=0.7, size=size),
-        style.layer("line", line, "speedup", style="ink", fill=None, opacity=0.8),
+        style.layer(
+            "point", points, needed_fields=("speedup",), filled=True, opacity=0.7, size=size
+        ),
+        style.layer("line", line, needed_fields=("speedup",), style="ink", fill=None, opacity=0.8),
     ]
     scatter = {"width": width, "height": 280, "transform": [level_filter], "layer": scatter_layers}
     scales = {"color": "independent", "x": "independent", "y": "independent"}

@@ -28,6 +28,7 @@ MAX_RAMP_STEPS = 12  # of a ramp, that a legend names one by one
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MAX_PANELS = 24
 MAX_POINTS = 1500
+NO_TITLE = " "  # of a legend; "" would stand for the name of its field
 MIN_TICKS = 3  # of an axis, from which a reader can tell its scale
 CHARACTER_WIDTH = 7  # pixels of a letter of a panel's name
 WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a caption, in letters
@@ -136,9 +137,14 @@ def describe_sample(number: int, noun: str, limit: int = MAX_POINTS) -> list[str
     return [f"{limit:,} of {format_count(number, noun)} are drawn, chosen by chance."]
 
 
-def break_lines(text: str, width: int) -> str:
-    """Return the name of a panel of `width` pixels in lines, as `facet_panels` takes it."""
-    return "|".join(textwrap.wrap(text, width // CHARACTER_WIDTH))
+def wrap_text(text: str, width: int) -> list[str]:
+    """Return the lines of a text in `width` pixels."""
+    return textwrap.wrap(text, width // CHARACTER_WIDTH)
+
+
+def wrap_panel_name(text: str, width: int) -> str:
+    """Return the name of a panel of `width` pixels, with `|` between lines (`facet_panels`)."""
+    return "|".join(wrap_text(text, width))
 
 
 def encode_number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
@@ -201,7 +207,7 @@ def encode_categories(field: str, rows: Iterable[Row], title: str = "", **legend
     """Return colour and shape of a field: each value has a pair of its own, in rows' order.
 
     Numbers have a colour of the ramp each, in their order; many of them share its length. The
-    legend's title is the field's name, unless `title` is another; " " leaves it empty.
+    legend's title is the field's name, unless `title` is another (`NO_TITLE`: the legend has none).
     """
     values = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
     if values and all(isinstance(value, int | float) for value in values):
@@ -232,11 +238,13 @@ def _encode_ramp(field: str, values: Sequence[float], title: str, legend: Spec) 
     }
 
 
-def layer(mark: str, encoding: Spec, *fields: str, **style: Any) -> Spec:
-    """Return a layer of marks, only of the rows with a value in each of `fields`."""
-    part: Spec = {"mark": {"type": mark, **style}, "encoding": encoding}
-    if fields:
-        part["transform"] = [{"filter": f"isValid(datum.{field})"} for field in fields]
+def layer(
+    mark: str, encoding: Spec, *, needed_fields: Sequence[str] = (), **mark_settings: Any
+) -> Spec:
+    """Return a layer of marks, only of the rows with a value in each of `needed_fields`."""
+    part: Spec = {"mark": {"type": mark, **mark_settings}, "encoding": encoding}
+    if needed_fields:
+        part["transform"] = [{"filter": f"isValid(datum.{field})"} for field in needed_fields]
     return part
 
 

@@ -40,7 +40,7 @@ def chart(data: Data) -> style.Spec:
     lines = group_by(map(_make_line_point, rows), itemgetter("family", "line"))
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
-    panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]
+    panels = [_draw_family(family, points) for family in families[: style.MAX_PANELS]]
     explanation = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
     # A single panel is the picture itself, which has a title of its own.
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
@@ -56,7 +56,7 @@ def chart(data: Data) -> style.Spec:
     return style.finish("Throughput by batch", caption, points, **view)
 
 
-def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
+def _draw_family(family: str, points: Sequence[style.Row]) -> style.Spec:
     family_points = [point for point in points if point["family"] == family]
     batches = sorted({point["batch"] for point in family_points})
     line_count = len({point["line"] for point in family_points})
@@ -68,7 +68,9 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25
-    encoding = style.encode_categories("line", family_points, " ", orient="bottom", columns=1)
+    encoding = style.encode_categories(
+        "line", family_points, style.NO_TITLE, orient="bottom", columns=1
+    )
     if line_count > MAX_LEGEND_LINES:  # too many for names of their own
         colour = style.encode_categories(
             "platform", points, "platform", orient="bottom", columns=1
