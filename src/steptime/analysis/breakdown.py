@@ -329,7 +329,7 @@ def breakdown_table(data: Data, by: str, model: str | None, by_network: bool) ->
         Column("bytes_share", "of bytes", form=".1%", is_spare=True),
         Column("intensity_flop_per_byte", "intensity", is_spare=True),
         Column("peak_fraction", "of peak", is_spare=True),
-        Column("predicted_peak_fraction", "of peak, predicted", is_spare=True),
+        Column("predicted_peak_fraction", "of peak (predicted)", is_spare=True),
     )
     kind_cells = cells if by == "kind" else _select_cells(list_cells(data, "kind"), model)  # chart
     return Table(
