@@ -78,8 +78,7 @@ def find_rank_load(
     Raises:
         ShapeError: if ranks do not divide experts, or for an unknown routing.
     """
-    if ranks < 1 or experts % ranks:
-        raise ShapeError(f"{experts} experts do not divide into expert {ranks}")
+    check_spread(experts, ranks, routing)
     rank_experts = experts // ranks
     all_rows = float(tokens * per_token)
     if routing == UNIFORM:
@@ -95,6 +94,14 @@ def find_rank_load(
     rows = max(1.0, rows)  # the busiest rank has a row
     read_experts = min(max(1.0, read_experts), float(rank_experts))
     return RankLoad(rank_experts, rows, all_rows - rows, read_experts, rows * ranks / all_rows)
+
+
+def check_spread(experts: int, ranks: int, routing: str) -> None:
+    """Raise `ShapeError` if ranks do not divide experts, or for an unknown routing."""
+    if ranks < 1 or experts % ranks:
+        raise ShapeError(f"{experts} experts do not divide into expert {ranks}")
+    if routing not in EVEN_ROUTINGS:
+        _parse_exponent(routing)
 
 
 def _parse_exponent(routing: str) -> float:

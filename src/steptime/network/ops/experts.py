@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from steptime.core.graph import Attr, Graph, Op, TensorSpec
-from steptime.network.ops.expert_loads import EVEN_ROUTINGS, UNIFORM, RankLoad, find_rank_load
+from steptime.network.ops.expert_loads import (
+    EVEN_ROUTINGS,
+    UNIFORM,
+    RankLoad,
+    check_spread,
+    find_rank_load,
+)
 from steptime.network.ops.table import (
     GradientOp,
     Operand,
@@ -64,7 +70,7 @@ def experts_outputs(
     ranks = f" on each of {expert} ranks" if expert > 1 else ""
     shapes = format_shapes(x, logits, up, down, *bias)
     require(fits, f"{per_token} experts a token of {shapes}{ranks}")
-    find_rank_load(1, experts, per_token, expert, routing)  # raises for an unknown routing
+    check_spread(experts, expert, routing)
     return (x,)
 
 

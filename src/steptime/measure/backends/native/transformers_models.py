@@ -161,7 +161,7 @@ def make_model(model_class: Any, config: Any) -> nn.Module:
     fault: Exception | None = None
     for attention in ATTENTIONS:
         try:
-            model: nn.Module = model_class._from_config(  # noqa: SLF001
+            model: nn.Module = model_class._from_config(  # noqa: SLF001  # no public one
                 config, attn_implementation=attention
             )
         except (ValueError, ImportError) as error:  # a class without this attention
