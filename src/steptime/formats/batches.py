@@ -10,6 +10,7 @@ from steptime.core.units import first_of, format_count
 from steptime.formats import elements
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
+from steptime.network.ops.reads import select_leading_ops
 from steptime.network.ops.table import ShapeError, no_flop
 
 Shape = Sequence[int]
@@ -328,12 +329,4 @@ def find_main_output(b: Builder, outputs: Sequence[str]) -> str:
 
 def _count_computing_ops(b: Builder, output: str) -> int:
     """Count the ops with FLOP that lead to an output."""
-    needed_tensors = {output}
-    computing_op_count = 0
-    for op in reversed(b.ops):
-        leads_to_output = not needed_tensors.isdisjoint(op.outputs)
-        if leads_to_output:
-            needed_tensors.update(op.inputs)
-            has_flop = OPS[op.kind].flop is not no_flop
-            computing_op_count += int(has_flop)
-    return computing_op_count
+    return sum(OPS[op.kind].flop is not no_flop for op in select_leading_ops(b.ops, [output]))

@@ -11,6 +11,7 @@ from steptime.formats.tensors import find_unflattened, index_readers, is_float
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
+from steptime.network.ops.reads import select_leading_ops
 from steptime.network.ops.table import require
 from steptime.network.ops.training import find_differentiated
 
@@ -206,17 +207,12 @@ def _count_parameters(b: Builder, weights: Sequence[str]) -> int:
 
 def _remove_unread(b: Builder, outputs: Sequence[str]) -> None:
     """Remove the ops and buffers of a network that lead to none of its outputs."""
-    needed_tensors = set(outputs)
-    needed_ops: list[Op] = []
-    for node in reversed(b.ops):
-        leads_to_output = not needed_tensors.isdisjoint(node.outputs)
-        if leads_to_output:
-            needed_tensors.update(node.inputs)
-            needed_ops.append(node)
-        else:
-            for name in node.outputs:
-                del b.tensors[name]
-    b.ops[:] = reversed(needed_ops)
+    needed_ops = select_leading_ops(b.ops, outputs)
+    op_outputs = {name for op in b.ops for name in op.outputs}
+    for name in op_outputs.difference(*[op.outputs for op in needed_ops]):
+        del b.tensors[name]
+    b.ops[:] = needed_ops
+    needed_tensors = set(outputs).union(*[op.inputs for op in needed_ops])
     _merge_weight_views(b, outputs)
     # frozen weights are among the buffers, and take memory though nothing reads them
     buffers_to_keep = needed_tensors | {*b.frozen}

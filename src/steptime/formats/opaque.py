@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Attr, Op, TensorSpec, freeze_attrs
+from steptime.core.graph import Attr, Op, TensorSpec
 from steptime.core.units import first_of, format_count
 from steptime.formats.linear_algebra import OpWork
 from steptime.formats.tensors import free_name
@@ -87,7 +87,7 @@ class UnpricedOps:
 
         Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
         """
-        moved_bytes_by_name = {op.name: _moved_bytes(b, op) for op in b.ops}
+        moved_bytes_by_name = {op.name: cost_of_op(b, op)[1] for op in b.ops}
         # ops that lead nowhere were removed from the graph, and do not count
         unknown_ops = [name for name in self.operator_by_op if name in moved_bytes_by_name]
         if not unknown_ops:
@@ -161,8 +161,8 @@ def float_type(b: Builder, inputs: Sequence[str]) -> str:
     return promote_types(*floats) if floats else b.precision.weights
 
 
-def _moved_bytes(b: Builder, op: Op) -> int:
+def cost_of_op(b: Builder, op: Op) -> tuple[int, int]:
+    """Return FLOP and bytes of an op of a graph that is being built."""
     input_specs = tuple(b.tensors[name] for name in op.inputs)
     output_specs = tuple(b.tensors[name] for name in op.outputs)
-    _flop, moved_bytes = cost_of(op.kind, input_specs, freeze_attrs(op.attrs), output_specs)
-    return moved_bytes
+    return cost_of(op.kind, input_specs, op.settings, output_specs)

@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 from steptime.core.graph import Op
 from steptime.core.units import first_of, format_count
+from steptime.formats.opaque import cost_of_op
 from steptime.formats.pytorch.program import FxNode, Program
-from steptime.network.ops import OPS, cost_of
+from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
+from steptime.network.ops.reads import select_leading_ops
 
 NOTED_SHARE = 0.01  # of the FLOP of a forward pass, from which on they are worth a note
 PRODUCT_OPS = frozenset(
@@ -49,14 +51,9 @@ def describe_unread(b: Builder, outputs: Collection[str]) -> list[str]:
     Example: `3 products lead to no output (layout/query, ...), 2.5 % of the FLOP: PyTorch runs
     them, a compiler leaves them out`.
     """
-    needed_tensors = set(outputs)
-    unread_ops: list[Op] = []
-    for op in reversed(b.ops):
-        if needed_tensors.isdisjoint(op.outputs):
-            unread_ops.append(op)
-        else:
-            needed_tensors.update(op.inputs)
-    products = [op for op in reversed(unread_ops) if OPS[op.kind].work]
+    needed_names = {op.name for op in select_leading_ops(b.ops, outputs)}
+    unread_ops = [op for op in b.ops if op.name not in needed_names]
+    products = [op for op in unread_ops if OPS[op.kind].work]
     share = _count_flop(b, unread_ops) / max(1, _count_flop(b, b.ops))
     if not products or share < NOTED_SHARE:
         return []
@@ -67,12 +64,4 @@ def describe_unread(b: Builder, outputs: Collection[str]) -> list[str]:
 
 
 def _count_flop(b: Builder, ops: Sequence[Op]) -> int:
-    return sum(
-        cost_of(
-            op.kind,
-            tuple(b.tensors[name] for name in op.inputs),
-            op.settings,
-            tuple(b.tensors[name] for name in op.outputs),
-        )[0]
-        for op in ops
-    )
+    return sum(cost_of_op(b, op)[0] for op in ops)

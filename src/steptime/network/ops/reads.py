@@ -1,7 +1,7 @@
-"""How often tensors are read, and forward ops whose results nobody reads."""
+"""How often tensors are read, ops that lead to outputs, and forward ops that nobody reads."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -21,6 +21,17 @@ class RunGraph(NamedTuple):
 def count_reads(graph: Graph) -> Counter[str]:
     """Count the ops that read each tensor; an output of the graph is read once more."""
     return Counter(chain(graph.outputs, *[op.inputs for op in graph.ops]))
+
+
+def select_leading_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
+    """Return the ops that lead to any of some tensors, in their order."""
+    needed_tensors = set(outputs)
+    leading_ops: list[Op] = []
+    for op in reversed(ops):
+        if not needed_tensors.isdisjoint(op.outputs):
+            needed_tensors.update(op.inputs)
+            leading_ops.append(op)
+    return leading_ops[::-1]
 
 
 def select_run_ops(graph: Graph, stack: Stack) -> RunGraph:
