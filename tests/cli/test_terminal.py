@@ -105,7 +105,7 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_p
 )
 def test_no_terminal_is_too_narrow_for_an_interval(line, monkeypatch):
     answers: list[Printout] = []
-    monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
+    monkeypatch.setattr(command_module, "print_answer", lambda answer, _: answers.append(answer))
     assert run(line.split()) == 0
     every = [*answers[0].tables]
     intervals = [re.findall(r"\[[\d.]+-[\d.]+\]", text(table)) for table in every]
@@ -238,7 +238,7 @@ ANSWERS = {  # what answers the question stands first and stays at 80 columns
 
 def _tables(line: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
     answers: list[Printout] = []
-    monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
+    monkeypatch.setattr(command_module, "print_answer", lambda answer, _: answers.append(answer))
     assert run(line.split()) == 0
     return [*answers[0].tables]
 

@@ -76,8 +76,10 @@ def _process_factor(device: Device, constants: Constants) -> float:
 
     Some processes are denser or less dense than their names say (`power.nm_12` and others).
     """
-    stated_nm: float = device.datasheet.process_nm or UNKNOWN_NM
-    effective_nm = constants.get(f"power.nm_{stated_nm:g}", stated_nm)
+    effective_nm: float = device.datasheet.process_nm or UNKNOWN_NM
+    process_constant = f"power.nm_{effective_nm:g}"
+    if process_constant in constants:
+        effective_nm = constants[process_constant]
     return float((effective_nm / PROCESS_NM) ** constants["power.node"])
 
 
