@@ -162,8 +162,8 @@ def _output_tokens(cells: Cells) -> int:
     Where a run's own file is not public, the table's column is the mean of runs of other models
     under the same load. Llama 3.1 8B ends 4 % earlier than these, Llama 2 once 23 %.
     """
-    decoding_s = cells["e2e_mean_s"] - cells["ttft_mean_s"]
-    return 1 + max(0, round(decoding_s / cells["itl_mean_s"]))
+    decoding_s = float(cells["e2e_mean_s"] - cells["ttft_mean_s"])
+    return 1 + max(0, round(decoding_s / float(cells["itl_mean_s"])))
 
 
 def read_ml_energy(cells: Cells) -> BlindRow:
