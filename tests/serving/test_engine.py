@@ -163,3 +163,22 @@ def test_fit_says_the_longest_context_by_the_rules_of_an_engine():
         steptime.fit("qwen3_8b", "rtx-4090", stack="vllm", lora=8, max_context=True)
     with pytest.raises(InputError, match="nearest: --stack vllm"):
         steptime.fit("qwen3_8b", "rtx-4090", max_context=True)
+
+
+def _casts_s(model: str, stack: str) -> float:
+    """Return the seconds in which kernels of their own quantise the inputs of products."""
+    in_8_bit, in_16_bit = (
+        steptime.serve(model, DEVICE, 4, stack=stack, dtype=dtype).decode.other_s
+        for dtype in ("float8", "bfloat16")
+    )
+    return in_8_bit - in_16_bit
+
+
+def test_norms_and_activations_of_vllm_write_8_bit_and_attention_does_not():
+    """Of four products in a dense layer, one reads attention; mixtures have scales of blocks."""
+    every_input_s = _casts_s(MODEL, "trt-llm-2025")
+    assert every_input_s > 0
+    assert _casts_s(MODEL, "vllm-2026") == pytest.approx(every_input_s / 4, rel=0.05)
+    assert _casts_s(MODEL, "vllm-2024") == pytest.approx(every_input_s, rel=0.05)
+    mixture = "qwen3_30b_a3b"
+    assert _casts_s(mixture, "vllm-2026") == pytest.approx(_casts_s(mixture, "trt-llm-2025"))

@@ -73,7 +73,7 @@ def test_weights_of_4_bit_are_read_faster_and_multiply_no_faster():
 def test_nine_tenths_of_what_is_no_product_hide_beside_products_in_4_bit():
     site = Site("b200-sxm", 8, "nvlink-5")
     four, eight = (
-        Service("llama3_8b", site, dtype=one).phases().price_decode(4, 1000)
+        Service("llama3_8b", site, dtype=one, stack="trt-llm-2025").phases().price_decode(4, 1000)
         for one in ("float4", "float8")
     )
     assert four.other_s == pytest.approx(0.1 * eight.other_s)

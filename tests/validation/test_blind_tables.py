@@ -7,7 +7,7 @@ from steptime.calibration.plan_errors import predict_rows
 from steptime.core.errors import InputError
 from steptime.prediction.conformal import MEMORY, TRAININGS
 from validation.blind.cells import check_kept, find_device, parse_number, parse_pairs
-from validation.blind.servings import read_ml_energy, read_nccl
+from validation.blind.servings import read_blis, read_ml_energy, read_nccl
 from validation.blind.tables import TABLES
 from validation.conformal import hold
 from validation.layouts import layouts
@@ -68,6 +68,26 @@ def test_a_batch_that_waits_for_room_in_the_cache_is_not_asked() -> None:
     assert read_ml_energy(cells).measured["tpot_s"] == 0.05
     with pytest.raises(InputError, match="wait for room"):
         read_ml_energy({**cells, "output_throughput_tokens_per_sec": 1000})
+
+
+def test_the_output_of_a_stage_is_what_its_own_times_tell() -> None:
+    """A first token after 0.1 s and 200 further ones of 10 ms, whatever other models' runs gave."""
+    cells: dict[str, object] = {
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "gpu": "H100",
+        "dtype": "fp16",
+        "tp": 1,
+        "rate_per_s": 8,
+        "stage_s": 60,
+        "requests": 480,
+        "max_num_seqs": 128,
+        "mean_input_tokens": 573.3,
+        "mean_output_tokens": 247.2,
+        "e2e_mean_s": 2.1,
+        "ttft_mean_s": 0.1,
+        "itl_mean_s": 0.01,
+    }
+    assert read_blis(cells).numbers["output"] == 201
 
 
 def test_an_unknown_device_is_said() -> None:

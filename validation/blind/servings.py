@@ -144,7 +144,7 @@ def read_blis(cells: Cells) -> BlindRow:
         "rate": cells["rate_per_s"],
         "requests": cells["requests"] or cells["rate_per_s"] * cells["stage_s"],
         "input": input_tokens,
-        "output": max(1, round(cells["mean_output_tokens"])),
+        "output": _output_tokens(cells),
         "prefix": max(0, input_tokens - CACHE_BLOCK),  # users repeat one question (README)
         "max_batch": cells["max_num_seqs"] or 0,
     }
@@ -154,6 +154,16 @@ def read_blis(cells: Cells) -> BlindRow:
         "tpot_s": cells["itl_mean_s"],
     }
     return BlindRow("rate", texts, numbers, measured)
+
+
+def _output_tokens(cells: Cells) -> int:
+    """Return the mean output of a stage, which its own times tell.
+
+    Where a run's own file is not public, the table's column is the mean of runs of other models
+    under the same load. Llama 3.1 8B ends 4 % earlier than these, Llama 2 once 23 %.
+    """
+    decoding_s = float(cells["e2e_mean_s"] - cells["ttft_mean_s"])
+    return 1 + max(0, round(decoding_s / float(cells["itl_mean_s"])))
 
 
 def read_ml_energy(cells: Cells) -> BlindRow:

@@ -285,6 +285,7 @@ class Phases(Replica):
         exchange_s = other_s = 0.0
         computing_kernels: list[Kernel] = []
         cast_kernels: list[Kernel] = []
+        producer_kinds = {name: op.kind for op in graph.ops for name in op.outputs}
         for kernel in kernels:
             op = ops[kernel.op]
             if op.kind in ATTENDING:
@@ -296,9 +297,10 @@ class Phases(Replica):
             if op.kind == "experts":
                 other_s += self.constant("routed_s")
                 other_s += routed_traffic_s(rank, graph, op)
-            if rank.low_dtype and kernel.dtype == rank.low_dtype:  # a kernel quantises its input
-                input_size = float(graph.tensors[op.inputs[0]].size)
-                cast_kernels.append(_quantise_input(kernel, input_size))
+            if rank.low_dtype and kernel.dtype == rank.low_dtype:  # its input is quantised
+                name = op.inputs[0]
+                if not self._fuses_cast(producer_kinds.get(name)):
+                    cast_kernels.append(_quantise_input(kernel, float(graph.tensors[name].size)))
         # Products in 4 bit hide a share of the casts and vector kernels, which run beside them.
         hidden_share = self.constant("four_hidden") if rank.low_dtype == "float4" else 0.0
         exposed_share = 1 - hidden_share
@@ -321,6 +323,17 @@ class Phases(Replica):
             joules=kernels_j(Kernels(computing_kernels), self.device),
             issue_s=self._piece_issue_s(ops, kernels),
         )
+
+    def _fuses_cast(self, producer_kind: str | None) -> bool:
+        """Return whether the kernel that makes the input of a product in 8 bit quantises it, too.
+
+        Norms and activations do, attention does not. Weights of mixtures have scales of blocks,
+        for which a kernel of its own quantises.
+        """
+        rank = self.problem.rank
+        if rank.low_dtype != "float8" or self.problem.shape.experts:
+            return False
+        return rank.flag("fused_casts") and producer_kind not in ATTENDING
 
     def _kernel_seconds(self, kernels: Sequence[Kernel]) -> list[float]:
         """Return the seconds of kernels; grouped products of experts reach another rate."""
