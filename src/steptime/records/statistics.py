@@ -250,7 +250,7 @@ def _typical_times(times_s: Sequence[Floats], places: _RunPlaces) -> Floats:
         _check_times(run_times_s, places.run_numbers[runs])
         medians_s[runs] = middles(run_times_s)
     typical_s = medians_s[places.first_runs]  # most cells have a single run, whose median is theirs
-    for cell in np.flatnonzero(places.run_counts > 1):
+    for cell in np.flatnonzero(places.run_counts > 1).tolist():
         typical_s[cell] = middles(medians_s[places.list_runs(cell)])
     return typical_s
 
@@ -317,7 +317,7 @@ def _replace_several_runs(logs: _LogIntervals, steady: _SteadyRuns) -> None:
     """Set, for cells of several runs, the mean of the runs' medians, its error and t-interval."""
     run_counts = steady.places.run_counts
     cells_of_several = np.flatnonzero(run_counts > 1)
-    for cell in cells_of_several:
+    for cell in cells_of_several.tolist():
         median_logs = steady.median_logs[steady.places.list_runs(cell)]
         ordered = np.sort(median_logs)  # runs in any order have the same mean, to the last digit
         logs.centre[cell] = ordered.mean()
