@@ -54,16 +54,10 @@ def attention(
     kv_heads, keys = b.shape(k)[1:3]
     require(heads % max(1, kv_heads) == 0, f"{name}: {heads} heads do not share {kv_heads}")
     if _examples_share_mask(b, mask, (heads, length, keys)):
-        inputs = [
-            join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))
-        ]
-        if mask:
-            inputs.append(el.reshape(b, mask, (heads, length, keys), f"{name}/mask"))
-        attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
+        attrs: dict[str, Attr] = {"causal": causal}
         if window:
             attrs["window"] = window
-        output = el.append_op(b, "attention", *inputs, name=name, **attrs)
-        return split_heads(b, output, heads, name)
+        return _attention_by_op(b, (q, k, v), mask, attrs, name)
     # each query's head needs its own keys and values
     k = _repeat_shared_heads(b, k, heads, f"{name}/k")
     v = _repeat_shared_heads(b, v, heads, f"{name}/v")
@@ -71,6 +65,22 @@ def attention(
     if causal or window:
         masks.insert(0, b.buffer(free_name(b, f"{name}/causal"), (length, keys)))
     return _attention_by_products(b, (q, k, v), masks, scale, name)
+
+
+def _attention_by_op(
+    b: Builder, qkv: tuple[str, str, str], mask: str, attrs: dict[str, Attr], name: str
+) -> str:
+    """Append attention as one op, which has the heads side by side in its last axis."""
+    q, k, v = qkv
+    heads, length = b.shape(q)[1:3]
+    kv_heads, keys = b.shape(k)[1:3]
+    inputs = [join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))]
+    if mask:
+        inputs.append(el.reshape(b, mask, (heads, length, keys), f"{name}/mask"))
+    output = el.append_op(
+        b, "attention", *inputs, name=name, heads=heads, kv_heads=kv_heads, **attrs
+    )
+    return split_heads(b, output, heads, name)
 
 
 def _examples_share_mask(b: Builder, mask: str, score_shape: tuple[int, int, int]) -> bool:

@@ -182,10 +182,8 @@ def hybrid(
     forward_s, backward_s, update_s = map(sum, zip(data_parts, model_parts, strict=True))
     communication_s = exchange_s(model, _gradient_bytes(model, layers) / sync.compression, count)
     sync_s = communication_s[model.collective(sync.collective)]
-    details = {
-        "data": {**dict(zip(PARTS, data_parts, strict=True)), "sync_s": sync_s},
-        "model": dict(zip(PARTS, model_parts, strict=True)),
-    }
+    data_s_by_part = dict(zip(PARTS, data_parts, strict=True))
+    model_s_by_part = dict(zip(PARTS, model_parts, strict=True))
     # Strong scaling divides `batch` over the devices, weak scaling gives each as much.
     global_batch = share * count if scaling == "weak" else batch
     return scaling_row(
@@ -197,7 +195,7 @@ def hybrid(
         exposed_communication_s=sync_s,  # nothing overlaps the exchange
         single_per_s=throughput(model, batch, model.timeline(batch).step_s),
         note="; ".join(notes),
-        parts=details,
+        parts={"data": {**data_s_by_part, "sync_s": sync_s}, "model": model_s_by_part},
     )
 
 

@@ -98,22 +98,33 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
     past_keys = _optional_input(optional, indices.past_keys)
     if past_keys is not None:
         keys = walk.lower(elements.concat, [past_keys, keys], LENGTH_AXIS, suffix="/past1")
-        past_values = _optional_input(optional, indices.past_values)
-        if past_values is not None:
-            all_values = [past_values, values]
-            values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
-    is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
-    mask = _optional_input(optional, indices.mask)
-    learnt_bias = ""
-    if mask is not None:
-        head_count = walk.shape(queries)[1]
-        learnt_bias = find_learnt_bias(walk.b, walk.tensor(mask), head_count)
+        values = _add_past_values(walk, values, _optional_input(optional, indices.past_values))
     y = walk.lower(
-        sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
+        sequence_lowering.attention,
+        queries,
+        keys,
+        values,
+        causal=bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0)),
+        mask=_find_bias(walk, queries, _optional_input(optional, indices.mask)),
     )
     result = walk.lower(join_heads, y) if lacks_head_axis else y
     # the outputs behind the result are the keys and values of all tokens so far, for a cache
     return [result, keys, values]
+
+
+def _add_past_values(walk: OnnxWalk, values: str, past_values: Value) -> str:
+    """Return the values of earlier tokens, where the operator reads them, and the new ones."""
+    if past_values is None:
+        return values
+    return walk.lower(elements.concat, [past_values, values], LENGTH_AXIS, suffix="/past2")
+
+
+def _find_bias(walk: OnnxWalk, queries: str, mask: Value) -> str:
+    """Return a mask that is a learnt bias of the scores, "" for any other or none."""
+    if mask is None:
+        return ""
+    head_count = walk.shape(queries)[1]
+    return find_learnt_bias(walk.b, walk.tensor(mask), head_count)
 
 
 def _optional_input(optional: Sequence[Value], index: int | None) -> Value:

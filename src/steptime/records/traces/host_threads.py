@@ -99,15 +99,14 @@ def _scan_thread(events: Sequence[Slice], host: HostThreads) -> Iterator[Work]:
 
 def _note_launch(event: Slice, context: Context, host: HostThreads) -> None:
     """Add an event to `host` if it launches a kernel, and if it makes an autograd node."""
-    launch = Launch(event.start, context)
     if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
-        host.launch_by_correlation[event.correlation] = launch
+        host.launch_by_correlation[event.correlation] = Launch(event.start, context)
     is_forward_op = context.pass_ == FORWARD and context.op
     if is_forward_op and event.sequence is not None:
         maker = host.maker_by_sequence.get(event.sequence)
         # Several forward ops carry the number of an autograd node; the last of them made it.
         if maker is None or maker.start <= event.start:
-            host.maker_by_sequence[event.sequence] = launch
+            host.maker_by_sequence[event.sequence] = Launch(event.start, context)
 
 
 def _enter_event(event: Slice, outer: Context, sequence: int | None) -> Context:

@@ -10,7 +10,7 @@ or with their shortest one where that is much shorter; the time between two ops 
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -152,25 +152,32 @@ def read_traced_step(
     totals = _sum_ops(roots, kernel_us_by_launch, is_recognised)
     if profile.is_on_device:
         _collect_lone_kernels(step_events, totals)
-    ops = _list_ops(totals, step_count)
-    # Without shapes (compiled regions, ops of extensions) the work of an op is unknown.
-    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
-    ops_s = sum(op.seconds for op in ops)
-    gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
-    # On a CPU each gap between ops is in the trace. One that another process lengthened counts with
-    # the usual time between these two ops.
-    if not profile.is_on_device:
-        gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
-    return TracedStep(
+    step = TracedStep(
         step_s=step_s,
-        ops=ops,
-        unshaped_s=unshaped_s,
+        ops=_list_ops(totals, step_count),
+        # Without shapes (compiled regions, ops of extensions) the work of an op is unknown.
+        unshaped_s={name: us / step_count * US for name, us in totals.unshaped_us.items()},
         is_on_device=profile.is_on_device,
-        gap_s=gap_s,
+        gap_s=0.0,
         issue_s=sum(map(issue_us, roots)) / step_count * US,
         step_count=step_count,
         is_marked=profile.is_marked,
     )
+    return replace(step, gap_s=_find_gap_s(step, step_events, totals))
+
+
+def _find_gap_s(step: TracedStep, events: Sequence[Slice], totals: _Totals) -> float:
+    """Return the seconds of a step in which no op runs.
+
+    On a CPU each gap between ops is in the trace. One that another process lengthened counts with
+    the usual time between these two ops.
+    """
+    ops_s = sum(op.seconds for op in step.ops)
+    gap_s = max(0.0, step.step_s - ops_s - sum(step.unshaped_s.values()))
+    if step.is_on_device:
+        return gap_s
+    usual_gap_s = _sum_gaps(events, totals.counted_events) / step.step_count * US
+    return min(gap_s, usual_gap_s)
 
 
 def _sum_ops(
@@ -241,15 +248,12 @@ def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     the machine added.
     """
     marks = [event for event in events if event.is_step_mark]
-    stretches = [_Stretch(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
-    # The end of a step closes its last gap.
-    stretches += [_Stretch(mark.end, mark.end, STEP, mark.track) for mark in marks]
     last_by_track: dict[tuple[str, str], _Stretch] = {}  # the work so far, by thread
     for mark in marks:
         begin = _Stretch(mark.start, mark.start, STEP, mark.track)
         last_by_track.setdefault(mark.track, begin)
     gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
-    for stretch in sorted(stretches):
+    for stretch in _list_stretches(pieces, marks):
         previous = last_by_track.get(stretch.track)
         end_us = stretch.end_us
         if previous is not None:  # else the first piece of a thread that has no marks
@@ -267,6 +271,13 @@ class _Stretch(NamedTuple):
     end_us: float
     name: str
     track: tuple[str, str]
+
+
+def _list_stretches(pieces: Sequence[Slice], marks: Sequence[Slice]) -> list[_Stretch]:
+    """Return pieces of work and the ends of steps, which close their last gaps, in order."""
+    stretches = [_Stretch(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    stretches += [_Stretch(mark.end, mark.end, STEP, mark.track) for mark in marks]
+    return sorted(stretches)
 
 
 def _count_optimizer_steps(events: Sequence[Slice]) -> int:

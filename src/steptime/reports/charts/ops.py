@@ -42,19 +42,25 @@ def chart(data: Data) -> style.Spec:
     headings = [
         {"panel": name, "heading": _describe_network(name, ops_by_network[name])} for name in names
     ]
-    intensities = [point["intensity"] for point in points]
-    axis_ends = find_axis_ends(ceilings, intensities, [point["speed"] for point in points])
+    axis_ends = find_axis_ends(
+        ceilings, [point["intensity"] for point in points], [point["speed"] for point in points]
+    )
     roof_rows = [row for name in names for row in _make_roofs(name, ceilings, axis_ends)]
-    caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(names) < network_count:
-        caption.append(f"The first {len(names)} of {network_count} networks.")
     return style.finish(
         "Ops of a network under the roofline",
-        [*caption, data.source_of("predicted")],
+        [*_describe_points(len(names), network_count), data.source_of("predicted")],
         [*roof_rows, *points, *headings],
         layer=_layers(axes(axis_ends)),
         **_add_menu(names),
     )
+
+
+def _describe_points(network_count: int, total_count: int) -> list[str]:
+    """Return the caption: what points are, and how many networks of all are on the chart."""
+    caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
+    if network_count < total_count:
+        caption.append(f"The first {network_count} of {total_count} networks.")
+    return caption
 
 
 def _name_panels(ops: Sequence[style.Row]) -> list[style.Row]:
