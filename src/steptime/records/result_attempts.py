@@ -57,14 +57,14 @@ def _attempt_expressions() -> list[pl.Expr]:
         pl.col("place").alias("tried"),
         hosts.str.join(", ").replace("", None).alias("host"),
         _shortest_s().alias("measured_min_s"),
-        pl.coalesce(_mean_s(), _good("step_s").median()).alias("mean_s"),
+        pl.coalesce(_mean_s(), _select_good("step_s").median()).alias("mean_s"),
         _sample_count().cast(COUNT).alias("samples_n"),
         _disturbed_share().alias("disturbed_share"),
         pl.col("peak_bytes").filter("is_ok").max().alias("measured_memory_bytes"),
     ]
 
 
-def _good(name: str) -> pl.Expr:
+def _select_good(name: str) -> pl.Expr:
     """Return a column of the records that hold a step."""
     return pl.col(name).filter(IS_GOOD)
 
@@ -72,8 +72,8 @@ def _good(name: str) -> pl.Expr:
 def _shortest_s() -> pl.Expr:
     """Return the shortest sample, or the shortest value of several records without samples."""
     # A single value is no sample, so it has no shortest time.
-    shortest_value_s = pl.when(HAS_SEVERAL_GOOD).then(_good("step_s").min())
-    return pl.coalesce(_good("step_s_min").min(), shortest_value_s)
+    shortest_value_s = pl.when(HAS_SEVERAL_GOOD).then(_select_good("step_s").min())
+    return pl.coalesce(_select_good("step_s_min").min(), shortest_value_s)
 
 
 def _sample_count() -> pl.Expr:
@@ -97,7 +97,7 @@ def _mean_s() -> pl.Expr:
 
 def _disturbed_share() -> pl.Expr:
     """Return the share of disturbed samples among those marked as disturbed or not."""
-    mark_count = _good("marks_n").drop_nulls().sum()
-    disturbed = _good("samples_disturbed").drop_nulls()
+    mark_count = _select_good("marks_n").drop_nulls().sum()
+    disturbed = _select_good("samples_disturbed").drop_nulls()
     has_marks = (mark_count > 0) & (disturbed.len() > 0)
     return pl.when(has_marks).then(disturbed.sum() / mark_count)

@@ -50,8 +50,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class _ReadRows(NamedTuple):
     """The rows of a table that are steps, as records and as rows, and the lines that are none."""
 
-    repeats: list[RepeatRow]
-    mapped: list[MappedRow]
+    repeat_rows: list[RepeatRow]
+    mapped_rows: list[MappedRow]
     unread: list[Unread]
 
 
@@ -101,14 +101,14 @@ class TableMapping:
         rows = self._read_rows(source)
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
         unread += rows.unread
-        if not rows.repeats:
+        if not rows.repeat_rows:
             unread = _merge_reasons(source, unread) or self._describe_no_rows(source)
-        records = tuple(pool_repeats(rows.repeats))
+        records = tuple(pool_repeats(rows.repeat_rows))
         remarks = [
-            *describe_lines(source, rows.repeats, self.layout),
+            *describe_lines(source, rows.repeat_rows, self.layout),
             *describe_replaced(self.replaced_keys, self.command_keys),
-            *describe_units(rows.mapped),
-            *describe_repeats(rows.repeats, len(records), rows.mapped, self.layout),
+            *describe_units(rows.mapped_rows),
+            *describe_repeats(rows.repeat_rows, len(records), rows.mapped_rows, self.layout),
         ]
         return Reading(records, tuple(unread), tuple(remarks))
 
@@ -121,8 +121,8 @@ class TableMapping:
             try:
                 if isinstance(row, InputError):
                     raise row  # a line that cannot be read, like one that makes no record
-                rows.repeats.append(self._make_record(row))
-                rows.mapped.append(row)
+                rows.repeat_rows.append(self._make_record(row))
+                rows.mapped_rows.append(row)
             except InputError as error:
                 rows.unread.append(Unread(source.name, line, str(error)))
         return rows

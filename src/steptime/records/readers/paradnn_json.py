@@ -90,26 +90,28 @@ class _Machine(NamedTuple):
 def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
     """Yield the label of each point with its record, or with the reason why it has none."""
     holds_speeds = "example_per_sec" in lists or bool(lists["err_jobs"])  # else a profile
-    form = _read_speeds_form(lists, file) if holds_speeds else _profile_form(file)
-    valid_names = {"labels", *form.amounts, *form.further_lists, *FAILURES}
+    file_format = _speeds_format(lists, file) if holds_speeds else _profile_format(file)
+    valid_names = {"labels", *file_format.amounts, *file_format.further_lists, *FAILURES}
     for name in lists:
         if name not in valid_names:
             yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
-        quantities = _read_quantities(lists, index, form.amounts, form.machine.cores)
+        quantities = _read_quantities(lists, index, file_format.amounts, file_format.machine.cores)
         if holds_speeds:
             step_s = _read_step(lists, index)
             if step_s is None:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue
             quantities["step_s"] = Quantity(step_s)
-        yield _make_point(label, form.machine, form.method, quantities)
+        yield _make_point(label, file_format.machine, file_format.method, quantities)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
-        yield _make_point(label, form.machine, form.method, {}, status=status, cause=str(state))
+        yield _make_point(
+            label, file_format.machine, file_format.method, {}, status=status, cause=str(state)
+        )
 
 
-class _FileForm(NamedTuple):
+class _FileFormat(NamedTuple):
     """The meaning of the lists of a file.
 
     Attributes:
@@ -125,17 +127,17 @@ class _FileForm(NamedTuple):
     method: RecordMethod
 
 
-def _read_speeds_form(lists: Lists, file: str) -> _FileForm:
-    """Return the form of a file of speeds; raises `InputError` if it names no device."""
+def _speeds_format(lists: Lists, file: str) -> _FileFormat:
+    """Return the format of a file of speeds; raises `InputError` if it names no device."""
     method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
-    return _FileForm(_TABLE["speeds"], ("step_per_sec",), _find_machine(lists, file), method)
+    return _FileFormat(_TABLE["speeds"], ("step_per_sec",), _find_machine(lists, file), method)
 
 
-def _profile_form(file: str) -> _FileForm:
-    """Return the form of a file of profiles, which are all of a TPU."""
+def _profile_format(file: str) -> _FileFormat:
+    """Return the format of a file of profiles, which are all of a TPU."""
     machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
     method = RecordMethod("paradnn-profile", "unknown", {})
-    return _FileForm(_TABLE["profile"], TRACE_LISTS, machine, method)
+    return _FileFormat(_TABLE["profile"], TRACE_LISTS, machine, method)
 
 
 def _read_step(lists: Lists, index: int) -> float | None:
