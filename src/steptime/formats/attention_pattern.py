@@ -42,20 +42,24 @@ def recognise_attention(b: Builder, y: str, name: str) -> str | None:
         return None
     heads, length = b.shape(attention.q)[1:3]
     scores_shape = (heads, length, b.shape(attention.k)[2])
-    learnt_biases = [mask for mask in attention.masks if find_learnt_bias(b, mask, heads)]
     # the op adds one bias to the scores; masks cost nothing and are left out
+    learnt_biases = [mask for mask in attention.masks if find_learnt_bias(b, mask, heads)]
     if len(learnt_biases) > 1:
         return None
-    for bias in learnt_biases:
-        ends_as_scores = b.shape(bias)[-3:] == scores_shape
-        lacks_batch_axis = b.tensors[bias].size == math.prod(scores_shape)
-        if not (ends_as_scores and lacks_batch_axis):
-            return None
+    if not all(_is_bias_of_scores(b, bias, scores_shape) for bias in learnt_biases):
+        return None
     learnt_bias = learnt_biases[0] if learnt_biases else ""
     attended = sequence_lowering.attention(
         b, attention.q, attention.k, attention.v, name, mask=learnt_bias
     )
     return elements.reshape(b, attended, b.shape(y), f"{name}/reshape")
+
+
+def _is_bias_of_scores(b: Builder, bias: str, scores_shape: tuple[int, int, int]) -> bool:
+    """Return whether a bias has the shape `[heads, l, m]` of the scores, behind axes of size 1."""
+    ends_as_scores = b.shape(bias)[-3:] == scores_shape
+    lacks_batch_axis = b.tensors[bias].size == math.prod(scores_shape)
+    return ends_as_scores and lacks_batch_axis
 
 
 def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
@@ -77,21 +81,24 @@ def _find_attention(b: Builder, y: str, name: str) -> _Attention | None:
     # a scale of queries or keys is part of the op
     q, swapped_keys = (_find_unscaled(b, x) for x in scores.product.inputs)
     ranks = {len(b.shape(x)) for x in (q, swapped_keys, v)}
-    have_heads = ranks == {4}
     lack_heads = ranks == {3}
-    if not (have_heads or lack_heads):
+    if ranks != {4} and not lack_heads:
         return None
     k = _find_unscaled(b, _swap_keys(b, swapped_keys, name))
-    batch_shape = b.shape(q)[:-2]
-    key_count = b.shape(k)[-2]
-    shape_without_width = (*batch_shape, key_count)
-    keys_fit = b.shape(k)[:-1] == shape_without_width
-    values_fit = b.shape(v)[:-1] == shape_without_width
-    if not (keys_fit and values_fit):
+    if not _fit_queries(b, q, k, v):
         return None
     if lack_heads:
         q, k, v = (_add_head_axis(b, x, name) for x in (q, k, v))
     return _Attention(q, k, v, scores.masks)
+
+
+def _fit_queries(b: Builder, q: str, k: str, v: str) -> bool:
+    """Return whether keys and values have the batch of the queries, and are equally many."""
+    key_count = b.shape(k)[-2]
+    shape_without_width = (*b.shape(q)[:-2], key_count)
+    keys_fit = b.shape(k)[:-1] == shape_without_width
+    values_fit = b.shape(v)[:-1] == shape_without_width
+    return keys_fit and values_fit
 
 
 def _add_head_axis(b: Builder, x: str, name: str) -> str:
@@ -121,13 +128,10 @@ def _find_scores(b: Builder, x: str, masks: tuple[str, ...], depth: int = 0) -> 
         return None
     if op.kind == "matmul":
         return _Scores(op, masks)
-    function = function_of_op(op)
-    keeps_elements = op.kind in ("reshape", "cast", "dropout")
-    scales_or_limits = function in ("mul", "div", "maximum", "clamp", "tanh")
-    if keeps_elements or scales_or_limits:
+    if _keeps_scores(op):
         has_single_tensor = len(op.inputs) == 1
         return _find_scores(b, op.inputs[0], masks, depth + 1) if has_single_tensor else None
-    applies_mask = function in ("add", "sub", "where")
+    applies_mask = function_of_op(op) in ("add", "sub", "where")
     if not applies_mask:
         return None
     for operand_index, operand in enumerate(op.inputs):
@@ -138,6 +142,12 @@ def _find_scores(b: Builder, x: str, masks: tuple[str, ...], depth: int = 0) -> 
         if scores and has_size_of_result:
             return scores
     return None
+
+
+def _keeps_scores(op: Op) -> bool:
+    """Return whether an op passes scores on, or scales or limits them."""
+    keeps_elements = op.kind in ("reshape", "cast", "dropout")
+    return keeps_elements or function_of_op(op) in ("mul", "div", "maximum", "clamp", "tanh")
 
 
 def is_learnt(b: Builder, x: str) -> bool:

@@ -202,10 +202,8 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
         match = _INPUT.fullmatch(text.strip())
         if not match:
             raise InputError(f"{place}: input {shorten(text)} is not NAME=2x3x256x256:float32")
-        default_dtype = NUMBER if _states_number(match["shape"]) else DEFAULT_DTYPE
-        dtype = match["dtype"] or default_dtype
+        dtype = match["dtype"] or _default_dtype(match["shape"])
         check_choice("type of an input", dtype, TYPES, place)
-        # inputs without a name are called by their positions
         name = match["name"] or str(position)
         if name in inputs:
             raise InputError(f"{place}: input {shorten(name)} is given twice")
@@ -215,6 +213,11 @@ def parse_inputs(texts: list[str], place: str) -> Inputs:
     if 0 < len(inputs_with_name) < len(inputs):
         raise InputError(f"{place}: give a name to all inputs or to none")
     return inputs
+
+
+def _default_dtype(text: str) -> str:
+    """Return the type of an input whose text says none: `NUMBER` for `0.5` and `-3`."""
+    return NUMBER if _states_number(text) else DEFAULT_DTYPE
 
 
 def _states_number(text: str) -> bool:

@@ -116,19 +116,18 @@ def slice_(b: Builder, x: str, axis: int, start: int, stop: int, name: str, step
     axis = axis_of(b, x, axis)
     size = b.shape(x)[axis]
     require(step != 0, f"{name}: a slice with step 0")
-    first, end, stride = slice(start, stop, step).indices(size)
-    source = x
-    if stride < 0:  # the same elements of the reversed axis, by a positive stride
-        element_count = len(range(first, end, stride))
-        source = append_op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
-        stride = -stride
-        first = size - 1 - first
-        end = first + (element_count - 1) * stride + 1  # behind the last element
-    takes_all = first == 0 and end == size and stride == 1
+    indices = range(size)[start:stop:step]
+    if step < 0:  # the same elements of the reversed axis, by a positive stride
+        x = append_op(b, "flip", x, name=f"{name}/flip", axes=(axis,))
+        first = size - 1 - indices.start
+        end = first + (len(indices) - 1) * -step + 1  # behind the last element
+    else:
+        first, end = indices.start, indices.stop
+    takes_all = first == 0 and end == size and abs(step) == 1
     if takes_all:
-        return source
-    attrs = {"step": stride} if stride != 1 else {}
-    return append_op(b, "slice", source, name=name, axis=axis, start=first, stop=end, **attrs)
+        return x
+    attrs = {"step": abs(step)} if abs(step) != 1 else {}
+    return append_op(b, "slice", x, name=name, axis=axis, start=first, stop=end, **attrs)
 
 
 def split(b: Builder, x: str, sizes: Sequence[int], axis: int, name: str) -> list[str]:
@@ -175,14 +174,13 @@ def pad(
     if value:
         attrs["value"] = clip_to_finite(b, value)
     rank = len(b.shape(x))
-    has_padded_axes = rank > 2  # modes but `constant` pad axes behind batch and channels alone
-    if mode == "constant" or has_padded_axes:
+    lacks_axes = mode != "constant" and rank <= 2
+    if not lacks_axes:
         return append_op(b, "pad", x, name=name, pads=tuple(pads), **attrs)
     new_axis_count = 3 - rank  # of size 1, in front: they are dropped again
-    new_axis_sizes = (1,) * new_axis_count
-    new_axis_pads = (0, 0) * new_axis_count
-    image = reshape(b, x, (*new_axis_sizes, *b.shape(x)), f"{name}/axes")
-    padded = append_op(b, "pad", image, name=name, pads=(*new_axis_pads, *pads), **attrs)
+    image = reshape(b, x, (*(1,) * new_axis_count, *b.shape(x)), f"{name}/axes")
+    image_pads = (*(0, 0) * new_axis_count, *pads)
+    padded = append_op(b, "pad", image, name=name, pads=image_pads, **attrs)
     return reshape(b, padded, b.shape(padded)[new_axis_count:], f"{name}/reshape")
 
 
@@ -264,6 +262,11 @@ def _append_dedicated_kind(
     can_swap = function != "sub"
     if can_swap:  # the kinds broadcast their second operand to the first, which is the larger one
         x, y = order_by_size(b, x, y)
+    return _append_broadcast_kind(b, function, x, y, name)
+
+
+def _append_broadcast_kind(b: Builder, function: str, x: str, y: str, name: str) -> str | None:
+    """Append `add`, `sub`, `mul` or `bias`, which repeat `y` along the first axes of `x`."""
     if len(b.shape(y)) > len(b.shape(x)):
         return None
     y_is_for_all_examples = b.shape(y)[:1] == (1,) and is_weight_or_buffer(b, y)
@@ -274,7 +277,6 @@ def _append_dedicated_kind(
         if total:
             return total
     x_shape, y_shape = b.shape(x), b.shape(y)
-    # the kinds repeat `y` along the leading axes of `x` alone
     is_end_of_x = y_shape == x_shape[len(x_shape) - len(y_shape) :]
     return append_op(b, function, x, y, name=name) if is_end_of_x else None
 
@@ -303,10 +305,10 @@ def _append_bias(b: Builder, x: str, y: str, name: str) -> str | None:
     if product is None or not is_weight_or_buffer(b, y):
         return None
     x_shape, y_shape = b.shape(x), b.shape(y)
-    last_axis = len(x_shape) - 1
-    bias_axis = 1 if product.kind.startswith("conv") else last_axis  # of channels or columns
+    is_convolution = product.kind.startswith("conv")
+    bias_axis = 1 if is_convolution else len(x_shape) - 1  # of channels or columns
     width = x_shape[bias_axis]
-    axes_after = last_axis - bias_axis
+    axes_after = len(x_shape) - 1 - bias_axis
     bias_shape = (width, *(1,) * axes_after)  # [channels, 1, 1] or [columns]
     ends_as_bias = y_shape[-len(bias_shape) :] == bias_shape
     has_other_sizes = math.prod(y_shape) != width  # such as one for each example
@@ -330,22 +332,19 @@ def reduce(
     with size 1.
     """
     rank = len(b.shape(x))
-    if axes is None:
-        reduced_axes = tuple(range(rank))
-    else:
-        reduced_axes = tuple(sorted({axis_of(b, x, axis) for axis in axes}))
+    stated_axes = range(rank) if axes is None else axes
+    reduced_axes = tuple(sorted({axis_of(b, x, axis) for axis in stated_axes}))
     if not reduced_axes or rank == 0:
         return x
     if function in REDUCED:
         return _compose_reduction(b, function, x, reduced_axes, name, keep)
-    if function == "mean":  # over pixels or over all axes it has a kind of its own
-        is_over_pixels = rank == 4 and reduced_axes == (2, 3)
-        if is_over_pixels:
-            y = append_op(b, "global_avg_pool", x, name=name)
-            return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
-        is_over_all_axes = len(reduced_axes) == rank
-        if is_over_all_axes and not keep:
-            return append_op(b, "mean", x, name=name)
+    is_over_pixels = rank == 4 and reduced_axes == (2, 3)
+    if function == "mean" and is_over_pixels:
+        y = append_op(b, "global_avg_pool", x, name=name)
+        return reshape(b, y, (*b.shape(x)[:2], 1, 1), f"{name}/keep") if keep else y
+    is_over_all_axes = len(reduced_axes) == rank
+    if function == "mean" and is_over_all_axes and not keep:
+        return append_op(b, "mean", x, name=name)
     return append_op(b, "reduce", x, name=name, function=function, axes=reduced_axes, keep=keep)
 
 

@@ -75,15 +75,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         _verify_training(graph, place)
 
     def build(b: Builder, _: Mapping[str, object], batch: int) -> str:
-        phase = "train" if b.training else "infer"
-        matches_step = batch == file.batch and phase == file.phase
-        matches_dtype = b.precision == precision(file.dtype)
-        if not (matches_step and matches_dtype):
-            raise InputError(
-                f"{place}: a graph of batch {file.batch}, phase {file.phase} and {file.dtype}; "
-                f"it cannot be made into another one (--batch {file.batch} --phase {file.phase} "
-                f"--dtype {file.dtype})"
-            )
+        _check_step(file, b, batch, place)
         b.tensors.update(graph.tensors)
         b.ops.extend(graph.ops)
         b.inputs.extend(graph.inputs)
@@ -95,6 +87,19 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     return Family(
         source.name, build, {}, SOURCE, batch=file.batch, is_preset=True, dtype=file.dtype
     )
+
+
+def _check_step(file: _GraphFile, b: Builder, batch: int, place: str) -> None:
+    """Raise `InputError` for another batch, phase or data type than those of the file."""
+    phase = "train" if b.training else "infer"
+    matches_step = batch == file.batch and phase == file.phase
+    matches_dtype = b.precision == precision(file.dtype)
+    if not (matches_step and matches_dtype):
+        raise InputError(
+            f"{place}: a graph of batch {file.batch}, phase {file.phase} and {file.dtype}; "
+            f"it cannot be made into another one (--batch {file.batch} --phase {file.phase} "
+            f"--dtype {file.dtype})"
+        )
 
 
 def _update_kind(graph: Graph, op: Op) -> Op:
@@ -162,12 +167,9 @@ def _describe_fault(graph: Graph, op: Op) -> str:
 
     Example: `relu makes [['float32', [2, 8]]], not [['float32', [2, 9]]]`.
     """
-    # the example of a kind has an attribute of each name, of the right type
-    example_attrs = ops.OPS[op.kind].example.attrs
-    for name, value in op.attrs.items():
-        right_type = type(example_attrs[name]) if name in example_attrs else type(value)
-        if type(value) is not right_type:
-            return f"{shorten(name)} is a {right_type.__name__}, not {shorten(value)}"
+    attribute_fault = _describe_attribute_fault(op)
+    if attribute_fault:
+        return attribute_fault
     input_specs = tuple(graph.tensors[name] for name in op.inputs)
     stated_outputs = tuple(graph.tensors[name] for name in op.outputs)
     right_outputs = ops.outputs_of(op.kind, input_specs, op.settings)
@@ -179,6 +181,17 @@ def _describe_fault(graph: Graph, op: Op) -> str:
         return f"{op.kind} makes a tensor without a size"
     if not _has_cost(op, input_specs, right_outputs):
         return f"{op.kind} has attributes without a cost"
+    return ""
+
+
+def _describe_attribute_fault(op: Op) -> str:
+    """Describe the first attribute of another type than the op table has; "" without one."""
+    # the example of a kind has an attribute of each name, of the right type
+    example_attrs = ops.OPS[op.kind].example.attrs
+    for name, value in op.attrs.items():
+        right_type = type(example_attrs[name]) if name in example_attrs else type(value)
+        if type(value) is not right_type:
+            return f"{shorten(name)} is a {right_type.__name__}, not {shorten(value)}"
     return ""
 
 

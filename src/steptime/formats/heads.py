@@ -43,13 +43,16 @@ def find_shared_heads(b: Builder, x: str, name: str) -> str:
     repeat_axis = 3 if is_swapped else 2
     if not _repeats_along(b, repeat_op, merge_op, repeat_axis):
         return x
-    stored_heads = repeat_op.inputs[0]
-    stored_shape = b.shape(stored_heads)
-    shape_without_axis = (*stored_shape[:repeat_axis], *stored_shape[repeat_axis + 1 :])
-    shared_heads = reshape(b, stored_heads, shape_without_axis, f"{name}/shared")
+    shared_heads = _drop_axis(b, repeat_op.inputs[0], repeat_axis, f"{name}/shared")
     if not is_swapped:
         return shared_heads
     return transpose(b, shared_heads, SWAP_LENGTH_AND_HEADS, f"{name}/heads")
+
+
+def _drop_axis(b: Builder, x: str, axis: int, name: str) -> str:
+    """Return `x` without an axis of size 1."""
+    shape = b.shape(x)
+    return reshape(b, x, (*shape[:axis], *shape[axis + 1 :]), name)
 
 
 def _find_single_head(b: Builder, x: str, repeat_op: Op, is_swapped: bool) -> str:

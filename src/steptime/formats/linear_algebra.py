@@ -90,15 +90,20 @@ def _count_svd_work(specs: Specs, outputs: Specs) -> OpWork:
     The gradient has the products of PyTorch's `svd_backward` where all outputs have one.
     """
     count, m, n = _measure_matrices(specs[0])
-    if len(outputs) < len(_SVD_OUTPUTS) or not outputs[0].size:
-        # singular values alone
-        return OpWork(round(count * (4 * m * n**2 - 4 / 3 * n**3)), count * 2 * m * n**2)
+    makes_vectors = len(outputs) >= len(_SVD_OUTPUTS) and outputs[0].size > 0
+    if not makes_vectors:
+        value_flop = 4 * m * n**2 - 4 / 3 * n**3
+        value_gradient_flop = 2 * m * n**2
+        return OpWork(round(count * value_flop), count * value_gradient_flop)
     # all m left singular vectors are made, not the first n alone
     is_full = m > n and outputs[0].size + outputs[2].size == count * (m**2 + n**2)
     # Golub and Van Loan, 8.6: all of U and V, else the first n vectors of U
-    flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if is_full else 14 * m * n**2 + 8 * n**3
+    full_flop = 4 * m**2 * n + 8 * m * n**2 + 9 * n**3
+    thin_flop = 14 * m * n**2 + 8 * n**3
+    flop = full_flop if is_full else thin_flop
     projection_flop = 4 * m * n**2 if m > n else 0  # of the part of U's gradient outside of U
-    return OpWork(count * flop, count * (6 * m * n**2 + 2 * n**3 + projection_flop))
+    gradient_flop = 6 * m * n**2 + 2 * n**3 + projection_flop
+    return OpWork(count * flop, count * gradient_flop)
 
 
 def _count_symmetric_work(specs: Specs, outputs: Specs) -> OpWork:

@@ -43,23 +43,25 @@ def add_loss(b: Builder, outputs: Sequence[str], unread: Sequence[str] = ()) -> 
         return outputs[0]
     float_outputs = [x for x in dict.fromkeys(outputs) if is_float(b, x)]
     require(bool(float_outputs), "a network without an output of numbers that could be trained")
-    has_single_output = len(float_outputs) == 1
     # where the file has tensors of these names, those of the loss get a prefix
     needs_scope = any(b.full_path(name) in b.tensors for name in ("labels", "loss"))
     with b.scope("training") if needs_scope else nullcontext():
-        # the output of a classifier gets a cross entropy, any other one is averaged
-        loss = _add_cross_entropy(b, float_outputs[0]) if has_single_output else ""
-        guess = "cross entropy"
-        if not loss:
-            loss = _add_mean_losses(b, float_outputs)
-            guess = (
-                "the mean of its output" if has_single_output else "the sum of its outputs' means"
-            )
+        loss, guess = _add_guessed_loss(b, float_outputs)
     is_guessed = loss not in outputs
     if is_guessed:
         b.remarks.append(f"loss: {guess}, guessed from {_describe_outputs(b, float_outputs)}")
     _remove_unread(b, (loss, *unread))
     return loss
+
+
+def _add_guessed_loss(b: Builder, outputs: Sequence[str]) -> tuple[str, str]:
+    """Append the loss of a classifier, or else means, and return it with its name in words."""
+    if len(outputs) > 1:
+        return _add_mean_losses(b, outputs), "the sum of its outputs' means"
+    cross_entropy = _add_cross_entropy(b, outputs[0])
+    if cross_entropy:
+        return cross_entropy, "cross entropy"
+    return _add_mean_losses(b, outputs), "the mean of its output"
 
 
 def _add_mean_losses(b: Builder, outputs: Sequence[str]) -> str:
@@ -92,12 +94,7 @@ def _describe_outputs(b: Builder, outputs: Sequence[str]) -> str:
 
 def _add_cross_entropy(b: Builder, x: str) -> str:
     """Append the cross entropy of a classifier's output; return "" if the output is none."""
-    last_op = b.made_by.get(x)
-    if last_op and last_op.kind in VIEW_KINDS:
-        # a view that moves or merges axes hides the op that made the logits
-        merges_axes = last_op.kind == "reshape" and find_unflattened(b, x) == last_op.inputs[0]
-        if last_op.kind == "transpose" or merges_axes:
-            last_op = b.made_by.get(last_op.inputs[0])
+    last_op = _find_last_op(b, x)
     if last_op is None:
         return ""
     logits = x
@@ -110,6 +107,16 @@ def _add_cross_entropy(b: Builder, x: str) -> str:
     shape = b.shape(logits)
     has_classes = len(shape) > 1 and shape[-1] > 1
     return classify(b, logits) if has_classes else ""
+
+
+def _find_last_op(b: Builder, x: str) -> Op | None:
+    """Return the op that makes an output, behind a view that moves or merges its axes."""
+    last_op = b.made_by.get(x)
+    if last_op is None or last_op.kind not in VIEW_KINDS:
+        return last_op
+    merges_axes = last_op.kind == "reshape" and find_unflattened(b, x) == last_op.inputs[0]
+    hides_op = last_op.kind == "transpose" or merges_axes
+    return b.made_by.get(last_op.inputs[0]) if hides_op else last_op
 
 
 def _has_channels_first(image_op: Op) -> bool:
@@ -156,10 +163,21 @@ def describe_weights(b: Builder, loss: str) -> list[str]:
 
     Example: `2,561 of 2,589 parameters are read by no op: g.0.weight, g.0.bias, ...`.
     """
-    tensors_read = {name for node in b.ops for name in node.inputs}
     weights = [*b.weights, *b.frozen]
-    unread_weights = [name for name in weights if name not in tensors_read]
-    weights_by_reason = {"are read by no op": unread_weights}
+    total_count = _count_parameters(b, weights)
+    remarks: list[str] = []
+    for reason, names in _list_idle_weights(b, loss).items():
+        if names:
+            count = f"{_count_parameters(b, names):,} of {total_count:,} parameters"
+            remarks.append(f"{count} {reason}: {first_of(names, 2)}")
+    return remarks
+
+
+def _list_idle_weights(b: Builder, loss: str) -> dict[str, list[str]]:
+    """Return the weights that are not read or not trained, by the words that say why."""
+    tensors_read = {name for node in b.ops for name in node.inputs}
+    unread = [name for name in (*b.weights, *b.frozen) if name not in tensors_read]
+    weights_by_reason = {"are read by no op": unread}
     if b.training:
         trained = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
         weights_by_reason["are frozen: no gradient, no optimizer state"] = [
@@ -168,13 +186,7 @@ def describe_weights(b: Builder, loss: str) -> list[str]:
         weights_by_reason["have no gradient"] = [
             name for name in b.weights if name in tensors_read and name not in trained
         ]
-    total_count = _count_parameters(b, weights)
-    remarks: list[str] = []
-    for reason, names in weights_by_reason.items():
-        if names:
-            count = f"{_count_parameters(b, names):,} of {total_count:,} parameters"
-            remarks.append(f"{count} {reason}: {first_of(names, 2)}")
-    return remarks
+    return weights_by_reason
 
 
 def describe_idle_gradients(b: Builder, loss: str) -> list[str]:
@@ -227,18 +239,9 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
 
     The views are removed: a file may store weights transposed, but a step does not transpose them.
     """
-    # a file may store weights transposed, which a step does not: the weight takes the shape of its
-    # views, and the ops behind a view read the weight itself
-    readers_by_tensor = index_readers(b)
-    weight_by_view: dict[str, str] = {}
-    for name in (*b.weights, *b.buffers):
-        readers = readers_by_tensor.get(name, [])
-        views = {reader.outputs[0] for reader in readers}
-        has_output_view = not views.isdisjoint(outputs)
-        if _are_equal_views(readers) and not has_output_view:
-            first_view = readers[0].outputs[0]
-            b.tensors[name] = b.tensors[first_view]
-            weight_by_view |= dict.fromkeys(views, name)
+    weight_by_view = _find_weight_views(b, outputs)
+    for view, weight in weight_by_view.items():
+        b.tensors[weight] = b.tensors[view]
     for view in weight_by_view:
         del b.tensors[view]
     remaining_ops: list[Op] = []
@@ -248,6 +251,19 @@ def _merge_weight_views(b: Builder, outputs: Collection[str]) -> None:
             inputs = tuple(weight_by_view.get(name, name) for name in node.inputs)
             remaining_ops.append(replace(node, inputs=inputs))
     b.ops[:] = remaining_ops
+
+
+def _find_weight_views(b: Builder, outputs: Collection[str]) -> dict[str, str]:
+    """Return the views of weights and buffers that all ops read through the same view."""
+    readers_by_tensor = index_readers(b)
+    weight_by_view: dict[str, str] = {}
+    for name in (*b.weights, *b.buffers):
+        readers = readers_by_tensor.get(name, [])
+        views = {reader.outputs[0] for reader in readers}
+        has_output_view = not views.isdisjoint(outputs)
+        if _are_equal_views(readers) and not has_output_view:
+            weight_by_view |= dict.fromkeys(views, name)
+    return weight_by_view
 
 
 def _are_equal_views(readers: Sequence[Op]) -> bool:

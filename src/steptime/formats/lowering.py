@@ -32,10 +32,7 @@ def linear(b: Builder, x: str, w: str, name: str, bias: str = "") -> str:
     y = elements.append_op(b, "linear", rows, w, name=name)
     if bias:
         y = elements.append_op(b, "bias", y, bias, name=f"{name}/bias", axis=-1)
-    if not is_vector:
-        return y
-    _, *vector_shape = b.shape(y)
-    return elements.reshape(b, y, vector_shape, f"{name}/reshape")
+    return elements.reshape(b, y, b.shape(y)[1:], f"{name}/reshape") if is_vector else y
 
 
 def matmul(b: Builder, x: str, y: str, name: str) -> str:
@@ -50,16 +47,16 @@ def matmul(b: Builder, x: str, y: str, name: str) -> str:
     if y_rank == 2 and is_weight_or_buffer(b, y):
         w = elements.transpose(b, y, (1, 0), f"{name}/transpose")
         return linear(b, x, w, name)
-    x_is_vector = x_rank == 1
-    y_is_vector = y_rank == 1
-    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if x_is_vector else x
-    columns = elements.reshape(b, y, (-1, 1), f"{name}/column") if y_is_vector else y
+    rows = elements.reshape(b, x, (1, -1), f"{name}/row") if x_rank == 1 else x
+    columns = elements.reshape(b, y, (-1, 1), f"{name}/column") if y_rank == 1 else y
     product = elements.append_op(b, "matmul", rows, columns, name=name)
     # an axis that was added to a vector is dropped again
-    *batch_sizes, row_count, column_count = b.shape(product)
-    row_axis = () if x_is_vector else (row_count,)
-    column_axis = () if y_is_vector else (column_count,)
-    return elements.reshape(b, product, (*batch_sizes, *row_axis, *column_axis), f"{name}/reshape")
+    *shape, row_count, column_count = b.shape(product)
+    if x_rank > 1:
+        shape.append(row_count)
+    if y_rank > 1:
+        shape.append(column_count)
+    return elements.reshape(b, product, shape, f"{name}/reshape")
 
 
 def _view_as_image(b: Builder, x: str, name: str) -> str:
@@ -230,30 +227,37 @@ def pool(
 def adaptive_pool(
     b: Builder, x: str, kind: Literal["max", "avg"], size: Sequence[int], name: str
 ) -> str:
-    """Pool to a given output size.
-
-    Where that does not divide the input's, torch's windows differ by one element; here all are as
-    long as the longest of them.
-    """
+    """Pool to a given output size; torch's windows are taken as long as the longest of them."""
     image = _view_as_image(b, x, name)
     input_sizes = b.shape(image)[2:]
     output_sizes = _with_height_size(size)
-    axis_count = len(input_sizes)
     if output_sizes == input_sizes:
         return x
     is_global = set(output_sizes) == {1}
     if is_global:
         function = "mean" if kind == "avg" else kind
-        image_axes = tuple(range(2, 2 + axis_count))
+        image_axes = tuple(range(2, 2 + len(input_sizes)))
         reduced = elements.reduce(b, function, image, image_axes, name, keep=True)
         return _restore_sequence(b, reduced, x, name)
-    pairs = list(zip(input_sizes, output_sizes, strict=True))
+    pairs = zip(input_sizes, output_sizes, strict=True)
     # where the output is a multiple of the input, each window holds one element
     repeats_elements = all(output_size % input_size == 0 for input_size, output_size in pairs)
     if repeats_elements:
         return resize(b, x, size, "nearest", name)
-    # torch's windows differ by one element where sizes do not divide: all are as long as the
-    # longest
+    y = _append_even_pool(b, image, kind, output_sizes, name)
+    return _restore_sequence(b, y, x, name)
+
+
+def _append_even_pool(
+    b: Builder, image: str, kind: str, output_sizes: Sequence[int], name: str
+) -> str:
+    """Append pooling by windows of one length that cover an image.
+
+    Torch's windows differ by one element where sizes do not divide: here all are as long as the
+    longest.
+    """
+    input_sizes = b.shape(image)[2:]
+    pairs = list(zip(input_sizes, output_sizes, strict=True))
     stride = tuple(max(1, input_size // output_size) for input_size, output_size in pairs)
     kernel = tuple(
         input_size - (output_size - 1) * axis_stride
@@ -261,9 +265,9 @@ def adaptive_pool(
     )
     sizes = f"{list(input_sizes)} to {list(output_sizes)}"
     require(min(kernel) >= 1, f"{name}: pooling of {sizes}")
-    attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": (0, 0) * axis_count}
-    y = elements.append_op(b, f"{kind}_pool{axis_count}d", image, name=name, **attrs)
-    return _restore_sequence(b, y, x, name)
+    padding = (0, 0) * len(input_sizes)
+    attrs: dict[str, Attr] = {"kernel": kernel, "stride": stride, "padding": padding}
+    return elements.append_op(b, f"{kind}_pool{len(input_sizes)}d", image, name=name, **attrs)
 
 
 def resize(
@@ -320,22 +324,27 @@ def batch_norm(
 def layer_norm(
     b: Builder, x: str, name: str, weight: str = "", bias: str | None = "", axes: int = 1
 ) -> str:
-    """Normalise over the last `axes`; a bias of None makes it a root-mean-square norm."""
+    """Normalise over the last `axes`; a bias of None makes it a root-mean-square norm.
+
+    A weight or a bias of "" is one that the file leaves out.
+    """
     shape = b.shape(x)
-    # "" is a bias that the file leaves out; None means a norm that subtracts no mean
-    kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
     flat = elements.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
-    tensor_by_suffix = {"w": weight}
+    is_rms_norm = bias is None  # which subtracts no mean
+    vectors = [_norm_vector(b, weight, width, f"{name}/w", name)]
     if bias is not None:
-        tensor_by_suffix["b"] = bias
-    vectors: list[str] = []
-    for suffix, tensor in tensor_by_suffix.items():
-        norm_weight = _weight_or_new_buffer(b, tensor, width, f"{name}/{suffix}")
-        vectors.append(elements.reshape(b, norm_weight, (width,), f"{name}/vector"))
+        vectors.append(_norm_vector(b, bias, width, f"{name}/b", name))
+    kind = "rms_norm" if is_rms_norm else "layer_norm"
     y = elements.append_op(b, kind, flat, *vectors, name=name)
     return elements.reshape(b, y, shape, f"{name}/reshape")
+
+
+def _norm_vector(b: Builder, tensor: str, width: int, buffer_name: str, name: str) -> str:
+    """Return the weight or bias of a norm as a vector, or a new buffer where it has none."""
+    norm_weight = _weight_or_new_buffer(b, tensor, width, buffer_name)
+    return elements.reshape(b, norm_weight, (width,), f"{name}/vector")
 
 
 rms_norm = partial(layer_norm, bias=None)

@@ -48,22 +48,24 @@ def recognise_experts(b: Builder, y: str, name: str) -> str | None:
     if mixture is None:
         return None
     token_count, experts_per_token, width = summed_shape
-    expert_count = b.shape(mixture.down)[0]
     down = _orient_weight(b, mixture.down, axis=1, size=width, name=name)
     up = _orient_weight(b, mixture.up, axis=2, size=width, name=name)
     if not _have_fitting_shapes(b, mixture, up, down, token_count):
         return None
-    activation = mixture.activation
-    # the op names a gated activation as a whole: "silu" of one half of `up` times the other is
-    # "swiglu"
-    if _is_gated(b, up, down):
-        activation = _GATED_ACTIVATION_BY_INNER.get(activation, activation)
-    logits_shape = (*b.shape(mixture.tokens)[:-1], expert_count)
+    logits_shape = (*b.shape(mixture.tokens)[:-1], b.shape(down)[0])
     logits = elements.reshape(b, mixture.logits, logits_shape, f"{name}/scores")
     inputs = (mixture.tokens, logits, up, down, *mixture.biases)
+    activation = _name_activation(mixture.activation, is_gated=_is_gated(b, up, down))
     attrs: dict[str, Attr] = {"per_token": experts_per_token, "activation": activation}
     mixed = elements.append_op(b, "experts", *inputs, name=name, **attrs)
     return elements.reshape(b, mixed, (token_count, width), f"{name}/rows")
+
+
+def _name_activation(inner_activation: str, *, is_gated: bool) -> str:
+    """Return the activation as the op names it: "silu" of one half times the other is "swiglu"."""
+    if not is_gated:
+        return inner_activation
+    return _GATED_ACTIVATION_BY_INNER.get(inner_activation, inner_activation)
 
 
 def _is_gated(b: Builder, up: str, down: str) -> bool:
@@ -96,7 +98,6 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
     pieces, sources = _collect_pieces(b, y)
     weights = [tensor for tensor in sources if tensor in b.weights]
     expert_weights = [weight for weight in weights if len(b.shape(weight)) == 3]
-    biases = [weight for weight in weights if len(b.shape(weight)) == 2]
     computed = [tensor for tensor in sources if tensor not in weights and tensor not in b.buffers]
     logits = [tensor for tensor in computed if find_producer(b, tensor, "linear")]
     tokens = [tensor for tensor in computed if tensor not in logits]
@@ -107,14 +108,8 @@ def _find_mixture(b: Builder, y: str) -> _Mixture | None:
     if not has_two_matrices or not has_router or len(activations) != 1:
         return None
     down, up = expert_weights  # the nearest to the sum comes first
-    return _Mixture(
-        tokens=tokens[0],
-        logits=logits[0],
-        up=up,
-        down=down,
-        biases=tuple(reversed(biases)),
-        activation=activations.pop(),
-    )
+    biases = [weight for weight in reversed(weights) if len(b.shape(weight)) == 2]
+    return _Mixture(tokens[0], logits[0], up, down, tuple(biases), activations.pop())
 
 
 def _collect_pieces(b: Builder, last: str) -> tuple[list[Op], list[str]]:

@@ -53,34 +53,51 @@ def attention(
         k, v = unrepeated_k, unrepeated_v
     kv_heads, keys = b.shape(k)[1:3]
     require(heads % max(1, kv_heads) == 0, f"{name}: {heads} heads do not share {kv_heads}")
-    score_shape = (heads, length, keys)
-    examples_share_mask = not mask or (
-        b.shape(mask)[-3:] == score_shape and b.tensors[mask].size == math.prod(score_shape)
-    )
-    # the op reads one term of the scores for all examples, and counts no scale
-    if examples_share_mask:
-        inputs = [
-            join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))
-        ]
-        if mask:
-            inputs.append(el.reshape(b, mask, score_shape, f"{name}/mask"))
-        attrs: dict[str, Attr] = {"heads": heads, "kv_heads": kv_heads, "causal": causal}
+    if _examples_share_mask(b, mask, (heads, length, keys)):
+        attrs: dict[str, Attr] = {"causal": causal}
         if window:
             attrs["window"] = window
-        output = el.append_op(b, "attention", *inputs, name=name, **attrs)
-        return split_heads(b, output, heads, name)
-
-    # else the products are written out, for which each query's head needs its own keys and values
-    if kv_heads != heads:
-        repeats = heads // kv_heads
-        k = repeat_heads(b, k, repeats, f"{name}/k")
-        v = repeat_heads(b, v, repeats, f"{name}/v")
+        return _attention_by_op(b, (q, k, v), mask, attrs, name)
+    # each query's head needs its own keys and values
+    k = _repeat_shared_heads(b, k, heads, f"{name}/k")
+    v = _repeat_shared_heads(b, v, heads, f"{name}/v")
+    masks = [mask]
     if causal or window:
-        position_mask = free_name(b, f"{name}/causal")
-        masks = [b.buffer(position_mask, (length, keys)), mask]
-    else:
-        masks = [mask]
+        masks.insert(0, b.buffer(free_name(b, f"{name}/causal"), (length, keys)))
     return _attention_by_products(b, (q, k, v), masks, scale, name)
+
+
+def _attention_by_op(
+    b: Builder, qkv: tuple[str, str, str], mask: str, attrs: dict[str, Attr], name: str
+) -> str:
+    """Append attention as one op, which has the heads side by side in its last axis."""
+    q, k, v = qkv
+    heads, length = b.shape(q)[1:3]
+    kv_heads, keys = b.shape(k)[1:3]
+    inputs = [join_heads(b, x, f"{name}/{letter}") for letter, x in (("q", q), ("k", k), ("v", v))]
+    if mask:
+        inputs.append(el.reshape(b, mask, (heads, length, keys), f"{name}/mask"))
+    output = el.append_op(
+        b, "attention", *inputs, name=name, heads=heads, kv_heads=kv_heads, **attrs
+    )
+    return split_heads(b, output, heads, name)
+
+
+def _examples_share_mask(b: Builder, mask: str, score_shape: tuple[int, int, int]) -> bool:
+    """Return whether there is no mask, or one of the shape `[heads, l, m]` for all examples.
+
+    The op reads one term of the scores for all examples, and counts no scale.
+    """
+    if not mask:
+        return True
+    has_scores = b.shape(mask)[-3:] == score_shape
+    return has_scores and b.tensors[mask].size == math.prod(score_shape)
+
+
+def _repeat_shared_heads(b: Builder, x: str, heads: int, name: str) -> str:
+    """Return keys or values with as many heads as the queries."""
+    shared_heads = b.shape(x)[1]
+    return x if shared_heads == heads else repeat_heads(b, x, heads // shared_heads, name)
 
 
 def _attention_by_products(
@@ -136,22 +153,19 @@ def recurrent(
     last_states: list[str] = []
     for layer in range(layers):
         layer_name = f"{name}/layer{layer + 1}" if layers > 1 else name
-        outputs: list[str] = []
-        for direction in range(directions):
-            state_index = layer * directions + direction
-            first_states = [(state, state_index) for state in states]
-            is_backward = direction == 1
-            output, last_state = _append_direction(
-                b,
-                x,
-                cell,
-                weights[state_index],
-                first_states,
-                _LayerDirection(layer_name, is_backward),
+        state_indices = range(layer * directions, (layer + 1) * directions)
+        layer_directions = [
+            _LayerDirection(
+                layer_name,
+                is_backward=direction == 1,
+                cell=cell,
+                weights=weights[index],
+                first_states=[(state, index) for state in states],
             )
-            outputs.append(output)
-            last_states.append(last_state)
-        x = el.concat(b, outputs, axis=2, name=f"{layer_name}/join")
+            for direction, index in enumerate(state_indices)
+        ]
+        x, layer_states = _append_layer(b, x, layer_directions)
+        last_states += layer_states
         is_last_layer = layer == layers - 1
         if not is_last_layer:
             x = dropout(b, x, p, f"{layer_name}/dropout")
@@ -161,52 +175,79 @@ def recurrent(
 
 
 class _LayerDirection(NamedTuple):
-    """One direction in which a recurrent layer reads its sequence."""
+    """One direction in which a recurrent layer reads its sequence.
+
+    Attributes:
+        layer_name: the name of the layer.
+        is_backward: whether it reads from the end.
+        cell: the kind of cell.
+        weights: the weights of this direction, as `recurrent` takes them.
+        first_states: computed first states of all layers, each with the index of this direction.
+    """
 
     layer_name: str
     is_backward: bool
+    cell: str
+    weights: Sequence[str]
+    first_states: Sequence[tuple[str, int]]
+
+    @property
+    def name(self) -> str:
+        """The name of its op."""
+        return f"{self.layer_name}/back" if self.is_backward else self.layer_name
 
 
-def _append_direction(
-    b: Builder,
-    x: str,
-    cell: str,
-    weights: Sequence[str],
-    first_states: Sequence[tuple[str, int]],
-    layer_direction: _LayerDirection,
-) -> tuple[str, str]:
+def _append_layer(
+    b: Builder, x: str, directions: Sequence[_LayerDirection]
+) -> tuple[str, list[str]]:
+    """Append a recurrent layer; return its outputs side by side, and a last state a direction."""
+    outputs: list[str] = []
+    last_states: list[str] = []
+    for direction in directions:
+        output, last_state = _append_direction(b, x, direction)
+        outputs.append(output)
+        last_states.append(last_state)
+    return el.concat(b, outputs, axis=2, name=f"{directions[0].layer_name}/join"), last_states
+
+
+def _append_direction(b: Builder, x: str, direction: _LayerDirection) -> tuple[str, str]:
     """Append one direction of a recurrent layer; return its outputs and its last state.
 
     Args:
         b: the graph so far.
         x: the input, the batch as its first axis.
-        cell: the kind of cell.
-        weights: the weights of this direction, as `recurrent` takes them.
-        first_states: computed first states of all layers, each with this layer's index.
-        layer_direction: the name of the layer, and whether this is its backward direction.
+        direction: the layer, its weights and first states, and whether it reads from the end.
     """
-    layer_name, is_backward = layer_direction
-    name = f"{layer_name}/back" if is_backward else layer_name
-    gate_weights = list(weights)
+    name = direction.name
+    weights = _complete_weights(b, direction)
+    sequence = x
+    if direction.is_backward:
+        sequence = el.append_op(b, "flip", x, name=f"{name}/flip", axes=(1,))
+    y = el.append_op(b, direction.cell, sequence, *weights, name=name)
+    # the op begins with zeros: `attach` reads the computed states and gives them a gradient
+    if direction.first_states:
+        states = [
+            el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")
+            for state, index in direction.first_states
+        ]
+        y = el.append_op(b, "attach", y, *states, name=f"{name}/attach")
+    length = b.shape(y)[1]
+    last_state = el.slice_(b, y, axis=1, start=-1, stop=length, name=f"{name}/last")
+    if direction.is_backward:
+        y = el.append_op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
+    return y, last_state
+
+
+def _complete_weights(b: Builder, direction: _LayerDirection) -> list[str]:
+    """Return the weights as the op reads them: with biases, then a projection if there is one."""
+    gate_weights = list(direction.weights)
     projection: list[str] = []
     ends_with_matrix = len(b.shape(gate_weights[-1])) == 2  # biases are vectors
     if len(gate_weights) > 2 and ends_with_matrix:
         projection = [gate_weights.pop()]
     gate_rows = b.shape(gate_weights[0])[0]
-    # the op reads biases: zeros where the layer has none
+    # zeros where the layer has no biases
     while len(gate_weights) < GATE_WEIGHT_COUNT:
-        gate_weights.append(b.buffer(free_name(b, f"{layer_name}/no_bias"), (gate_rows,)))
-    sequence = el.append_op(b, "flip", x, name=f"{name}/flip", axes=(1,)) if is_backward else x
-    y = el.append_op(b, cell, sequence, *gate_weights, *projection, name=name)
-    # the op begins with zeros: `attach` reads the computed states and gives them a gradient
-    if first_states:
-        layer_states = [
-            el.slice_(b, state, axis=0, start=index, stop=index + 1, name=f"{name}/first_state")
-            for state, index in first_states
-        ]
-        y = el.append_op(b, "attach", y, *layer_states, name=f"{name}/attach")
-    length = b.shape(y)[1]
-    last_state = el.slice_(b, y, axis=1, start=-1, stop=length, name=f"{name}/last")
-    if is_backward:
-        y = el.append_op(b, "flip", y, name=f"{name}/flip_back", axes=(1,))
-    return y, last_state
+        no_bias = free_name(b, f"{direction.layer_name}/no_bias")
+        gate_weights.append(b.buffer(no_bias, (gate_rows,)))
+    return gate_weights + projection

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice
-from steptime.launch.emitted_axolotl import axolotl_adapter, axolotl_sharding
+from steptime.launch.emitted_axolotl import axolotl_adapter, axolotl_dtype, axolotl_sharding
 from steptime.launch.emitted_guesses import sglang_speculation, vllm_speculation
+from steptime.launch.emitted_words import (
+    argument_words,
+    format_command,
+    format_yaml,
+    option_words,
+    prepend_file,
+)
 from steptime.launch.job import SERVING, Facts
 from steptime.launch.settings import split_names
 
@@ -30,6 +36,17 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
 LLAMA_TYPE = re.compile(r"q\d_\d|iq\d_nl")  # of a cache, in the words of llama.cpp
 LLAMA_CACHES = {"int8": "q8_0", "float8": "q8_0", "int4": "q4_0", "float4": "q4_0"}
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
+MEGATRON_OPTIONS = {  # of ms-swift, by fact
+    "tensor": "--tensor_model_parallel_size",
+    "pipeline": "--pipeline_model_parallel_size",
+    "context": "--context_parallel_size",
+    "expert": "--expert_model_parallel_size",
+    "expert_tensor": "--expert_tensor_parallel_size",
+    "virtual": "--num_virtual_stages_per_pipeline_rank",
+    "micro_batch": "--micro_batch_size",
+    "global_batch": "--global_batch_size",
+    "length": "--max_length",
+}
 DEGREES = split_names(
     "tensor pipeline context expert expert_tensor virtual zero shard stages schedule "
     "sequence_parallel"
@@ -68,32 +85,9 @@ def _refuse_other_degrees(
             raise InputError(f"--emit {tool}: it has no {name} {value}; nearest: --emit {nearest}")
 
 
-def _option_words(facts: Facts, table: Mapping[str, str]) -> list[str]:
-    """Return the words of a command for the facts of a table from fact to option."""
-    words: list[str] = []
-    for fact, option in table.items():
-        value = facts.get(fact)
-        if value is not None and value is not False:  # a flag is written alone, or not at all
-            words += [option] if value is True else [option, str(value)]
-    return words
-
-
-def _format_command(words: Iterable[str]) -> str:
-    """Return a command with an option a line."""
-    lines: list[str] = []
-    for word in words:
-        quoted_word = shlex.quote(word)
-        is_first_word = not lines
-        if is_first_word or word.startswith("-"):
-            lines.append(quoted_word)
-        else:
-            lines[-1] = f"{lines[-1]} {quoted_word}"
-    return " \\\n  ".join(lines) + "\n"
-
-
 def _emit_vllm(model: str, facts: Facts) -> str:
     words = ["vllm", "serve", model]
-    words += _option_words(
+    words += option_words(
         facts,
         {
             "tensor": "--tensor-parallel-size",
@@ -111,7 +105,7 @@ def _emit_vllm(model: str, facts: Facts) -> str:
     if facts.get("chunked_prefill") is False:
         words.append("--no-enable-chunked-prefill")
     words += vllm_speculation(facts)
-    return _format_command(
+    return format_command(
         [*words, *_quantisation_words(facts, "--quantization", "--kv-cache-dtype")]
     )
 
@@ -152,7 +146,7 @@ def _quantisation_words(
 
 def _emit_sglang(model: str, facts: Facts) -> str:
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
-    words += _option_words(
+    words += option_words(
         facts,
         {
             "tensor": "--tp-size",
@@ -170,12 +164,13 @@ def _emit_sglang(model: str, facts: Facts) -> str:
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
     words += sglang_speculation(facts)
-    return _format_command(
+    return format_command(
         [*words, *_quantisation_words(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")]
     )
 
 
 def _emit_llama_server(model: str, facts: Facts) -> str:
+    """Write the command of llama.cpp's server, which reads a GGUF file of the model's name."""
     degrees = {name: facts.get(name) for name in ("tensor", "pipeline", "data", "expert")}
     if any(value not in {None, 1} for value in degrees.values()):
         raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
@@ -183,17 +178,21 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     gpu_layers = str(facts.get("gpu_layers", 99))  # more layers than there are: all of them
     words = ["llama-server", "-m", file_name, "--n-gpu-layers", gpu_layers]
     max_length = facts.get("max_model_len")
-    max_sequences = facts.get("max_num_seqs")
     if isinstance(max_length, int):
         # llama.cpp shares out one context among its slots.
+        max_sequences = facts.get("max_num_seqs")
         slots = max_sequences if isinstance(max_sequences, int) else 1
         words += ["--ctx-size", str(max_length * slots), "--parallel", str(slots)]
-    cache_dtype = str(facts.get("kv_dtype"))
-    is_llama_type = LLAMA_TYPE.fullmatch(cache_dtype) is not None
-    cache_type = cache_dtype if is_llama_type else LLAMA_CACHES.get(cache_dtype)
+    cache_type = _llama_cache_type(str(facts.get("kv_dtype")))
     if cache_type is not None:
         words += ["--cache-type-k", cache_type, "--cache-type-v", cache_type]
-    return _format_command(words)
+    return format_command(words)
+
+
+def _llama_cache_type(cache_dtype: str) -> str | None:
+    """Return the type of a cache in the words of llama.cpp, None if it has no word for it."""
+    is_llama_type = LLAMA_TYPE.fullmatch(cache_dtype) is not None
+    return cache_dtype if is_llama_type else LLAMA_CACHES.get(cache_dtype)
 
 
 def _training_arguments(facts: Facts) -> Mapping[str, Any]:
@@ -229,46 +228,27 @@ def _adapter_arguments(facts: Facts) -> Mapping[str, Any]:
     }
 
 
-def _format_yaml(values: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML, in its order."""
-    import yaml
-
-    text: str = yaml.safe_dump(dict(values), sort_keys=False)
-    return text
-
-
-def _argument_words(arguments: Mapping[str, Any]) -> list[str]:
-    """Return arguments as words of a command line."""
-    words: list[str] = []
-    for name, value in arguments.items():
-        values = value if isinstance(value, list) else [value]
-        words += [f"--{name}", *(str(item) for item in values)]
-    return words
-
-
 def _emit_trl(model: str, facts: Facts) -> str:
     _refuse_other_degrees("trl", facts, {"zero"}, "megatron")
     zero = facts.get("zero", 0)  # FSDP shards gradients as well as states: it has no stage 1
     if zero == 1:
         raise InputError("--emit trl: it has no zero 1; nearest: --emit deepspeed")
     sharding = {"fsdp": FSDP_WORDS[int(str(zero))]} if zero else {}
-    return _format_yaml({"model_name_or_path": model, **_training_arguments(facts), **sharding})
+    return format_yaml({"model_name_or_path": model, **_training_arguments(facts), **sharding})
 
 
 def _emit_axolotl(model: str, facts: Facts) -> str:
+    """Write a recipe of Axolotl."""
     _refuse_other_degrees("axolotl", facts, {"tensor", "context", "zero", "shard"}, "megatron")
     zero, data, shard = (facts.get(name) for name in ("zero", "data", "shard"))
-    dtype, recompute = facts.get("dtype"), facts.get("recompute")
     values: Mapping[str, Any] = {
         "base_model": model,
         "sequence_len": facts.get("length"),
         "micro_batch_size": facts.get("micro_batch"),
         "gradient_accumulation_steps": facts.get("accumulation", 1),
         "optimizer": OPTIMIZER_WORDS.get(str(facts.get("optimizer")), "adamw_torch"),
-        "bf16": True if dtype == "bfloat16" else None,
-        "bfloat16": True if dtype == "bfloat16-pure" else None,
-        "fp16": True if dtype == "float16" else None,
-        "gradient_checkpointing": recompute == "full",
+        **axolotl_dtype(facts.get("dtype")),
+        "gradient_checkpointing": facts.get("recompute") == "full",
         "sample_packing": facts.get("packed"),
         "tensor_parallel_size": facts.get("tensor"),
         "context_parallel_size": facts.get("context"),
@@ -276,12 +256,7 @@ def _emit_axolotl(model: str, facts: Facts) -> str:
         **axolotl_sharding(zero, data, shard),
         **axolotl_adapter(facts),
     }
-    return _format_yaml({name: value for name, value in values.items() if value is not None})
-
-
-def _prepend_file(path: str, text: str, command: str) -> str:
-    """Return a script that writes a file and runs a command."""
-    return f"cat > {path} <<'EOF'\n{text}EOF\n{command}"
+    return format_yaml({name: value for name, value in values.items() if value is not None})
 
 
 def _emit_deepspeed(model: str, facts: Facts) -> str:
@@ -295,48 +270,54 @@ def _emit_deepspeed(model: str, facts: Facts) -> str:
         "train_batch_size": "auto",
     }
     words = ["deepspeed", *_device_words(facts, "--num_gpus", "--num_nodes"), "train.py"]
-    words += ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
-    command = _format_command([*words, "--deepspeed", "ds_config.json"])
-    return _prepend_file("ds_config.json", json.dumps(config, indent=2) + "\n", command)
+    words += ["--model_name_or_path", model, *argument_words(_training_arguments(facts))]
+    command = format_command([*words, "--deepspeed", "ds_config.json"])
+    return prepend_file("ds_config.json", json.dumps(config, indent=2) + "\n", command)
 
 
 def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list[str]:
     """Return the number of processes of a node and of nodes."""
     device_count = int(str(facts.get("devices", 1)))
-    per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
+    per_node = _devices_of_node(facts)
     words = [per_node_option, str(per_node)]
     if device_count > per_node:  # several nodes
         words += [nodes_option, str(device_count // per_node)]
     return words
 
 
-def _emit_accelerate(model: str, facts: Facts) -> str:
-    _refuse_other_degrees("accelerate", facts, {"zero"}, "megatron")
-    zero_stage = facts.get("zero", 0)
+def _devices_of_node(facts: Facts) -> int:
+    """Return the number of devices of a node: as the job says, at most `GPUS_OF_NODE`."""
     device_count = int(str(facts.get("devices", 1)))
-    per_node = int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
+    return int(str(facts.get("per_node") or min(device_count, GPUS_OF_NODE)))
+
+
+def _emit_accelerate(model: str, facts: Facts) -> str:
+    """Write a configuration of Accelerate and the command that reads it."""
+    _refuse_other_degrees("accelerate", facts, {"zero"}, "megatron")
+    device_count = int(str(facts.get("devices", 1)))
+    per_node = _devices_of_node(facts)
     precision_words = {"bfloat16": "bf16", "float16": "fp16"}
-    distributed_type = "MULTI_GPU"
-    sharding: Mapping[str, Any] = {}
-    if zero_stage in {2, 3}:  # what FSDP does; DeepSpeed has stage 1, too
-        distributed_type = "FSDP"
-        fsdp_config = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero_stage == 3}
-        sharding = {"fsdp_config": fsdp_config}
-    elif zero_stage:
-        distributed_type = "DEEPSPEED"
-        sharding = {"deepspeed_config": {"zero_stage": zero_stage}}
     config: Mapping[str, Any] = {
-        "distributed_type": distributed_type,
+        **_accelerate_sharding(facts.get("zero", 0)),
         "num_processes": device_count,
         "num_machines": max(1, device_count // per_node),
         "mixed_precision": precision_words.get(str(facts.get("dtype")), "no"),
-        **sharding,
     }
     command = ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
-    arguments = ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
-    return _prepend_file(
-        "accelerate.yaml", _format_yaml(config), _format_command([*command, *arguments])
+    arguments = ["--model_name_or_path", model, *argument_words(_training_arguments(facts))]
+    return prepend_file(
+        "accelerate.yaml", format_yaml(config), format_command([*command, *arguments])
     )
+
+
+def _accelerate_sharding(zero_stage: Any) -> Mapping[str, Any]:
+    """Return the keys of a stage of ZeRO: FSDP does stages 2 and 3, DeepSpeed has stage 1, too."""
+    if zero_stage in {2, 3}:
+        fsdp_config = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero_stage == 3}
+        return {"distributed_type": "FSDP", "fsdp_config": fsdp_config}
+    if zero_stage:
+        return {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": zero_stage}}
+    return {"distributed_type": "MULTI_GPU"}
 
 
 def _emit_megatron(model: str, facts: Facts) -> str:
@@ -345,21 +326,7 @@ def _emit_megatron(model: str, facts: Facts) -> str:
         raise InputError("--emit megatron: it shares out states alone; nearest: --zero 1")
     expressible = {"tensor", "pipeline", "context", "expert", "expert_tensor", "virtual", "zero"}
     _refuse_other_degrees("megatron", facts, {*expressible, "sequence_parallel"}, "axolotl")
-    words = ["megatron", "sft", "--model", model]
-    words += _option_words(
-        facts,
-        {
-            "tensor": "--tensor_model_parallel_size",
-            "pipeline": "--pipeline_model_parallel_size",
-            "context": "--context_parallel_size",
-            "expert": "--expert_model_parallel_size",
-            "expert_tensor": "--expert_tensor_parallel_size",
-            "virtual": "--num_virtual_stages_per_pipeline_rank",
-            "micro_batch": "--micro_batch_size",
-            "global_batch": "--global_batch_size",
-            "length": "--max_length",
-        },
-    )
+    words = ["megatron", "sft", "--model", model, *option_words(facts, MEGATRON_OPTIONS)]
     flags = {
         "--sequence_parallel": facts.get("sequence_parallel"),
         "--use_distributed_optimizer": facts.get("zero") == 1,
@@ -369,19 +336,26 @@ def _emit_megatron(model: str, facts: Facts) -> str:
     words += [word for flag, is_on in flags.items() if is_on for word in (flag, "true")]
     if facts.get("recompute") in {"full", "selective"}:
         words += ["--recompute_granularity", str(facts["recompute"])]
-    if "lora_rank" in facts:
-        words += ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
-        targets = facts.get("lora_targets", "all-linear")
-        words += ["--target_modules", *(targets if isinstance(targets, list) else [str(targets)])]
-        if facts.get("adapter") == "dora":
-            words += ["--use_dora", "true"]
-        saved_modules = facts.get("modules_to_save")
-        if isinstance(saved_modules, list):
-            words += ["--modules_to_save", *saved_modules]
+    words += _megatron_adapter(facts)
     device_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")  # names and values in turn
     names, values = device_words[::2], device_words[1::2]
     variables = [f"{name}={value}" for name, value in zip(names, values, strict=True)]
-    return " ".join([*variables, _format_command(words)])
+    return " ".join([*variables, format_command(words)])
+
+
+def _megatron_adapter(facts: Facts) -> list[str]:
+    """Return LoRA as options of ms-swift; none without it."""
+    if "lora_rank" not in facts:
+        return []
+    targets = facts.get("lora_targets", "all-linear")
+    words = ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
+    words += ["--target_modules", *(targets if isinstance(targets, list) else [str(targets)])]
+    if facts.get("adapter") == "dora":
+        words += ["--use_dora", "true"]
+    saved_modules = facts.get("modules_to_save")
+    if isinstance(saved_modules, list):
+        words += ["--modules_to_save", *saved_modules]
+    return words
 
 
 Emitter = Callable[[str, Facts], str]

@@ -27,6 +27,15 @@ def axolotl_sharding(zero: Any, data: Any, shard: Any) -> Mapping[str, Any]:
     }
 
 
+def axolotl_dtype(dtype: Any) -> Mapping[str, Any]:
+    """Return the type of the products in the words of Axolotl; None is left out of the file."""
+    return {
+        "bf16": True if dtype == "bfloat16" else None,
+        "bfloat16": True if dtype == "bfloat16-pure" else None,
+        "fp16": True if dtype == "float16" else None,
+    }
+
+
 def axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
     """Return LoRA in the words of Axolotl."""
     if "lora_rank" not in facts:

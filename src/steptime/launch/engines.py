@@ -57,14 +57,7 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
         files: files that the arguments name.
     """
     job = JobBuilder(tool=engine.name, kind=SERVING)
-    settings = parse_words([word for word in words if word not in engine.subcommands], engine.flags)
-    path = settings.text(*engine.file_options)  # of a YAML file with further options
-    if path:
-        file_settings = parse_mapping(files.read_mapping(path) or {})
-        if engine.is_file_stronger:
-            settings = merge(weaker=settings, stronger=file_settings)
-        else:
-            settings = merge(weaker=file_settings, stronger=settings)
+    settings = _collect_settings(engine, words, files)
     job.model = settings.text(*engine.model_options)
     if job.model is None and engine.has_positional_model and settings.positional:
         job.model = settings.positional[0]
@@ -74,3 +67,15 @@ def read_engine(engine: EngineFormat, words: list[str], files: Files) -> JobBuil
     complete_serving(job)
     note_unpriced(job, settings, engine.unpriced)
     return job
+
+
+def _collect_settings(engine: EngineFormat, words: list[str], files: Files) -> ToolSettings:
+    """Return the options of a command and of the YAML file that it names, the stronger ones win."""
+    settings = parse_words([word for word in words if word not in engine.subcommands], engine.flags)
+    path = settings.text(*engine.file_options)
+    if not path:
+        return settings
+    file_settings = parse_mapping(files.read_mapping(path) or {})
+    if engine.is_file_stronger:
+        return merge(weaker=settings, stronger=file_settings)
+    return merge(weaker=file_settings, stronger=settings)

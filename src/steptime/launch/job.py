@@ -149,14 +149,16 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
 
 
 def _complete_batches(job: JobBuilder) -> None:
-    """Fill in the one of micro-batch, accumulation and global batch that is open."""
+    """Fill in the one of micro-batch, accumulation and global batch that is open.
+
+    `global_batch = micro_batch x accumulation x replicas`: the one that is missing follows.
+    """
     replicas = job.find_count("data")
     micro_batch = job.find_count("micro_batch")
     accumulation = job.find_count("accumulation")
     global_batch = job.find_count("global_batch")
     if replicas is None:  # the number of devices is open
         return
-    # global_batch = micro_batch x accumulation x replicas: the one that is missing follows.
     if global_batch is None:
         if micro_batch is not None:
             job.set("global_batch", micro_batch * (accumulation or 1) * replicas)
@@ -164,14 +166,19 @@ def _complete_batches(job: JobBuilder) -> None:
         if accumulation is not None:
             job.set("micro_batch", max(1, global_batch // (accumulation * replicas)))
     elif "accumulation" not in job.facts:
-        pass_sequences = micro_batch * replicas  # of one forward pass on all replicas
-        if global_batch % pass_sequences:
-            nearest = max(1, round(global_batch / pass_sequences)) * pass_sequences
-            raise InputError(
-                f"{job.tool}: a global batch of {global_batch} is no multiple of {micro_batch} "
-                f"sequences on {replicas} replicas; nearest: {nearest}"
-            )
-        job.set("accumulation", global_batch // pass_sequences)
+        job.set("accumulation", _count_accumulation(job.tool, global_batch, micro_batch, replicas))
+
+
+def _count_accumulation(tool: str, global_batch: int, micro_batch: int, replicas: int) -> int:
+    """Return the passes of a step; raises `InputError` if they do not divide the global batch."""
+    pass_sequences = micro_batch * replicas  # of one forward pass on all replicas
+    if global_batch % pass_sequences:
+        nearest = max(1, round(global_batch / pass_sequences)) * pass_sequences
+        raise InputError(
+            f"{tool}: a global batch of {global_batch} is no multiple of {micro_batch} "
+            f"sequences on {replicas} replicas; nearest: {nearest}"
+        )
+    return global_batch // pass_sequences
 
 
 def _complete_sharding(job: JobBuilder) -> None:

@@ -83,27 +83,39 @@ def unwrap_launchers(words: list[str], environment: Mapping[str, str]) -> Launch
 def _take_launcher_or_prefix(name: str, launch: LaunchedProgram) -> bool:
     """Take one launcher off the words; return whether there was one."""
     words = launch.words
-    if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):  # `run` of `uv run`
+    if name in SIMPLE_PREFIXES or name == "env" or (name == "run" and len(words) > 1):  # `uv run`
         launch.words = words[1:]
-    # `NAME=value COMMAND`
-    elif "=" in name and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name.partition("=")[0]):
+        return True
+    if _is_assignment(name):  # `NAME=value COMMAND`
         variable, _, value = words[0].partition("=")
         launch.environment[variable] = value
         launch.words = words[1:]
-    elif name == "env":
-        launch.words = words[1:]
-    elif name in {"srun", "mpirun", "numactl", "taskset", "timeout", "nsys"}:
+        return True
+    if name in {"srun", "mpirun", "numactl", "taskset", "timeout", "nsys"}:
         launch.words = _skip_options(words[1:], name, launch)
-    elif name in {"docker", "podman", "singularity", "apptainer"}:
+        return True
+    if name in {"docker", "podman", "singularity", "apptainer"}:
         return _take_container(launch)
-    elif name == "torchrun" or words[1:2] == ["torch.distributed.run"]:
+    return _take_training_launcher(name, launch) or (
+        PYTHON.fullmatch(name) is not None and _take_python(launch)
+    )
+
+
+def _is_assignment(word: str) -> bool:
+    """Return whether a word is `NAME=value`."""
+    variable, equals, _ = word.partition("=")
+    return bool(equals) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable) is not None
+
+
+def _take_training_launcher(name: str, launch: LaunchedProgram) -> bool:
+    """Take torchrun, Accelerate's or DeepSpeed's launcher off the words, if one is there."""
+    second_word = launch.words[1] if len(launch.words) > 1 else ""
+    if name == "torchrun" or second_word == "torch.distributed.run":
         _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, launcher_word_count=1)
-    elif name == "accelerate" and words[1:2] == ["launch"]:
+    elif name == "accelerate" and second_word == "launch":
         _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, launcher_word_count=2)
     elif name == "deepspeed":
         _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, launcher_word_count=1)
-    elif PYTHON.fullmatch(name):
-        return _take_python(launch)
     else:
         return False
     return True

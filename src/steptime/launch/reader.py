@@ -7,8 +7,7 @@ own YAML, JSON or TOML. Nothing of it is run.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,6 +27,7 @@ from steptime.launch.job import (
     complete_training,
 )
 from steptime.launch.launchers import TUNE_FLAGS, LaunchedProgram, unwrap_launchers
+from steptime.launch.recipes import RecipeReader, find_recipe_reader, read_trainer_recipe
 from steptime.launch.settings import (
     Files,
     ToolSettings,
@@ -36,7 +36,6 @@ from steptime.launch.settings import (
     parse_mapping,
     parse_words,
     read_data,
-    split_names,
 )
 from steptime.launch.shell import ShellCommand, read_script
 from steptime.launch.tools import (
@@ -55,7 +54,6 @@ from steptime.launch.tools import (
 )
 from steptime.launch.tools.deepspeed import read_deepspeed
 
-RecipeReader = Callable[[ToolSettings, LaunchedProgram, Files], JobBuilder]
 CommandReader = Callable[[LaunchedProgram, Files], JobBuilder]
 
 DATA_ENDINGS = {".yaml", ".yml", ".json", ".toml"}
@@ -166,12 +164,17 @@ def _find_command_reader(command: ShellCommand) -> CommandReader | None:
         return _make_engine_reader(sglang.ENGINE, argument_start=1)
     if program in {"trtllm-serve", "trtllm-bench"}:
         return _make_engine_reader(trtllm.ENGINE)
-    has_option = any(word.startswith("-") for word in words)
-    if PurePath(program).stem in LLAMA_CPP and has_option:  # `server` alone may be any program
+    return _find_local_reader(launch) or _find_training_reader(launch)
+
+
+def _find_local_reader(launch: LaunchedProgram) -> CommandReader | None:
+    """Return the function that reads llama.cpp's server or `ollama run`, None for others."""
+    has_option = any(word.startswith("-") for word in launch.words)
+    if PurePath(launch.program).stem in LLAMA_CPP and has_option:  # `server` may be any program
         return lambda launch, files: llamacpp.read_llamacpp(launch.words, launch.environment)
-    if program == "ollama" and words[:1] == ["run"]:
+    if launch.program == "ollama" and launch.words[:1] == ["run"]:
         return lambda launch, files: llamacpp.read_ollama(launch.words, launch.environment)
-    return _find_training_reader(launch)
+    return None
 
 
 def _make_engine_reader(engine: EngineFormat, argument_start: int = 0) -> CommandReader:
@@ -190,22 +193,27 @@ RECIPE_PROGRAMS: dict[str, RecipeReader] = {
 
 def _find_training_reader(launch: LaunchedProgram) -> CommandReader | None:
     """Return the function that reads the command of a training, None for other commands."""
-    program, words = launch.program, launch.words
+    program = launch.program
     if program in RECIPE_PROGRAMS:
         return _make_recipe_reader(RECIPE_PROGRAMS[program])
-    # Any script that takes Megatron's options of parallelism is one of Megatron.
-    has_degrees = any(MEGATRON_OPTION.match(word) for word in words)
-    if program == "megatron" or MEGATRON_SCRIPTS.fullmatch(program) or has_degrees:
+    if _is_megatron(launch):
         return lambda launch, files: megatron.read_megatron(launch, launch.words, files)
     if program == "tune":
         return _read_tune
-    if any("maxtext" in word.lower() for word in [program, *words[:2]]):
+    if any("maxtext" in word.lower() for word in [program, *launch.words[:2]]):
         return _make_recipe_reader(maxtext.read_maxtext, is_required=False)  # the base is its own
     if "torchtitan" in program or program == "run_train.sh":
         return _read_titan
-    has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
+    has_batch = any(word.startswith("--per_device_train_batch_size") for word in launch.words)
     is_trainer = program in {"trl", "swift"} or bool(launch.launcher) or has_batch
     return _read_training_script if is_trainer else None  # a script that a launcher starts trains
+
+
+def _is_megatron(launch: LaunchedProgram) -> bool:
+    """Return whether a command is one of Megatron: any script that takes its degrees is."""
+    program = launch.program
+    has_degrees = any(MEGATRON_OPTION.match(word) for word in launch.words)
+    return program == "megatron" or bool(MEGATRON_SCRIPTS.fullmatch(program)) or has_degrees
 
 
 def _make_recipe_reader(read_recipe: RecipeReader, is_required: bool = True) -> CommandReader:
@@ -282,72 +290,8 @@ def _read_titan(launch: LaunchedProgram, files: Files) -> JobBuilder:
 def _read_training_script(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a script with training arguments, or with one file of them."""
     settings = _collect_settings(launch.words, files)
-    read_recipe = _find_recipe_reader(settings)
-    return (read_recipe or _read_trainer_recipe)(settings, launch, files)
-
-
-def _read_trainer_recipe(
-    settings: ToolSettings, launch: LaunchedProgram, files: Files
-) -> JobBuilder:
-    return trainer.read_trainer(launch, settings, files)
-
-
-@dataclass(frozen=True)
-class RecipeKeys:
-    """The keys by which the recipe of a tool is known.
-
-    Attributes:
-        read: reads such a recipe.
-        required: keys of which each is there.
-        any_of: keys of which one is there; none where `required` is enough.
-        prefixes: beginnings of keys of which one is there; none where the keys are enough.
-    """
-
-    read_recipe: RecipeReader
-    required: frozenset[str] = frozenset()
-    any_of: frozenset[str] = frozenset()
-    prefixes: tuple[str, ...] = ()
-
-    def match(self, keys: Collection[str]) -> bool:
-        """Return whether a recipe with these keys is one of the tool."""
-        has_any = not self.any_of or not self.any_of.isdisjoint(keys)
-        has_prefix = not self.prefixes or any(key.startswith(self.prefixes) for key in keys)
-        return self.required <= set(keys) and has_any and has_prefix
-
-
-RECIPES = (
-    RecipeKeys(axolotl.read_axolotl, required=split_names("base_model")),
-    RecipeKeys(
-        llamafactory.read_llamafactory,
-        required=split_names("model_name_or_path"),
-        any_of=split_names("finetuning_type cutoff_len neat_packing"),
-    ),
-    RecipeKeys(
-        torchtune.read_torchtune, any_of=split_names("model._component_ tokenizer._component_")
-    ),
-    RecipeKeys(nemo.read_nemo, prefixes=("step_scheduler.",)),
-    RecipeKeys(torchtitan.read_torchtitan, required=split_names("model.flavor")),
-    RecipeKeys(
-        torchtitan.read_torchtitan,
-        any_of=split_names("training.seq_len"),
-        prefixes=("parallelism.",),
-    ),
-    RecipeKeys(maxtext.read_maxtext, any_of=split_names("per_device_batch_size max_target_length")),
-    RecipeKeys(maxtext.read_maxtext, prefixes=("ici_", "dcn_")),
-    RecipeKeys(
-        _read_trainer_recipe,
-        any_of=split_names(
-            "per_device_train_batch_size gradient_accumulation_steps gradient_checkpointing"
-        ),
-    ),
-)
-
-
-def _find_recipe_reader(settings: ToolSettings) -> RecipeReader | None:
-    """Return the reader of a recipe by its keys, None where they are those of no known tool."""
-    if any(key.startswith("zero_optimization") for key in settings.values):
-        return None  # a DeepSpeed configuration, which names no model
-    return next((recipe.read_recipe for recipe in RECIPES if recipe.match(settings.values)), None)
+    read_recipe = find_recipe_reader(settings)
+    return (read_recipe or read_trainer_recipe)(settings, launch, files)
 
 
 def _read_document(content: str, ending: str, source: str, files: Files) -> JobBuilder | None:
@@ -362,7 +306,7 @@ def _read_document(content: str, ending: str, source: str, files: Files) -> JobB
         return None
     settings = parse_mapping(data)
     launch = LaunchedProgram("", [])  # a file alone has no command
-    if read_recipe := _find_recipe_reader(settings):
+    if read_recipe := find_recipe_reader(settings):
         return read_recipe(settings, launch, files)
     return _read_configuration(data, settings, source, files)
 

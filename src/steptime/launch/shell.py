@@ -12,17 +12,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from steptime.launch.shell_text import join_lines, slurm_variables
+from steptime.launch.shell_text import RUNTIME_VARIABLES, join_lines, slurm_variables
 from steptime.launch.shell_values import calculate, evaluate_test, trim
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-RUNTIME_VARIABLES = {  # that a scheduler or the shell sets
-    **dict.fromkeys(("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NODEID"), "0"),
-    **dict.fromkeys(("MASTER_ADDR", "HOSTNAME"), "localhost"),
-    "MASTER_PORT": "29500",
-}
 MAX_COMMANDS = 10_000  # of a script, loops included
 MAX_DEPTH = 20  # of functions that call functions
 BLOCKS = {"program", "list", "pipeline", "do_group", "compound_statement", "subshell"}
@@ -123,16 +118,19 @@ class _Interpreter:
             return name, ""
         is_append = self._source_text(node).startswith(f"{name}+=")
         if value_node.type == "array":
-            elements = [
-                word for child in value_node.named_children for word in self.expand_words(child)
-            ]
-            if not is_append:
-                return name, elements
-            before = self.variables.get(name, [])
-            elements_before = before if isinstance(before, list) else [before]
-            return name, [*elements_before, *elements]
+            elements = self._expand_children(value_node)
+            return name, [*self._elements_of(name), *elements] if is_append else elements
         text = " ".join(self.expand_words(value_node, is_quoted=True))
         return name, self._variable_text(name) + text if is_append else text
+
+    def _expand_children(self, node: Node) -> list[str]:
+        """Return the words that the children of a node expand to."""
+        return [word for child in node.named_children for word in self.expand_words(child)]
+
+    def _elements_of(self, name: str) -> list[str]:
+        """Return the elements of an array; a text is an array of one, a name not set of none."""
+        value = self.variables.get(name, [])
+        return value if isinstance(value, list) else [value]
 
     def _run_function_definition(self, node: Node) -> None:
         self._functions[self._source_text(node.named_children[0])] = node.named_children[-1]
@@ -192,26 +190,31 @@ class _Interpreter:
     def _run_redirected_statement(self, node: Node) -> None:
         # Scripts write configurations with `cat > config.yaml <<EOF`: their text is kept for the
         # commands that read them.
-        target_paths = []
-        heredoc_text = None
-        for child in node.named_children:
-            if child.type == "file_redirect":
-                target_paths.append(self._source_text(child.named_children[-1]).strip("\"'"))
-            elif child.type == "heredoc_redirect":
-                heredoc_text = self._expand_heredoc(child)
-                target_paths += [
-                    " ".join(self.expand_words(redirect.named_children[-1], is_quoted=True))
-                    for redirect in child.named_children
-                    if redirect.type == "file_redirect"
-                ]
         command = node.named_children[0]
-        if heredoc_text is not None:
-            words = [word for child in command.named_children for word in self.expand_words(child)]
+        target_paths = [
+            self._source_text(child.named_children[-1]).strip("\"'")
+            for child in node.named_children
+            if child.type == "file_redirect"
+        ]
+        heredocs = [child for child in node.named_children if child.type == "heredoc_redirect"]
+        for heredoc in heredocs:
+            target_paths += self._list_heredoc_targets(heredoc)
+        if heredocs:
+            words = self._expand_children(command)
             if words[:1] == ["tee"]:  # `tee FILE` writes its input, the here-document
                 target_paths += [word for word in words[1:] if not word.startswith("-")]
+            text = self._expand_heredoc(heredocs[-1])
             for path in target_paths:
-                self.script.files[path.removeprefix("./")] = heredoc_text
+                self.script.files[path.removeprefix("./")] = text
         self.run(command)
+
+    def _list_heredoc_targets(self, heredoc: Node) -> list[str]:
+        """Return the paths behind the mark of a here-document: `cat <<EOF > FILE`."""
+        return [
+            " ".join(self.expand_words(redirect.named_children[-1], is_quoted=True))
+            for redirect in heredoc.named_children
+            if redirect.type == "file_redirect"
+        ]
 
     def _expand_heredoc(self, node: Node) -> str:
         """Return the text of a here-document, expanded unless its mark is quoted."""

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+RUNTIME_VARIABLES = {  # that a scheduler or the shell sets
+    **dict.fromkeys(("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NODEID"), "0"),
+    **dict.fromkeys(("MASTER_ADDR", "HOSTNAME"), "localhost"),
+    "MASTER_PORT": "29500",
+}
 _CONTINUED_LINE_END = re.compile(r"\\[ \t]*\r?\n")
 # Of a shell or a notebook, copied with a command.
 _PROMPT = re.compile(r"^\s*[$!]\s+(?=\w)|^!(?=\w)")

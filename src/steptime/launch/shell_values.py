@@ -67,23 +67,31 @@ def _calculate_node(node: ast.expr) -> int:
 
 
 def evaluate_test(words: Sequence[str]) -> bool:
-    """Return whether the words of a test hold: of one text, of two texts, or of two numbers."""
-    if list(words[:1]) == ["!"]:
-        return not evaluate_test(words[1:])
-    if len(words) == 1:
-        return words[0] != ""
-    if len(words) == 2:
-        test, text = words
-        if test == "-z":
+    """Return whether the words of a test hold: of one text, of two texts, or of two numbers.
+
+    Tests of files fail: there are none here.
+    """
+    match list(words):
+        case ["!", *negated_words]:
+            return not evaluate_test(negated_words)
+        case [text]:
+            return text != ""
+        case ["-z", text]:
             return text == ""
-        return test == "-n" and text != ""  # tests of files fail: there are none here
-    if len(words) == 3:
-        left, comparison, right = words
-        if comparison in {"=", "=="}:
-            return fnmatchcase(left, right)
-        if comparison == "!=":
-            return not fnmatchcase(left, right)
-        are_numbers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
-        if comparison in NUMBER_TESTS and are_numbers:
-            return NUMBER_TESTS[comparison](int(left), int(right))
+        case ["-n", text]:
+            return text != ""
+        case [left, comparison, right]:
+            return _compare(left, comparison, right)
+    return False
+
+
+def _compare(left: str, comparison: str, right: str) -> bool:
+    """Return whether a comparison of two texts by a pattern, or of two numbers, holds."""
+    if comparison in {"=", "=="}:
+        return fnmatchcase(left, right)
+    if comparison == "!=":
+        return not fnmatchcase(left, right)
+    are_numbers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
+    if comparison in NUMBER_TESTS and are_numbers:
+        return NUMBER_TESTS[comparison](int(left), int(right))
     return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -69,20 +69,8 @@ def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     layers = layers_of(graph)
     rules = _LayerRules(layers, settings, element_bytes, kernel_dtype)
     trains = _is_training(graph)
-    network_inputs = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
-    rows = tuple(
-        Row(
-            name=layer.name,
-            kind=layer.type,
-            parameters=layer.parameters,
-            parents=tuple("" if name in network_inputs else name for name in layer.parents),
-            output_bytes=round(prod(layer.outputs) * SIZE_BYTES[compute]),
-            is_input=layer.kind == "input",
-        )
-        for layer in layers
-    )
     kernels = [kernel for layer in layers for kernel in rules.kernels(layer, layer.name, trains)]
-    parameters = sum(row.parameters for row in rows)
+    parameters = sum(layer.parameters for layer in layers)
     if trains and "update" in faults:
         kernels.append(update_kernel(parameters, kernel_dtype))
     elif trains:
@@ -94,31 +82,51 @@ def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
         ]
     # Paleo exchanges 4 bytes for each parameter, whatever the type.
     exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
+    rows = _make_rows(layers, SIZE_BYTES[compute])
     return Lowered(rows, tuple(kernels), input_bytes(graph), exchanged, by_layer=True)
+
+
+def _make_rows(layers: Sequence[Layer], element_bytes: float) -> tuple[Row, ...]:
+    """Return a row for each layer; the network's input is the parent ""."""
+    network_inputs = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
+    return tuple(
+        Row(
+            name=layer.name,
+            kind=layer.type,
+            parameters=layer.parameters,
+            parents=tuple("" if name in network_inputs else name for name in layer.parents),
+            output_bytes=round(prod(layer.outputs) * element_bytes),
+            is_input=layer.kind == "input",
+        )
+        for layer in layers
+    )
 
 
 def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
     """Return the kernels of every op; a rule that is kept replaces the products of its layers."""
     faults = settings.faults
     lowered = lower_ops(graph, dtype, settings)
-    kernels = list(lowered.kernels)
     compute = precision(dtype).compute
-    # Layers as Paleo sees them are needed only where its rules replace the kernels of ops.
-    layers = layers_of(graph) if faults & {"update", *_RULED_PASSES} else ()
     passes: set[Part] = set()  # whose products have Paleo's costs, because of a kept fault
     for fault in faults & _RULED_PASSES.keys():
         passes.update(_RULED_PASSES[fault])
+    # Layers as Paleo sees them are needed only where its rules replace the kernels of ops.
+    layers = layers_of(graph) if passes or "update" in faults else ()
     if passes:
         rules = _LayerRules(layers, settings, SIZE_BYTES[compute], compute)
-        kernels = _replace_products(kernels, rules, layers, passes, _is_training(graph))
-    exchanged = lowered.gradient_bytes
-    if "update" in faults:
+        trains = _is_training(graph)
+        kernels = _replace_products(lowered.kernels, rules, layers, passes, trains)
+        lowered = replace(lowered, kernels=tuple(kernels))
+    return _replace_update(lowered, graph, layers, compute) if "update" in faults else lowered
+
+
+def _replace_update(lowered: Lowered, graph: Graph, layers: Iterable[Layer], dtype: str) -> Lowered:
+    """Return kernels with Paleo's update: one kernel of SGD, and 4 bytes a parameter exchanged."""
+    kernels = [kernel for kernel in lowered.kernels if kernel.pass_ != "update"]
+    if _is_training(graph):
         parameters = sum(layer.parameters for layer in layers)
-        # As Paleo has it: 4 bytes a parameter are exchanged, and one kernel of SGD updates all.
-        exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
-        kernels = [kernel for kernel in kernels if kernel.pass_ != "update"]
-        if _is_training(graph):
-            kernels.append(update_kernel(parameters, compute))
+        kernels.append(update_kernel(parameters, dtype))
+    exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
     return replace(lowered, kernels=tuple(kernels), gradient_bytes=exchanged)
 
 

@@ -80,35 +80,15 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     count = _device_count(model, replicas)
     layers = time_layers(model, batch, "model")
     nested_layers = nest_layers([timed_layer.layer for timed_layer in layers])
-    devices = _group_by_device(layers, count)
-    if as_published(model):  # the original omits the update in this mode
-        update_s = 0.0
-        single_update_s = 0.0
-    else:
-        update_s = max(_update_s(model, device_layers) for device_layers in devices)
-        single_update_s = _update_s(model, layers)
-
-    # Lower bounds: chains of layers side by side. Upper bounds: all layers one after another.
-    forward_s, backward_s = (
-        _parallel_pass_s(model, nested_layers, layers, get_pass) for get_pass in PASSES
-    )
-    # Waits for the host are added on the slowest device.
-    parts = _time_slowest_device(model, devices, (forward_s, backward_s, update_s), pass_count=1)
+    parts = _time_parallel_layers(model, layers, nested_layers, count)
     forward_lower_s, backward_lower_s, _ = parts
-    forward_upper_s, backward_upper_s = (
-        sum(get_pass(timed_layer).total_s for timed_layer in layers) for get_pass in PASSES
-    )
+    forward_upper_s, backward_upper_s = _sum_passes_s(layers)
     bounds = {
         "forward_lower_s": forward_lower_s,
         "forward_upper_s": max(forward_lower_s, forward_upper_s),
         "backward_lower_s": backward_lower_s,
         "backward_upper_s": max(backward_lower_s, backward_upper_s),
     }
-
-    # One device that does everything: all layers one after another, and no fetches.
-    fetch_s = sum(timed_layer.fetch_s for timed_layer in layers)
-    single_device_s = (forward_upper_s - fetch_s, backward_upper_s - fetch_s, single_update_s)
-    single_step = _add_host_waits(model, layers, single_device_s, pass_count=1)
     return scaling_row(
         model,
         ReplicaSizes(count, batch, batch),
@@ -116,10 +96,41 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
         communication_s={},  # no gradients are exchanged: each device has its own layers
         exchange_time_s=0.0,
         exposed_communication_s=0.0,
-        single_per_s=throughput(model, batch, sum(single_step)),
+        single_per_s=throughput(model, batch, _single_step_s(model, layers)),
         note="; ".join(_model_parallel_notes(model, layers, nested_layers, count)),
         parts=bounds,
     )
+
+
+def _time_parallel_layers(
+    model: StepModel, layers: Sequence[LayerTimes], nested_layers: Nested, device_count: int
+) -> PassSeconds:
+    """Return the parts of a step whose chains of layers run side by side, on the slowest device."""
+    devices = _group_by_device(layers, device_count)
+    forward_s, backward_s = (
+        _parallel_pass_s(model, nested_layers, layers, get_pass) for get_pass in PASSES
+    )
+    update_s = 0.0  # the original omits the update in this mode
+    if not as_published(model):
+        update_s = max(_update_s(model, device_layers) for device_layers in devices)
+    return _time_slowest_device(model, devices, (forward_s, backward_s, update_s), pass_count=1)
+
+
+def _sum_passes_s(layers: Sequence[LayerTimes]) -> tuple[float, float]:
+    """Return the seconds of the forward and the backward pass, one layer after another."""
+    forward_s, backward_s = (
+        sum(get_pass(timed_layer).total_s for timed_layer in layers) for get_pass in PASSES
+    )
+    return forward_s, backward_s
+
+
+def _single_step_s(model: StepModel, layers: Sequence[LayerTimes]) -> float:
+    """Return the seconds of a step on one device that does everything, without fetches."""
+    forward_s, backward_s = _sum_passes_s(layers)
+    fetch_s = sum(timed_layer.fetch_s for timed_layer in layers)
+    update_s = 0.0 if as_published(model) else _update_s(model, layers)
+    parts = (forward_s - fetch_s, backward_s - fetch_s, update_s)
+    return sum(_add_host_waits(model, layers, parts, pass_count=1))
 
 
 def _model_parallel_notes(
@@ -160,24 +171,19 @@ def hybrid(
     if sync.overlap:
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
-    notes = [note] if note else []
     layers = time_layers(model, share, "hybrid")
     nested_layers = nest_layers([timed_layer.layer for timed_layer in layers])
+    notes = [note] if note else []
     if as_published(model) and has_nested_forks(nested_layers):
         notes.append(NESTED_NOTE)
     unsplit_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is None]
     data_parts = _time_unsplit_layers(model, unsplit_layers)
     model_parts = _time_split_layers(model, layers, nested_layers, count)
-    gradient_bytes = _gradient_bytes(model, layers) / sync.compression
-    communication_s = exchange_s(model, gradient_bytes, count)
+    forward_s, backward_s, update_s = map(sum, zip(data_parts, model_parts, strict=True))
+    communication_s = exchange_s(model, _gradient_bytes(model, layers) / sync.compression, count)
     sync_s = communication_s[model.collective(sync.collective)]
-    forward_s, backward_s, update_s = (
-        data_s + model_s for data_s, model_s in zip(data_parts, model_parts, strict=True)
-    )
-    details = {
-        "data": {**dict(zip(PARTS, data_parts, strict=True)), "sync_s": sync_s},
-        "model": dict(zip(PARTS, model_parts, strict=True)),
-    }
+    data_s_by_part = dict(zip(PARTS, data_parts, strict=True))
+    model_s_by_part = dict(zip(PARTS, model_parts, strict=True))
     # Strong scaling divides `batch` over the devices, weak scaling gives each as much.
     global_batch = share * count if scaling == "weak" else batch
     return scaling_row(
@@ -189,7 +195,7 @@ def hybrid(
         exposed_communication_s=sync_s,  # nothing overlaps the exchange
         single_per_s=throughput(model, batch, model.timeline(batch).step_s),
         note="; ".join(notes),
-        parts=details,
+        parts={"data": {**data_s_by_part, "sync_s": sync_s}, "model": model_s_by_part},
     )
 
 
@@ -267,25 +273,21 @@ def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count
         for timed_layer in layers
         if timed_layer.layer.split is None
     }
-    split_layers = [timed_layer for timed_layer in layers if timed_layer.layer.split is not None]
     fetching_layers = [
         timed_layer
-        for timed_layer in split_layers
-        if not unsplit_layers.keys().isdisjoint(timed_layer.layer.parents)
+        for timed_layer in layers
+        if timed_layer.layer.split is not None
+        and not unsplit_layers.keys().isdisjoint(timed_layer.layer.parents)
     ]
     if not as_published(model):
         # Fetches run side by side, one on each device.
         return max((timed_layer.fetch_s for timed_layer in fetching_layers), default=0.0)
     if model.fabric is None:
         return 0.0
+    parents = {name for timed_layer in fetching_layers for name in timed_layer.layer.parents}
+    fetched_layers = [layer for name, layer in unsplit_layers.items() if name in parents]
     # the original divides elements, not bytes, by the rate, times devices less one
-    fetched_names = {
-        name
-        for timed_layer in fetching_layers
-        for name in timed_layer.layer.parents
-        if name in unsplit_layers
-    }
-    elements = sum(prod(unsplit_layers[name].outputs) for name in fetched_names)
+    elements = sum(prod(layer.outputs) for layer in fetched_layers)
     gigabytes_per_s = model.fabric.between.bytes_per_s / GB
     return elements / GIB / gigabytes_per_s * (device_count - 1)
 

@@ -70,39 +70,64 @@ def _nest_chain(
     # Walk from layer to layer. At a fork each branch is a chain of its own, which ends before the
     # first layer that other branches lead to as well; once all have come there, it goes on here.
     items: list[Item] = []
-    waiting_counts: ParentCounts = {}  # layers behind a join: how many of their parents were passed
-    ready: list[str] = []  # layers all of whose parents were passed
+    joins = _Joins(edges.parent_counts)
     heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
     is_fork = has_fork
     while heads:
-        # layers of several parents, with the number of these parents that were just passed
-        joining_layers: list[tuple[str, int]] = []
         children: list[str] = []
         if is_fork:
-            chains = [_nest_chain(edges, [head], has_fork=False, depth=depth + 1) for head in heads]
-            items.append(Fork(tuple(chain for chain, _ in chains)))
-            for _, chain_counts in chains:
-                joining_layers += chain_counts.items()
+            items.append(_nest_fork(edges, heads, depth, joins))
         else:
             (head,) = heads  # without a fork there is exactly one
             items.append(head)
             children = [*edges.children[head]]
-            joining_layers = [(name, 1) for name in children if edges.parent_counts[name] > 1]
-        for name, parent_count in joining_layers:
-            waiting_counts[name] = waiting_counts.get(name, 0) + parent_count
-            if waiting_counts[name] == edges.parent_counts[name]:
-                del waiting_counts[name]
-                ready.append(name)
+            joins.pass_parent({name: 1 for name in children if edges.parent_counts[name] > 1})
         # layers of one parent continue at once; layers that are ready wait until these end
         only_children = [name for name in children if edges.parent_counts[name] == 1]
         if only_children:
             heads = only_children
             is_fork = len(children) > 1
         else:
-            heads = ready
-            is_fork = len(ready) > 1
-            ready = []
-    return tuple(items), waiting_counts
+            heads = joins.take_ready()
+            is_fork = len(heads) > 1
+    return tuple(items), joins.waiting_counts
+
+
+def _nest_fork(edges: _LayerEdges, heads: Sequence[str], depth: int, joins: _Joins) -> Fork:
+    """Return the chains of a fork, and count the parents that they contain in `joins`."""
+    chains = []
+    for head in heads:
+        chain, chain_counts = _nest_chain(edges, [head], has_fork=False, depth=depth + 1)
+        chains.append((chain, chain_counts))
+    for _, chain_counts in chains:
+        joins.pass_parent(chain_counts)
+    return Fork(tuple(chain for chain, _ in chains))
+
+
+class _Joins:
+    """The layers of several parents that a chain leads to.
+
+    Attributes:
+        waiting_counts: for each layer that waits for a parent, how many were passed.
+    """
+
+    def __init__(self, parent_counts: ParentCounts) -> None:
+        self.waiting_counts: ParentCounts = {}
+        self._parent_counts = parent_counts
+        self._ready: list[str] = []
+
+    def pass_parent(self, passed_counts: ParentCounts) -> None:
+        """Count the parents that were just passed, by the layers that wait for them."""
+        for name, passed_count in passed_counts.items():
+            self.waiting_counts[name] = self.waiting_counts.get(name, 0) + passed_count
+            if self.waiting_counts[name] == self._parent_counts[name]:
+                del self.waiting_counts[name]
+                self._ready.append(name)
+
+    def take_ready(self) -> list[str]:
+        """Return the layers all of whose parents were passed, each once."""
+        ready, self._ready = self._ready, []
+        return ready
 
 
 def lower_bound(

@@ -75,29 +75,33 @@ def time_layers(model: StepModel, batch: int, mode: str) -> tuple[LayerTimes, ..
         # A row that no layer names, such as that of the loss, counts to the last layer.
         name = layer_name(row.row.name, rows_by_layer, last_layer)
         rows_by_layer[name].append(row)
-    pipelined = model.settings.pipelined
     flop_by_row = model.flop_by_row(batch)
     layer_times = []
     for layer in layers:
-        layer_rows = rows_by_layer[layer.name]
+        rows = rows_by_layer[layer.name]
+        forward_flop = sum(flop_by_row[row.row.name]["forward"] for row in rows)
         fetch_s = fetch_s_by_layer[layer.name]
-        forward_times = [row.forward for row in layer_rows]
-        backward_times = [row.backward for row in layer_rows]
-        kernel_counts = tuple(  # of the forward and backward pass, and of the update
-            sum(row.launches[pass_index] for row in layer_rows) for pass_index in range(3)
-        )
-        layer_times.append(
-            LayerTimes(
-                layer=layer,
-                fetch_s=fetch_s,
-                forward=_sum_pass_times(forward_times, fetch_s, pipelined),
-                backward=_sum_pass_times(backward_times, fetch_s, pipelined),
-                update_s=sum(row.update.value for row in layer_rows),
-                flop=sum(flop_by_row[row.row.name]["forward"] for row in layer_rows),
-                kernels=kernel_counts,
-            )
-        )
+        times = _sum_rows(layer, rows, fetch_s, forward_flop, model.settings.pipelined)
+        layer_times.append(times)
     return tuple(layer_times)
+
+
+def _sum_rows(
+    layer: Layer, rows: Sequence[RowTime], fetch_s: float, forward_flop: float, pipelined: bool
+) -> LayerTimes:
+    """Return the times of a layer from those of its rows and its fetch."""
+    kernel_counts = tuple(  # of the forward and backward pass, and of the update
+        sum(row.launches[pass_index] for row in rows) for pass_index in range(3)
+    )
+    return LayerTimes(
+        layer=layer,
+        fetch_s=fetch_s,
+        forward=_sum_pass_times([row.forward for row in rows], fetch_s, pipelined),
+        backward=_sum_pass_times([row.backward for row in rows], fetch_s, pipelined),
+        update_s=sum(row.update.value for row in rows),
+        flop=forward_flop,
+        kernels=kernel_counts,
+    )
 
 
 def layer_name(op: str, layers: Mapping[str, object], last: str) -> str:
@@ -164,25 +168,22 @@ def _find_fetch_rates(model: StepModel, mode: str) -> _FetchRates:
     faults = settings.faults
     is_published = as_published(model)
     # Without a link, and in the original's mode "model", a fetch has the rate of the memory.
-    fetches_by_memory = model.fabric is None or (is_published and mode == "model")
-    if model.fabric is None or fetches_by_memory:
-        bytes_per_s = model.device.datasheet.memory_bytes_per_s
-        latency_s = 0.0
-    else:
-        link = model.fabric.between
-        bytes_per_s = link.bytes_per_s
-        latency_s = link.latency_s or 0.0
+    link = None if model.fabric is None else model.fabric.between
+    if is_published and mode == "model":
+        link = None
+    datasheet = model.device.datasheet
+    bytes_per_s = datasheet.memory_bytes_per_s if link is None else link.bytes_per_s
     # Paleo takes a GB for 2^30 bytes.
     gigabyte_factor = GIB / GB if "gigabyte" in faults else 1.0
     native_bytes = SIZE_BYTES[precision(model.workload.dtype).compute]
     # in the original no fetch is shorter than a cycle of the device
-    clock_hz = model.device.datasheet.clock_hz if "cycle" in faults else None
+    clock_hz = datasheet.clock_hz if "cycle" in faults else None
     return _FetchRates(
         element_bytes=FLOAT_BYTES if "dtype" in faults else native_bytes,
-        latency_s=latency_s,
+        latency_s=0.0 if link is None else link.latency_s or 0.0,
         bytes_per_s=bytes_per_s * settings.link_efficiency * gigabyte_factor,
         min_s=1.0 / clock_hz if clock_hz else 0.0,
-        halves_between_groups=not fetches_by_memory,
+        halves_between_groups=link is not None,
         is_published=is_published,
     )
 

@@ -255,31 +255,27 @@ def _kernel_costs(
 
 
 def _gemm_cost(convolution: Convolution, output_size: Pair) -> Cost:
-    """Return the kernel of a convolution as a matrix product."""
+    """Return the kernel of a convolution as a matrix product; holes of the filter cost nothing."""
     nonzero_share = 1.0 - convolution.filter_hole_share
-    flop = (
-        2.0
-        * prod(convolution.kernel)
-        * convolution.filter_channels
-        * prod(output_size)
-        * convolution.filters
-    )
+    filter_weights = prod(convolution.kernel) * convolution.filter_channels  # of one filter
+    output_pixels = prod(output_size)
+    flop = 2.0 * filter_weights * output_pixels * convolution.filters
     flop *= convolution.images * nonzero_share
     # Paleo counts an addition and a product for each element that is no hole, on top.
     if convolution.input_hole_share > 0:
         elements = convolution.images * prod(convolution.size) * convolution.channels
         flop += 2.0 * elements * (1.0 - convolution.input_hole_share)
+    inputs = convolution.images * _count_padded_pixels(convolution) * convolution.channels
+    weights = filter_weights * convolution.filters * nonzero_share
+    outputs = convolution.images * output_pixels * convolution.filters
+    return Cost(flop, (FLOAT_BYTES * inputs, FLOAT_BYTES * weights, FLOAT_BYTES * outputs))
+
+
+def _count_padded_pixels(convolution: Convolution) -> int:
+    """Return the pixels of an image of the input with its padding."""
     height, width = convolution.size
     vertical_padding, horizontal_padding = convolution.padding
-    padded_pixels = (height + 2 * vertical_padding) * (width + 2 * horizontal_padding)
-    filter_weights = prod(convolution.kernel) * convolution.filter_channels
-    element_counts = (
-        convolution.images * padded_pixels * convolution.channels,  # input
-        filter_weights * convolution.filters * nonzero_share,
-        convolution.images * prod(output_size) * convolution.filters,  # output
-    )
-    input_bytes, weight_bytes, output_bytes = (FLOAT_BYTES * count for count in element_counts)
-    return Cost(flop, (input_bytes, weight_bytes, output_bytes))
+    return (height + 2 * vertical_padding) * (width + 2 * horizontal_padding)
 
 
 def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
@@ -288,48 +284,63 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
     Paleo's count (after Mathieu, Henaff, LeCun 2013): transform inputs, transform filters, multiply
     point by point, transform back. Holes save nothing; the tiles do not overlap.
     """
-    if tiled:
-        side = TILE
-        size = TILE * TILE
-        height, width = convolution.size
-        tiles = math.ceil(height / TILE) * math.ceil(width / TILE)
-    else:
-        padded = [
-            max(length + 2 * pad, kernel)
-            for length, pad, kernel in zip(
-                convolution.size, convolution.padding, convolution.kernel, strict=True
-            )
-        ]
-        side = max(padded)
-        size = prod(padded)
-        tiles = 1
+    maps = _tile_maps(convolution) if tiled else _pad_maps(convolution)
+    tiles, size = maps.tiles, maps.size
     is_flat_filter = 1 in convolution.kernel
     # A filter with a side of 1 needs a transform along one axis alone.
     transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)
     inputs = convolution.images * convolution.channels
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
-    spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
+    # The bytes of the transforms of the inputs, the filters and the outputs.
+    input_spectrum = COMPLEX_BYTES * tiles * inputs * size
+    filter_spectrum = COMPLEX_BYTES * filters * (maps.side if is_flat_filter else size)
+    output_spectrum = COMPLEX_BYTES * tiles * outputs * size
     # Four kernels, with the bytes that each reads and writes. Transforms of real numbers take half
     # of the FLOP, a product of complex ones 4; the last transform's bytes are of one tile.
     transform_inputs = Cost(
-        tiles * inputs * transform_flop / 2,
-        (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
+        tiles * inputs * transform_flop / 2, (FLOAT_BYTES * tiles * inputs * size, input_spectrum)
     )
-    transform_filters = Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum))
+    transform_filters = Cost(
+        filters * transform_flop / 2, (FLOAT_BYTES * filters * size, filter_spectrum)
+    )
     multiply_points = Cost(
         tiles * 4 * inputs * convolution.filters * size,
-        (
-            COMPLEX_BYTES * tiles * inputs * size,
-            tiles * spectrum,
-            COMPLEX_BYTES * tiles * outputs * size,
-        ),
+        (input_spectrum, tiles * filter_spectrum, output_spectrum),
     )
     transform_back = Cost(
         tiles * outputs * transform_flop,
         (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
     )
     return transform_inputs, transform_filters, multiply_points, transform_back
+
+
+class _TransformedMaps(NamedTuple):
+    """The maps that are transformed, for one channel of one image.
+
+    Attributes:
+        side: the longer side [elements].
+        size: the elements of a map, padding included.
+        tiles: the maps into which an image is cut.
+    """
+
+    side: int
+    size: int
+    tiles: int
+
+
+def _tile_maps(convolution: Convolution) -> _TransformedMaps:
+    """Return the tiles of `TILE` x `TILE` elements that cover an image."""
+    height, width = convolution.size
+    tiles = math.ceil(height / TILE) * math.ceil(width / TILE)
+    return _TransformedMaps(TILE, TILE * TILE, tiles)
+
+
+def _pad_maps(convolution: Convolution) -> _TransformedMaps:
+    """Return the whole image with its padding, at least as large as the filter."""
+    sides = zip(convolution.size, convolution.padding, convolution.kernel, strict=True)
+    padded = [max(length + 2 * pad, kernel) for length, pad, kernel in sides]
+    return _TransformedMaps(max(padded), prod(padded), tiles=1)
 
 
 def _transform_flop(size: float) -> float:

@@ -99,19 +99,9 @@ def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.E
 def _network_columns(
     data: Folders, settings: set[str], free: Collection[str]
 ) -> dict[str, pl.Expr]:
-    """Return the settings of a network without `free`; a hash names it, whatever its file is."""
-    # `resnet50` is the family `resnet` with settings, which are in `params`. A model without its
-    # family's name is the path of a file.
-    has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
-    model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
-    has_file_hash = pl.col("params").str.contains("sha256", literal=True)
-    if "sha256" in free:  # versions of a file are compared: versions of one file share its name
-        paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
-        model = model.replace(_name_files(paths.unique().collect()))
-    else:  # the hash in `params` names the network, wherever its file lies
-        model = pl.when(has_file_hash).then(pl.lit("")).otherwise(model)
+    """Return the settings of a network without `free`, by the names of their columns."""
     network = {
-        "model": model.alias("model"),
+        "model": _model_name(data, is_version_free="sha256" in free).alias("model"),
         "batch": (pl.col("examples") / pl.col("replicas")).alias("batch"),
         **{name: pl.col(name) for name in ("dtype", "phase", "optimizer", "params", "plan")},
     }
@@ -121,6 +111,22 @@ def _network_columns(
     if free_settings:
         network["params"] = without_keys(data, "params", free_settings)
     return network
+
+
+def _model_name(data: Folders, *, is_version_free: bool) -> pl.Expr:
+    """Return the name of a network without its settings, which are in `params`.
+
+    `resnet50` is the family `resnet` with settings. A model without its family's name is the path
+    of a file, which the hash in `params` names, wherever the file lies. Where versions of a file
+    are compared (`is_version_free`), the versions of one file share its name.
+    """
+    has_family_in_name = pl.col("model").str.starts_with(pl.col("family"))
+    model = pl.when(has_family_in_name).then(pl.col("family")).otherwise(pl.col("model"))
+    has_file_hash = pl.col("params").str.contains("sha256", literal=True)
+    if not is_version_free:
+        return pl.when(has_file_hash).then(pl.lit("")).otherwise(model)
+    paths = data.scan().filter(has_file_hash).select("folder_rank", model.alias("path"))
+    return model.replace(_name_files(paths.unique().collect()))
 
 
 def _name_files(files: pl.DataFrame) -> dict[str, str]:

@@ -23,6 +23,12 @@ RECORD_COLUMNS = (
 )
 
 
+IS_GOOD = pl.col("is_ok") & pl.col("step_s").is_not_null()  # whether a record holds a step
+HAS_SEVERAL_GOOD = IS_GOOD.sum() > 1
+SAMPLE_COUNTS = pl.col("samples_n").filter(IS_GOOD).drop_nulls()  # of records with samples
+HAS_SAMPLES = SAMPLE_COUNTS.len() > 0
+
+
 def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFrame:
     """Return `ATTEMPT_COLUMNS` for each of some groups, nulls for -1.
 
@@ -45,37 +51,53 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
 
 
 def _attempt_expressions() -> list[pl.Expr]:
-    is_good = pl.col("is_ok") & pl.col("step_s").is_not_null()
-    good = {name: pl.col(name).filter(is_good) for name in RECORD_COLUMNS}
-    sample_counts = good["samples_n"].drop_nulls()
-    has_samples = sample_counts.len() > 0
-    has_several_good = is_good.sum() > 1
-
-    # Without samples, the values of several records count as samples. A single value is no sample,
-    # so it has no shortest time.
-    shortest_value_s = pl.when(has_several_good).then(good["step_s"].min())
-    repeat_count = pl.when(has_several_good).then(is_good.sum()).otherwise(0)
-    sample_count = pl.when(has_samples).then(sample_counts.sum())
-
-    # Repeats, runs of one sample each, count as their median: one slow run does not decide.
-    is_repeated = pl.col("runs") == pl.col("samples_n")
-    record_s = pl.when(is_repeated).then(pl.col("step_s")).otherwise(pl.col("step_s_mean"))
-    total_s = (record_s * pl.col("samples_n")).filter(is_good).drop_nulls()
-    has_total = has_samples & (total_s.len() > 0)
-    mean_s = pl.when(has_total).then(total_s.sum() / sample_counts.sum())
-
-    # `marks_n`: samples for which the record says whether another process disturbed them.
-    marks = good["marks_n"].drop_nulls()
-    disturbed = good["samples_disturbed"].drop_nulls()
-    has_marks = (marks.sum() > 0) & (disturbed.len() > 0)
-    disturbed_share = pl.when(has_marks).then(disturbed.sum() / marks.sum())
+    """Return the expressions of `ATTEMPT_COLUMNS` over the records of a group."""
     hosts = pl.col("host").filter(pl.col("host") != "").unique(maintain_order=True)
     return [
         pl.col("place").alias("tried"),
         hosts.str.join(", ").replace("", None).alias("host"),
-        pl.coalesce(good["step_s_min"].min(), shortest_value_s).alias("measured_min_s"),
-        pl.coalesce(mean_s, good["step_s"].median()).alias("mean_s"),
-        pl.coalesce(sample_count, repeat_count).cast(COUNT).alias("samples_n"),
-        disturbed_share.alias("disturbed_share"),
+        _shortest_s().alias("measured_min_s"),
+        pl.coalesce(_mean_s(), _select_good("step_s").median()).alias("mean_s"),
+        _sample_count().cast(COUNT).alias("samples_n"),
+        _disturbed_share().alias("disturbed_share"),
         pl.col("peak_bytes").filter("is_ok").max().alias("measured_memory_bytes"),
     ]
+
+
+def _select_good(name: str) -> pl.Expr:
+    """Return a column of the records that hold a step."""
+    return pl.col(name).filter(IS_GOOD)
+
+
+def _shortest_s() -> pl.Expr:
+    """Return the shortest sample, or the shortest value of several records without samples."""
+    # A single value is no sample, so it has no shortest time.
+    shortest_value_s = pl.when(HAS_SEVERAL_GOOD).then(_select_good("step_s").min())
+    return pl.coalesce(_select_good("step_s_min").min(), shortest_value_s)
+
+
+def _sample_count() -> pl.Expr:
+    """Return the number of samples; without any, the values of several records count as samples."""
+    sample_count = pl.when(HAS_SAMPLES).then(SAMPLE_COUNTS.sum())
+    repeat_count = pl.when(HAS_SEVERAL_GOOD).then(IS_GOOD.sum()).otherwise(0)
+    return pl.coalesce(sample_count, repeat_count)
+
+
+def _mean_s() -> pl.Expr:
+    """Return the mean over all samples, null without any.
+
+    Repeats, runs of one sample each, count as their median: one slow run does not decide.
+    """
+    is_repeated = pl.col("runs") == pl.col("samples_n")
+    record_s = pl.when(is_repeated).then(pl.col("step_s")).otherwise(pl.col("step_s_mean"))
+    total_s = (record_s * pl.col("samples_n")).filter(IS_GOOD).drop_nulls()
+    has_total = HAS_SAMPLES & (total_s.len() > 0)
+    return pl.when(has_total).then(total_s.sum() / SAMPLE_COUNTS.sum())
+
+
+def _disturbed_share() -> pl.Expr:
+    """Return the share of disturbed samples among those marked as disturbed or not."""
+    mark_count = _select_good("marks_n").drop_nulls().sum()
+    disturbed = _select_good("samples_disturbed").drop_nulls()
+    has_marks = (mark_count > 0) & (disturbed.len() > 0)
+    return pl.when(has_marks).then(disturbed.sum() / mark_count)

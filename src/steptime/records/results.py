@@ -242,7 +242,6 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
 
     Rows are pairs, and groups without a partner, whose place is `len(groups)`.
     """
-    cell = groups.columns.cell
     no_partner = len(groups)
     ids = np.arange(len(groups))
     paired_predicted, paired_measured = groups.pairs(PREDICTED).values()
@@ -250,41 +249,59 @@ def _pair_ids(groups: RecordGroups) -> tuple[Ids, Ids]:
     is_predicted = groups.columns.level[unpaired] == groups.level_index(PREDICTED)
     predicted = np.r_[paired_predicted, np.where(is_predicted, unpaired, no_partner)]
     measured = np.r_[paired_measured, np.where(is_predicted, no_partner, unpaired)]
-
-    # Rows are sorted by the first group of their cell (workload and platform), then by partners.
-    first_id_of_cell = np.full(len(groups), len(groups))
-    np.minimum.at(first_id_of_cell, cell, ids)
-    row_cell = cell[np.minimum(predicted, measured)]  # `no_partner` is larger than any id
-    order = np.lexsort((predicted, measured, first_id_of_cell[row_cell]))
+    order = _order_pairs(groups.columns.cell, predicted, measured)
     return predicted[order], measured[order]
+
+
+def _order_pairs(cell: Ids, predicted: Ids, measured: Ids) -> Ids:
+    """Return the order of pairs: by the first group of their cell, then by measured partners.
+
+    Args:
+        cell: the cell (workload and platform) of each group.
+        predicted: the predicted group of each pair; `len(cell)` without one.
+        measured: the measured group of each pair, likewise.
+    """
+    first_group_of_cell = np.full(len(cell), len(cell))
+    np.minimum.at(first_group_of_cell, cell, np.arange(len(cell)))
+    pair_cell = cell[np.minimum(predicted, measured)]  # no partner is larger than any group
+    return np.lexsort((predicted, measured, first_group_of_cell[pair_cell]))
 
 
 def _add_rates(pairs: pl.DataFrame) -> pl.DataFrame:
     """Add the columns that follow from the times, FLOP and traffic of a row."""
-    measured_s = _null_if_zero("measured_s")
     predicted_s = _null_if_zero("predicted_s")
-    is_pooled = pl.col("is_pooled")
-    mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
-    examples_per_s = pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
-    # Whether the interval spans several runs, or only the samples within one run.
-    interval = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
-    # For a stated number without samples, `run_count` is null: nobody knows its runs. Without a
-    # measurement there were 0.
-    runs = pl.when(measured_s.is_not_null()).then("run_count").otherwise(0)
     rows = pairs.with_columns(
         pl.when(pl.col("strategy") != "").then("strategy").alias("strategy"),
         pl.col("low").alias("measured_low_s"),
         pl.col("high").alias("measured_high_s"),
-        pl.when(is_pooled).then(interval).alias("interval"),
-        examples_per_s.alias("examples_per_s"),
+        _interval_kind().alias("interval"),
+        _examples_per_s().alias("examples_per_s"),
         pl.col("steady").cast(pl.Boolean),
-        runs.cast(pl.Int64).alias("runs"),
+        _run_count().cast(pl.Int64).alias("runs"),
         (pl.col("measured_s") / predicted_s).alias("ratio"),
         (pl.col("low") / predicted_s).alias("ratio_low"),
         (pl.col("high") / predicted_s).alias("ratio_high"),
         (pl.col("flop") / predicted_s).alias("predicted_flop_per_s"),
     )
     return add_shares(rows)
+
+
+def _interval_kind() -> pl.Expr:
+    """Return whether the interval spans several runs, or only the samples within one run."""
+    kind = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
+    return pl.when(pl.col("is_pooled")).then(kind)
+
+
+def _examples_per_s() -> pl.Expr:
+    """Return the examples of a step over the mean of its samples, or over its stated time."""
+    mean_s = pl.when(pl.col("is_pooled")).then("mean_s").otherwise(_null_if_zero("measured_s"))
+    return pl.when(pl.col("batch").is_not_null()).then(pl.col("examples") / mean_s)
+
+
+def _run_count() -> pl.Expr:
+    """Return the number of runs: 0 without a measurement, null for a number without samples."""
+    has_measurement = _null_if_zero("measured_s").is_not_null()
+    return pl.when(has_measurement).then("run_count").otherwise(0)
 
 
 def add_shares(rows: pl.DataFrame) -> pl.DataFrame:

@@ -165,28 +165,31 @@ def find_distinguishing_settings(settings: Texts) -> list[str]:
     """
     names: list[str] = []
     row_count = max(map(len, settings.values()), default=0)
-    # Greedy: a setting is kept if it splits any class of rows that are equal in those of `names`.
+    # A class of rows: those that are equal in all settings of `names`.
     row_classes = [0] * row_count
     class_count = 1
     for name, column in settings.items():
-        texts = set(column)
-        if len(texts) == 1:  # equal in all rows
+        if len(set(column)) == 1:  # equal in all rows
             continue
-        # Each text has a code. An absent setting (None) counts as the text "null".
-        coded_texts = {text for text in texts if text is not None} | {"null"}
-        codes: dict[str | None, int] = {text: code for code, text in enumerate(coded_texts)}
-        codes[None] = codes["null"]
-        # A number for each pair of class and value: equal in both, equal in the number.
-        split_classes = [
-            row_class * len(codes) + codes[text]
-            for row_class, text in zip(row_classes, column, strict=True)
-        ]
+        split_classes = _split_classes(row_classes, column)
         split_count = len(set(split_classes))
         if split_count > class_count:
             names.append(name)
             row_classes = split_classes
             class_count = split_count
     return names
+
+
+def _split_classes(row_classes: Sequence[int], texts: Sequence[str | None]) -> list[int]:
+    """Return a number for each pair of class and text: rows that are equal in both share it."""
+    # An absent setting (None) counts as the text "null".
+    distinct_texts = {text for text in texts if text is not None} | {"null"}
+    codes: dict[str | None, int] = {text: code for code, text in enumerate(distinct_texts)}
+    codes[None] = codes["null"]
+    return [
+        row_class * len(codes) + codes[text]
+        for row_class, text in zip(row_classes, texts, strict=True)
+    ]
 
 
 def describe_value(name: str, value: object, model: str = "") -> str:

@@ -46,34 +46,46 @@ def name_rows(
         label_columns: columns that stand beside the name and tell rows apart, too.
         ignored_settings: settings that are not in names.
     """
-    # First, each row has the name of its network. Many rows share one: each is named once.
+    # Many rows share a network: each is named once.
     first_rows, network_of_row = _number_combinations(rows, NETWORK_COLUMNS)
-    network_names = name_networks(
-        rows[first_rows].select(NETWORK_COLUMNS).to_dicts(), ignored_settings
-    )
+    network_rows = rows[first_rows].select(NETWORK_COLUMNS).to_dicts()
+    network_names = name_networks(network_rows, ignored_settings)
     row_names = np.array(network_names, object)[network_of_row]
-
-    # Second, rows are ambiguous if they share that name and the columns printed beside it.
-    name_numbers = {name: number for number, name in enumerate(dict.fromkeys(network_names))}
-    number_of_network = np.array([name_numbers[name] for name in network_names], np.int64)
-    label_number = np.zeros_like(network_of_row)
+    # Rows are ambiguous if they share that name and the columns printed beside it.
+    name_key = _number_names(network_names)[network_of_row]
     if label_columns:
         _, label_number = _number_combinations(rows, label_columns)
-    label_count = label_number.max(initial=0) + 1
-    # A number for each pair of name and label.
-    name_key = number_of_network[network_of_row] * label_count + label_number
+        label_count = label_number.max(initial=0) + 1
+        name_key = name_key * label_count + label_number  # a number for each name and label
     _, name_key, row_counts = np.unique(name_key, return_inverse=True, return_counts=True)
     ambiguous = np.flatnonzero(row_counts[name_key] > 1)
-
-    # Third, the options and the host of the run are appended to ambiguous names.
-    if len(ambiguous):
-        ambiguous_rows = rows[ambiguous]
-        first_runs, run_of_row = _number_combinations(ambiguous_rows, RUN_COLUMNS)
-        run_rows = ambiguous_rows[first_runs].select(RUN_COLUMNS).to_dicts()
-        runs = [_describe_run(row, ignored_settings) for row in run_rows]
-        endings = _list_endings(runs, run_of_row.tolist(), name_key[ambiguous].tolist())
-        row_names[ambiguous] += np.array(endings, object)
+    if len(ambiguous):  # their names end with the options and the host of the run
+        row_names[ambiguous] += _describe_runs(
+            rows[ambiguous], name_key[ambiguous], ignored_settings
+        )
     return row_names
+
+
+def _number_names(names: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each name; equal names have one."""
+    name_numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([name_numbers[name] for name in names], np.int64)
+
+
+def _describe_runs(
+    rows: pl.DataFrame, name_of_row: NDArray[np.int64], ignored_settings: Collection[str]
+) -> NDArray[Any]:
+    """Return the endings of the names of rows that share a name with another one.
+
+    Args:
+        rows: the rows.
+        name_of_row: the number of the name of each row.
+        ignored_settings: settings that are not in names.
+    """
+    first_rows, run_of_row = _number_combinations(rows, RUN_COLUMNS)
+    run_rows = rows[first_rows].select(RUN_COLUMNS).to_dicts()
+    runs = [_describe_run(row, ignored_settings) for row in run_rows]
+    return np.array(_list_endings(runs, run_of_row.tolist(), name_of_row.tolist()), object)
 
 
 def _number_combinations(
@@ -96,27 +108,39 @@ def name_networks(rows: Sequence[Row], ignored_settings: Collection[str] = EXCHA
     # Names need to be unique only among rows of one family with the same `within` (their folder).
     families = [(row.get("within"), row["family"]) for row in rows]
     row_numbers_by_family = group_by(range(len(rows)), families.__getitem__)
-    for (_, family), row_numbers in row_numbers_by_family.items():
-        settings_of_rows = [_SETTINGS.decode(rows[number]["settings"]) for number in row_numbers]
-        setting_names = dict.fromkeys(
-            name
-            for settings in settings_of_rows
-            for name in settings
-            if name not in ignored_settings
-        )
-        texts_by_setting = {
-            name: [_raw_text(settings.get(name)) for settings in settings_of_rows]
-            for name in setting_names
-        }
-        columns = [
-            _describe_column(name, texts_by_setting[name], family)
-            for name in find_distinguishing_settings(texts_by_setting)
-        ]
-        for row_number, *setting_texts in zip(row_numbers, *columns, strict=True):
-            names[row_number] = _network_name(
-                rows[row_number], family, setting_texts, ignored_settings
-            )
+    for row_numbers in row_numbers_by_family.values():
+        family_rows = [rows[number] for number in row_numbers]
+        family_names = _name_family(family_rows, ignored_settings)
+        for number, name in zip(row_numbers, family_names, strict=True):
+            names[number] = name
     return names
+
+
+def _name_family(rows: Sequence[Row], ignored_settings: Collection[str]) -> list[str]:
+    """Return the names of networks of one family, with the settings in which they differ."""
+    family = rows[0]["family"]
+    texts_by_setting = _collect_texts(rows, ignored_settings)
+    columns = [
+        _describe_column(name, texts_by_setting[name], family)
+        for name in find_distinguishing_settings(texts_by_setting)
+    ]
+    return [
+        _network_name(row, family, setting_texts, ignored_settings)
+        for row, *setting_texts in zip(rows, *columns, strict=True)
+    ]
+
+
+def _collect_texts(
+    rows: Sequence[Row], ignored_settings: Collection[str]
+) -> dict[str, list[str | None]]:
+    """Return the JSON texts of each setting of networks, in the order of their first networks."""
+    settings_of_rows = [_SETTINGS.decode(row["settings"]) for row in rows]
+    names = dict.fromkeys(name for settings in settings_of_rows for name in settings)
+    return {
+        name: [_raw_text(settings.get(name)) for settings in settings_of_rows]
+        for name in names
+        if name not in ignored_settings
+    }
 
 
 def _raw_text(value: msgspec.Raw | None) -> str | None:

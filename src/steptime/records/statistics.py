@@ -63,20 +63,27 @@ def estimate_samples(
     """
     times_s = [np.asarray(cell_samples, float) for cell_samples in samples]
     # Estimates use logarithms: cells without samples, or with one of 0, have none.
-    shortest_s = np.zeros(len(samples))  # of cells without samples it stays 0
-    for cell_numbers, cell_times_s in by_length(times_s):
-        if cell_times_s.size:
-            shortest_s[cell_numbers] = cell_times_s.min(axis=1)
-    cells_with_estimate = np.flatnonzero(shortest_s > 0).tolist()
-    runs_of_cells = []
-    for cell in cells_with_estimate:
-        is_single_run = min(runs[cell]) == max(runs[cell])
-        cell_runs = [times_s[cell]] if is_single_run else by_run(times_s[cell], runs[cell])
-        runs_of_cells.append(cell_runs)
+    cells_with_estimate = np.flatnonzero(_find_shortest(times_s) > 0).tolist()
+    runs_of_cells = [_split_runs(times_s[cell], runs[cell]) for cell in cells_with_estimate]
     columns = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
     for name, numbers in estimates(runs_of_cells).items():
         columns[name][cells_with_estimate] = numbers
     return columns
+
+
+def _find_shortest(times_s: Sequence[Floats]) -> Floats:
+    """Return the shortest sample of each cell [s]; 0 for a cell without samples."""
+    shortest_s = np.zeros(len(times_s))
+    for cells, cell_times_s in by_length(times_s):
+        if cell_times_s.size:
+            shortest_s[cells] = cell_times_s.min(axis=1)
+    return shortest_s
+
+
+def _split_runs(times_s: Floats, runs: Sequence[int] | NDArray[Any]) -> Sequence[Any]:
+    """Return the samples of a cell by run; most cells have a single run, which needs no split."""
+    is_single_run = min(runs) == max(runs)
+    return [times_s] if is_single_run else by_run(times_s, runs)
 
 
 def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
@@ -121,38 +128,70 @@ def run_logs(
 
     Warm-up is left out, as in `estimates`. A cell with a sample that is not above 0 has no runs.
     """
-    runs_of_cells: list[Sequence[Any]] = []
-    for cell_samples, run_numbers in zip(samples, runs, strict=True):
-        times_s = np.asarray(cell_samples, float)
-        has_times = len(times_s) > 0 and bool((times_s > 0).all())
-        runs_of_cells.append(by_run(times_s, run_numbers) if has_times else [])
+    runs_of_cells = [
+        _split_positive_runs(np.asarray(cell_samples, float), run_numbers)
+        for cell_samples, run_numbers in zip(samples, runs, strict=True)
+    ]
     max_runs = max(map(len, runs_of_cells), default=0)
     median_logs = np.full((len(runs_of_cells), max_runs), np.nan)
     cells_with_runs = [cell for cell, cell_runs in enumerate(runs_of_cells) if cell_runs]
     for start in range(0, len(cells_with_runs), CHUNK_CELLS):
         chunk = np.array(cells_with_runs[start : start + CHUNK_CELLS])
         steady = _find_steady([runs_of_cells[cell] for cell in chunk.tolist()])
-        log_units = np.log(steady.unit_s[steady.cell_of_run])  # logs are relative to the unit
-        median_logs[chunk[steady.cell_of_run], steady.run_numbers] = steady.median_logs + log_units
+        places = steady.places
+        log_units = np.log(steady.unit_s[places.cell_of_run])  # logs are relative to the unit
+        cells = chunk[places.cell_of_run]
+        median_logs[cells, places.run_numbers] = steady.median_logs + log_units
     return median_logs
+
+
+def _split_positive_runs(times_s: Floats, runs: Sequence[int] | NDArray[Any]) -> Sequence[Any]:
+    """Return the samples of a cell by run; none if a sample is not above 0."""
+    has_times = len(times_s) > 0 and bool((times_s > 0).all())
+    return by_run(times_s, runs) if has_times else []
+
+
+class _RunPlaces(NamedTuple):
+    """The places of the runs of cells, which stand one behind the other in one list.
+
+    Attributes:
+        run_counts: number of runs of each cell.
+        first_runs: the place of each cell's first run.
+        cell_of_run: the cell of each run.
+        run_numbers: the number of each run in its cell.
+    """
+
+    run_counts: NDArray[np.int64]
+    first_runs: NDArray[np.int64]
+    cell_of_run: NDArray[np.int64]
+    run_numbers: NDArray[np.int64]
+
+    def list_runs(self, cell: int) -> slice:
+        """Return the places of the runs of a cell."""
+        first_run = self.first_runs[cell]
+        return slice(first_run, first_run + self.run_counts[cell])
+
+
+def _place_runs(run_counts: NDArray[np.int64]) -> _RunPlaces:
+    """Return the places of runs by the number of runs of each cell."""
+    first_runs = run_counts.cumsum() - run_counts
+    cell_of_run = np.repeat(np.arange(len(run_counts)), run_counts)
+    run_numbers = np.arange(len(cell_of_run)) - first_runs[cell_of_run]
+    return _RunPlaces(run_counts, first_runs, cell_of_run, run_numbers)
 
 
 class _SteadyRuns(NamedTuple):
     """The runs of cells without their warm-up, one entry a run.
 
     Attributes:
-        run_counts: number of runs of each cell.
-        cell_of_run: the cell of each run.
-        run_numbers: the number of the run in its cell.
+        places: the cells of the runs.
         unit_s: a typical time of each cell.
         logs: logarithms of the samples over `unit_s`.
         median_logs: medians of `logs`.
         warm_up: where the warm-up ends.
     """
 
-    run_counts: NDArray[np.int64]
-    cell_of_run: NDArray[np.int64]
-    run_numbers: NDArray[np.int64]
+    places: _RunPlaces
     unit_s: Floats
     logs: list[Floats]
     median_logs: Floats
@@ -167,54 +206,52 @@ def _find_steady(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) ->
     ]
     if not run_counts.all() or not all(map(len, times_s)):
         raise InputError("a run without samples has no step time")
-    first_runs = run_counts.cumsum() - run_counts  # the place of each cell's first run
-    cell_of_run = np.repeat(np.arange(len(runs_of_cells)), run_counts)
-    run_numbers = np.arange(len(times_s)) - first_runs[cell_of_run]
-
-    medians_s = np.empty(len(times_s))
-    for runs, run_times_s in by_length(times_s):
-        _check_times(run_times_s, run_numbers[runs])
-        medians_s[runs] = middles(run_times_s)
-    unit_s = _typical_times(medians_s, first_runs, run_counts)
-
+    places = _place_runs(run_counts)
+    unit_s = _typical_times(times_s, places)
     # Logarithms of times over the typical time of their cell are near 0, where floats are the most
-    # precise. Runs of equal length are computed as one matrix.
-    logs = [np.empty(0)] * len(times_s)
-    for runs, run_times_s in by_length(times_s):
-        run_units_s = unit_s[cell_of_run[runs], np.newaxis]
-        for run, run_logs in zip(runs, np.log(run_times_s / run_units_s), strict=True):
-            logs[run] = run_logs
+    # precise.
+    logs = _relative_logs(times_s, unit_s[places.cell_of_run])
     warm_up = find_warm_up(logs, run_counts)
     steady_logs = [
         run_logs[warm_up_samples:]
         for run_logs, warm_up_samples in zip(logs, warm_up.sample_counts, strict=True)
     ]
-    median_logs = np.empty(len(steady_logs))
-    for runs, log_rows in by_length(steady_logs):
-        median_logs[runs] = middles(log_rows)
-    return _SteadyRuns(
-        run_counts=run_counts,
-        cell_of_run=cell_of_run,
-        run_numbers=run_numbers,
-        unit_s=unit_s,
-        logs=steady_logs,
-        median_logs=median_logs,
-        warm_up=warm_up,
-    )
+    return _SteadyRuns(places, unit_s, steady_logs, _find_medians(steady_logs), warm_up)
 
 
-def _typical_times(
-    medians_s: Floats, first_runs: NDArray[np.int64], run_counts: NDArray[np.int64]
-) -> Floats:
-    """Return the median of the medians of the runs of each cell [s]."""
-    if not len(run_counts):
+def _find_medians(runs: Sequence[Floats]) -> Floats:
+    """Return the median of each run."""
+    medians = np.empty(len(runs))
+    for run_numbers, rows in by_length(runs):
+        medians[run_numbers] = middles(rows)
+    return medians
+
+
+def _relative_logs(times_s: Sequence[Floats], units_s: Floats) -> list[Floats]:
+    """Return the logarithms of the times of each run over its unit; runs of one length at once."""
+    logs = [np.empty(0)] * len(times_s)
+    for runs, run_times_s in by_length(times_s):
+        run_units_s = units_s[runs, np.newaxis]
+        for run, run_logs in zip(runs, np.log(run_times_s / run_units_s), strict=True):
+            logs[run] = run_logs
+    return logs
+
+
+def _typical_times(times_s: Sequence[Floats], places: _RunPlaces) -> Floats:
+    """Return the median of the medians of the runs of each cell [s].
+
+    Raises:
+        InputError: for a sample that is no positive number.
+    """
+    if not len(places.run_counts):
         return np.empty(0)
-    # The runs of all cells stand one behind the other, those of a cell from its first run on. Most
-    # cells have a single run, whose median is theirs.
-    typical_s = medians_s[first_runs]
-    for cell in np.flatnonzero(run_counts > 1):
-        first_run = first_runs[cell]
-        typical_s[cell] = middles(medians_s[first_run : first_run + run_counts[cell]])
+    medians_s = np.empty(len(times_s))
+    for runs, run_times_s in by_length(times_s):
+        _check_times(run_times_s, places.run_numbers[runs])
+        medians_s[runs] = middles(run_times_s)
+    typical_s = medians_s[places.first_runs]  # most cells have a single run, whose median is theirs
+    for cell in np.flatnonzero(places.run_counts > 1).tolist():
+        typical_s[cell] = middles(medians_s[places.list_runs(cell)])
     return typical_s
 
 
@@ -228,45 +265,70 @@ def _check_times(times_s: Floats, run_numbers: NDArray[np.int64]) -> None:
 
 
 def _estimates(runs_of_cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+    """Return the `estimates` of the cells of a chunk."""
     steady = _find_steady(runs_of_cells)
-    run_counts = steady.run_counts
-    first_runs = run_counts.cumsum() - run_counts
+    logs = _estimate_single_runs(steady)
+    _replace_several_runs(logs, steady)
+    log_drift = steady.warm_up.drift  # 0 where a steady state was found, else it widens both ends
+    return {
+        "value": steady.unit_s * np.exp(logs.centre),
+        "low": steady.unit_s * np.exp(np.minimum(logs.low, logs.centre) - log_drift),
+        "high": steady.unit_s * np.exp(np.maximum(logs.high, logs.centre) + log_drift),
+        "error": logs.error,
+        "drift": log_drift,
+        "steady": steady.warm_up.steady,
+    }
 
-    # A single run: its median with the bootstrapped interval.
+
+class _LogIntervals(NamedTuple):
+    """The logarithms of the cells' times over their units, with their intervals.
+
+    Attributes:
+        centre: the logarithm of the time of each cell.
+        low: the low end of its interval, NaN where there is none; `high` likewise.
+        high: the high end.
+        error: the standard error over runs, NaN for a single run.
+    """
+
+    centre: Floats
+    low: Floats
+    high: Floats
+    error: Floats
+
+
+def _estimate_single_runs(steady: _SteadyRuns) -> _LogIntervals:
+    """Return the median of the first run of each cell, with its bootstrapped interval."""
     low_log_of_run = np.full(len(steady.median_logs), np.nan)
     high_log_of_run = np.full(len(steady.median_logs), np.nan)
     for runs, log_rows in by_length(steady.logs):
-        if log_rows.shape[1] > 1:
+        has_several_samples = log_rows.shape[1] > 1
+        if has_several_samples:
             low_log_of_run[runs], high_log_of_run[runs] = _bootstrap_medians(log_rows)
-    centre_log = steady.median_logs[first_runs]
-    low_log = low_log_of_run[first_runs]
-    high_log = high_log_of_run[first_runs]
+    first_runs = steady.places.first_runs
+    return _LogIntervals(
+        centre=steady.median_logs[first_runs],
+        low=low_log_of_run[first_runs],
+        high=high_log_of_run[first_runs],
+        error=np.full(len(first_runs), np.nan),
+    )
 
-    # Several runs: the mean of their medians with a t-interval.
-    log_error = np.full(len(runs_of_cells), np.nan)
+
+def _replace_several_runs(logs: _LogIntervals, steady: _SteadyRuns) -> None:
+    """Set, for cells of several runs, the mean of the runs' medians, its error and t-interval."""
+    run_counts = steady.places.run_counts
     cells_of_several = np.flatnonzero(run_counts > 1)
-    for cell in cells_of_several:
-        first_run = first_runs[cell]
-        median_logs = steady.median_logs[first_run : first_run + run_counts[cell]]
+    for cell in cells_of_several.tolist():
+        median_logs = steady.median_logs[steady.places.list_runs(cell)]
         ordered = np.sort(median_logs)  # runs in any order have the same mean, to the last digit
-        centre_log[cell] = ordered.mean()
-        log_error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
+        logs.centre[cell] = ordered.mean()
+        logs.error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
     for run_count in np.unique(run_counts[cells_of_several]):
         cells = cells_of_several[run_counts[cells_of_several] == run_count]
         has_interval = run_count >= MIN_RUNS
         t = two_sided_t(MISS, int(run_count) - 1) if has_interval else math.nan
-        half_width = t * log_error[cells]
-        low_log[cells] = centre_log[cells] - half_width
-        high_log[cells] = centre_log[cells] + half_width
-    log_drift = steady.warm_up.drift  # 0 where a steady state was found, else it widens both ends
-    return {
-        "value": steady.unit_s * np.exp(centre_log),
-        "low": steady.unit_s * np.exp(np.minimum(low_log, centre_log) - log_drift),
-        "high": steady.unit_s * np.exp(np.maximum(high_log, centre_log) + log_drift),
-        "error": log_error,
-        "drift": log_drift,
-        "steady": steady.warm_up.steady,
-    }
+        half_width = t * logs.error[cells]
+        logs.low[cells] = logs.centre[cells] - half_width
+        logs.high[cells] = logs.centre[cells] + half_width
 
 
 def two_sided_p(t: float, freedom: int) -> float:

@@ -247,32 +247,44 @@ def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[N
 
 def _acquire_lock(folder: Path, path: Path, waits: bool) -> int:
     """Return the descriptor of a locked file, which still has its name once it is locked."""
-    lock_mode = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, lock_mode)
-            # The previous holder may have removed the file between our `open` and `flock`. Then we
-            # locked a file without a name, which keeps nobody out, and the loop tries again.
-            with suppress(FileNotFoundError):
-                still_has_name = os.path.samestat(path.stat(), os.fstat(descriptor))
-                if still_has_name:
-                    return descriptor
-        except BlockingIOError as error:
-            text = os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
-            os.close(descriptor)
-            holder = f"process {text}" if text else "another process"
-            raise InputError(f"{folder}: a sweep is running here ({holder})") from error
-        except OSError as error:
-            if waits:  # a file system without locks: nobody holds one
+        if not _lock_file(descriptor, folder, path, waits):
+            return descriptor  # a file system without locks: nobody holds one
+        # The previous holder may have removed the file between our `open` and `flock`. Then we
+        # locked a file without a name, which keeps nobody out, and the loop tries again.
+        with suppress(FileNotFoundError):
+            still_has_name = os.path.samestat(path.stat(), os.fstat(descriptor))
+            if still_has_name:
                 return descriptor
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-            raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.close(descriptor)
+
+
+def _lock_file(descriptor: int, folder: Path, path: Path, waits: bool) -> bool:
+    """Lock an open file; return False if its file system has no locks and `waits` is set.
+
+    Raises:
+        InputError: that names the process which holds the lock, if this one does not wait.
+        StoreError: on a file system without locks, if this one does not wait.
+    """
+    lock_mode = fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB
+    try:
+        fcntl.flock(descriptor, lock_mode)
+    except BlockingIOError as error:
+        text = os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
+        os.close(descriptor)
+        holder = f"process {text}" if text else "another process"
+        raise InputError(f"{folder}: a sweep is running here ({holder})") from error
+    except OSError as error:
+        if waits:
+            return False
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
+    return True
 
 
 def identity(method: RecordMethod) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,9 +108,7 @@ class Tables:
             return FrameFacts()
 
         # The code that makes results is part of the name: other code makes them anew.
-        maker_paths = [Path(__file__).parent / f"{name}.py" for name in makers]
-        code_hash = hashlib.sha256(b"".join(path.read_bytes() for path in maker_paths)).hexdigest()
-        name_hash = hash_text(self._folder_rows[0].name + code_hash)[:8]
+        name_hash = hash_text(self._folder_rows[0].name + _hash_code(makers))[:8]
         cache_name = f"results-{name_hash}-{rows_cache.stem.removeprefix('rows-')}"
         try:
             path, _ = find_or_make(rows_cache.parent, cache_name, write)
@@ -196,43 +195,35 @@ class Tables:
 
     def _cache_large_folder(self, source: FolderSource) -> FolderRows:
         """Return the rows of a large folder, whose Parquet file is made if there is none."""
-
-        def make(path: Path) -> FrameFacts:
-            from steptime.records.frames.frame_builder import (
-                FolderLine,
-                FrameBuilder,
-                write_parquet,
-            )
-
-            builder = FrameBuilder()
-            # The cache knows no other folders: `_scan_large_folder` sets name, rank and `seq`.
-            lines = (
-                FolderLine(
-                    folder="",
-                    folder_rank=0,
-                    place=place,
-                    record_id=record_id,
-                    seq=place,
-                    line=line,
-                )
-                for place, record_id, line in source.lines()
-            )
-            write_parquet(builder.frames(lines), path, self._scratch)
-            return FrameFacts(
-                setting_kinds=builder.params,
-                quantity_kinds=builder.others,
-                warnings=source.warnings,
-                starts=list(source.starts),
-            )
-
         if source.folder is None:
             raise AssertionError("records in memory have no cache")
         stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
         cache_name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
+        make = partial(self._write_large_folder, source)
         parquet, facts = self._find_cache(source.folder, cache_name, make)
         source.warnings = facts.warnings  # as they were when the cache was made
         self._facts.append(facts)
         return FolderRows(source.rank, source.name, facts.starts, source.paths, parquet)
+
+    def _write_large_folder(self, source: FolderSource, path: Path) -> FrameFacts:
+        """Write the rows of a large folder as a Parquet file and return its facts."""
+        from steptime.records.frames.frame_builder import FolderLine, FrameBuilder, write_parquet
+
+        builder = FrameBuilder()
+        # The cache knows no other folders: `_scan_large_folder` sets name, rank and `seq`.
+        lines = (
+            FolderLine(
+                folder="", folder_rank=0, place=place, record_id=record_id, seq=place, line=line
+            )
+            for place, record_id, line in source.lines()
+        )
+        write_parquet(builder.frames(lines), path, self._scratch)
+        return FrameFacts(
+            setting_kinds=builder.params,
+            quantity_kinds=builder.others,
+            warnings=source.warnings,
+            starts=list(source.starts),
+        )
 
     def _find_cache(
         self, folder: Path, name: str, make: Callable[[Path], FrameFacts]
@@ -265,6 +256,12 @@ def _scan_large_folder(
         pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
         (pl.col("place") + folder_start).alias("seq"),
     )
+
+
+def _hash_code(modules: Sequence[str]) -> str:
+    """Return a hash of the code of modules of this package."""
+    paths = [Path(__file__).parent / f"{name}.py" for name in modules]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def count_threads() -> int:

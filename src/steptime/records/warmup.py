@@ -63,44 +63,50 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     """
     run_counts = np.fromiter(sizes, np.int64)
     sample_counts = np.fromiter(map(len, logs), np.int64, len(logs))
-    first_runs = run_counts.cumsum() - run_counts
     run_ends = _find_warm_up_ends(logs)
-    steady = np.full(len(run_counts), np.nan)
+    steady = _judge_single_runs(run_ends, sample_counts, run_counts)
     drift = np.zeros(len(run_counts))
     profile_ends = np.zeros(len(logs), np.int64)  # the end of the cell's profile, for each run
-
-    single_cells = np.flatnonzero(run_counts == 1)
-    single_runs = first_runs[single_cells]
-    steady[single_cells] = _judge_runs(run_ends[single_runs], sample_counts[single_runs])
-
+    first_runs = run_counts.cumsum() - run_counts
     # Several runs are judged by their mean profile, which has less noise. A single run needs its
     # profile only for the drift, if it is not steady.
     needs_profile = (run_counts > 1) | (steady == 0)
     for cell in np.flatnonzero(needs_profile).tolist():
         runs = slice(first_runs[cell], first_runs[cell] + run_counts[cell])
         profile = _find_profile(logs[runs], run_ends[runs])
-        if profile is None:
-            continue
-        profile_ends[runs] = profile.warm_up_end
-        is_steady = profile.warm_up_end < len(profile.logs) // 2  # as in `_judge_runs`
-        steady[cell] = is_steady
-        if not is_steady:
-            drift[cell] = _measure_drift(profile.logs)
-    ends = np.maximum(profile_ends, run_ends)
-    max_warm_up = sample_counts - sample_counts // 4  # at least a quarter of the samples is kept
-    # Doubled, because the rule stops already where a decay disappears in the noise.
-    warm_up_samples = np.minimum(2 * ends, max_warm_up)
-    has_warm_up = sample_counts >= MIN_SAMPLES
-    return WarmUp(
-        sample_counts=np.where(has_warm_up, warm_up_samples, 0), steady=steady, drift=drift
-    )
+        if profile is not None:
+            profile_ends[runs] = profile.warm_up_end
+            steady[cell] = profile.is_steady
+            drift[cell] = 0.0 if profile.is_steady else _measure_drift(profile.logs)
+    warm_up_counts = _double_ends(np.maximum(profile_ends, run_ends), sample_counts)
+    return WarmUp(sample_counts=warm_up_counts, steady=steady, drift=drift)
 
 
-def _judge_runs(run_ends: NDArray[np.int64], sample_counts: NDArray[np.int64]) -> Floats:
-    """Return 1 for each run that is steady, 0 for others, NaN for one of too few samples."""
+def _double_ends(ends: NDArray[np.int64], sample_counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the warm-up samples of each run: twice those that MSER leaves out.
+
+    Doubled, because the rule stops already where a decay disappears in the noise. At least a
+    quarter of the samples is kept; a run of too few samples has no warm-up.
+    """
+    max_warm_up = sample_counts - sample_counts // 4
+    return np.where(sample_counts >= MIN_SAMPLES, np.minimum(2 * ends, max_warm_up), 0)
+
+
+def _judge_single_runs(
+    run_ends: NDArray[np.int64], sample_counts: NDArray[np.int64], run_counts: NDArray[np.int64]
+) -> Floats:
+    """Return 1 for each cell of one steady run, 0 for a run that still changes, else NaN.
+
+    NaN is for a run of too few samples to tell, and for a cell of several runs.
+    """
     # MSER leaves out at most half of the samples: an end there means that they still change.
     is_steady = run_ends < sample_counts // 2
-    return np.where(sample_counts < MIN_SAMPLES, np.nan, is_steady)
+    steady_of_run = np.where(sample_counts < MIN_SAMPLES, np.nan, is_steady)
+    steady = np.full(len(run_counts), np.nan)
+    single_cells = np.flatnonzero(run_counts == 1)
+    first_runs = run_counts.cumsum() - run_counts
+    steady[single_cells] = steady_of_run[first_runs[single_cells]]
+    return steady
 
 
 class _Profile(NamedTuple):
@@ -108,6 +114,11 @@ class _Profile(NamedTuple):
 
     logs: Floats
     warm_up_end: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the later half of the samples does not change, as in `_judge_single_runs`."""
+        return self.warm_up_end < len(self.logs) // 2
 
 
 def _find_profile(logs: Sequence[Floats], run_ends: NDArray[np.int64]) -> _Profile | None:
@@ -139,24 +150,32 @@ def _find_warm_up_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
     ends = np.zeros(len(logs), np.int64)
     for runs, run_logs in by_length(logs):
         sample_count = run_logs.shape[1]
-        if sample_count < MIN_SAMPLES:  # no warm-up can be told from noise
-            continue
-        centred = run_logs - middles(run_logs)[:, np.newaxis]
-        # MSER: leave out as many first samples as make the standard error of the mean smallest.
-        # Cumulative sums from the back are sums over the samples that remain.
-        backwards = centred[:, ::-1]
-        remaining = np.arange(1, sample_count + 1)
-        square_sums = (backwards**2).cumsum(axis=1)
-        # Sum of (x - mean)^2 = sum of x^2 - (sum of x)^2 / n.
-        squared_deviations = square_sums - backwards.cumsum(axis=1) ** 2 / remaining
-        squared_error_of_mean = squared_deviations / remaining**2
-        criterion = squared_error_of_mean[:, ::-1]  # [runs, samples left out]
-        max_left_out = sample_count // 2
-        ends[runs] = criterion[:, : max_left_out + 1].argmin(axis=1)
+        if sample_count >= MIN_SAMPLES:  # in fewer, no warm-up can be told from noise
+            max_left_out = sample_count // 2
+            squared_errors = _squared_errors_of_mean(run_logs)
+            ends[runs] = squared_errors[:, : max_left_out + 1].argmin(axis=1)
     return ends
 
 
+def _squared_errors_of_mean(logs: Floats) -> Floats:
+    """Return the MSER criterion of runs of one length [runs, samples left out].
+
+    It is the squared standard error of the mean of the samples that remain.
+    """
+    centred = logs - middles(logs)[:, np.newaxis]
+    # Cumulative sums from the back are sums over the samples that remain.
+    backwards = centred[:, ::-1]
+    remaining = np.arange(1, logs.shape[1] + 1)
+    sums = backwards.cumsum(axis=1)
+    square_sums = (backwards**2).cumsum(axis=1)
+    # Sum of (x - mean)^2 = sum of x^2 - (sum of x)^2 / n.
+    squared_deviations = square_sums - sums**2 / remaining
+    squared_errors = squared_deviations / remaining**2
+    return np.asarray(squared_errors[:, ::-1])
+
+
 def _measure_drift(profile: Floats) -> float:
+    """Return the change of the logarithm of the time between the last two quarters of a run."""
     quarter = len(profile) // 4
     last_quarter = profile[-quarter:]
     quarter_before = profile[-2 * quarter : -quarter]

@@ -92,20 +92,30 @@ def write_choices(choices: Choices, path: Path) -> WrittenPage:
     from steptime.core.files import write_atomically
     from steptime.reports.templating import render
 
+    _check_row_count(choices)
+    rows = list(choice_rows(choices))
+    axis_values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
+    start = _find_start(choices, _find_fitting_row(rows), axis_values)
+    data = _page_data(choices, rows, axis_values) | {"start": start}
+    write_atomically(path, render("choose.html", data=data, method=str(choices.method)))
+    return WrittenPage(len(rows), axis_values)
+
+
+def _check_row_count(choices: Choices) -> None:
+    """Raise `InputError` for more rows than a page may have."""
     axes = (choices.models, choices.devices, choices.batches, choices.links, choices.replicas)
     row_count = math.prod(map(len, axes))
     if row_count > MAX_ROWS:
         raise InputError(f"a page of {row_count:,} rows, at most {MAX_ROWS:,}: name fewer devices")
-    rows = list(choice_rows(choices))
-    axis_values = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
-    first_fitting = next((row for row in rows if row["status"] == "ok"), None)  # page opens there
-    if first_fitting is None:
-        reason = "; ".join(rows[0]["notes"]) or "out of memory"
-        raise InputError(f"none of {len(rows)} choices fits: {reason}")
-    start = _find_start(choices, first_fitting, axis_values)
-    data = _page_data(choices, rows, axis_values) | {"start": start}
-    write_atomically(path, render("choose.html", data=data, method=str(choices.method)))
-    return WrittenPage(len(rows), axis_values)
+
+
+def _find_fitting_row(rows: Sequence[JsonObject]) -> JsonObject:
+    """Return the first row that fits, with which the page opens; raises `InputError`."""
+    for row in rows:
+        if row["status"] == "ok":
+            return row
+    reason = "; ".join(rows[0]["notes"]) or "out of memory"
+    raise InputError(f"none of {len(rows)} choices fits: {reason}")
 
 
 def _find_start(
@@ -214,42 +224,46 @@ def _make_choice_row(cell: GridCell, link: Link, choices: Choices) -> JsonObject
 
 def charts() -> dict[str, style.Spec]:
     """Return the Vega-Lite of the page's charts over the rows that it shows, by their places."""
-    integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {
-        **style.encode_number("replicas", "replicas", **integers),
-        "scale": {"type": "log", "base": 2},
-    }
+    x = _encode_replicas()
     bars_x = style.encode_name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
-    speed = {**style.encode_number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
-    speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"  # `4x`
     hours = style.encode_number("train_h", "hours of training", grid=False, tickCount=3)
     hours["scale"] = {"type": "log"}
-    cost = style.encode_number(
-        "cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}"
-    )
+    dollars = f"'$' + {style.si_label('')}"
+    cost = style.encode_number("cost", "cost of training ($)", labelExpr=dollars)
+    return {
+        "speedup": _make_empty_chart(*_draw_speedup(x)),
+        "parts": _make_empty_chart(_draw_parts(bars_x)),
+        "train_h": _make_empty_chart(*_draw_line(x, hours)),
+        "cost": _make_empty_chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
+    }
+
+
+def _encode_replicas() -> style.Spec:
+    """Return the axis of the number of replicas, with powers of two."""
+    integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
+    scale = {"type": "log", "base": 2}
+    return {**style.encode_number("replicas", "replicas", **integers), "scale": scale}
+
+
+def _draw_speedup(x: style.Spec) -> list[style.Spec]:
+    """Return the speed-up over the number of replicas, with the ideal: equal to that number."""
+    speedup = {**style.encode_number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
+    speedup["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"  # `4x`
+    ideal = {"x": x, "y": {**speedup, "field": "replicas"}}
     dashed: style.Spec = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
-    # Ideally the speed-up is the number of replicas.
-    ideal_line = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
-    parts = style.encode_categories(
-        "part", [{"part": part} for part in PARTS], " ", orient="top", columns=2
-    )
+    return [style.layer("line", ideal, **dashed), *_draw_line(x, speedup)]
+
+
+def _draw_parts(x: style.Spec) -> style.Spec:
+    """Return stacked bars of the parts of a step."""
+    part_rows = [{"part": part} for part in PARTS]
+    color = style.encode_categories("part", part_rows, " ", orient="top", columns=2)["color"]
     seconds = style.encode_number("seconds", "step (s)", "s")
-    stacked_bars = {
+    return {
         # A row has a column for each part, which become rows of their own.
         "transform": [{"fold": PARTS, "as": ["part", "seconds"]}],
         "mark": "bar",
-        "encoding": {
-            "x": bars_x,
-            "y": seconds,
-            "color": parts["color"],
-            "order": {"field": "index"},
-        },
-    }
-    return {
-        "speedup": _make_empty_chart(ideal_line, *_draw_line(x, speed)),
-        "parts": _make_empty_chart(stacked_bars),
-        "train_h": _make_empty_chart(*_draw_line(x, hours)),
-        "cost": _make_empty_chart({"mark": "bar", "encoding": {"x": bars_x, "y": cost}}),
+        "encoding": {"x": x, "y": seconds, "color": color, "order": {"field": "index"}},
     }
 
 

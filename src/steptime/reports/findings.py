@@ -83,6 +83,9 @@ class Findings:
         ]
 
 
+SectionMaker = Callable[[Data], Section | None]
+
+
 def gather(
     data: Data, name: str, *, pictures: bool = True, max_networks: int = MAX_NETWORKS
 ) -> Findings:
@@ -99,44 +102,48 @@ def gather(
     """
     data.max_rows = MAX_ROWS  # people read a page: an analysis may stop there
     rows = select_networks(data, max_networks)
-    section_makers: list[Callable[[Data], Section | None]] = [
-        partial(_answer_section, name, pictures=pictures)
-        for name in list_names()
-        if analysis(name).section
-    ]
-    if pictures:  # charts that belong to no analysis are sections, too
-        section_makers += [
-            partial(_draw_section, plot) for plot in registry.list_names(PLOTS, "plots")
-        ]
-    sections: list[Section] = []
-    missing_reasons: list[str] = []
     with ThreadPoolExecutor(count_threads()) as pool:
         summary = pool.submit(summarise_results, data.scan_results())
         details = pool.submit(make_details, data, rows) if pictures else None
-        results = pool.map(partial(_make_section_or_error, data), section_makers)
-        for number, result in enumerate(results):
-            report_progress("sections", number, len(section_makers))
-            if isinstance(result, InputError):
-                missing_reasons.append(str(result))
-            elif result is not None:
-                sections.append(result)
+        sections = _make_sections(pool, data, _list_section_makers(pictures=pictures))
     numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []  # a sentence if no step succeeded
+    reasons = [str(section) for section in sections if isinstance(section, InputError)]
     return Findings(
         name=name,
         numbers=numbers.to_dict(),
         sentences=[*failure, *describe_results(numbers)],
         rows=rows,
         total=data.count_results(),
-        sections=sections,
-        missing=list(dict.fromkeys(missing_reasons)),  # several analyses may lack the same
+        sections=[section for section in sections if isinstance(section, Section)],
+        missing=list(dict.fromkeys(reasons)),  # several analyses may lack the same
         details=details.result() if details else (),
     )
 
 
-def _make_section_or_error(
-    data: Data, make: Callable[[Data], Section | None]
-) -> Section | InputError | None:
+def _list_section_makers(*, pictures: bool) -> list[SectionMaker]:
+    """Return functions that make the sections: of analyses, then of charts of no analysis."""
+    analysis_makers = [
+        partial(_answer_section, name, pictures=pictures)
+        for name in list_names()
+        if analysis(name).section
+    ]
+    plots = registry.list_names(PLOTS, "plots") if pictures else []
+    return [*analysis_makers, *(partial(_draw_section, plot) for plot in plots)]
+
+
+def _make_sections(
+    pool: ThreadPoolExecutor, data: Data, makers: Sequence[SectionMaker]
+) -> list[Section | InputError | None]:
+    """Return the sections in their order, with progress; see `_make_section_or_error`."""
+    sections = []
+    for number, section in enumerate(pool.map(partial(_make_section_or_error, data), makers)):
+        report_progress("sections", number, len(makers))
+        sections.append(section)
+    return sections
+
+
+def _make_section_or_error(data: Data, make: SectionMaker) -> Section | InputError | None:
     """Return a section, None where there is nothing, or why it cannot be made."""
     try:
         return make(data)

@@ -8,7 +8,7 @@ from steptime.core.tables.table import Column, Table
 from steptime.core.units import format_count
 from steptime.records.data import Data
 from steptime.records.row import Row
-from steptime.reports.findings import Section, gather
+from steptime.reports.findings import Findings, Section, gather
 from steptime.reports.networks import table_columns
 from steptime.reports.sources import describe_sources, list_sources, present_time
 
@@ -44,32 +44,52 @@ def markdown_page(
         first_sections: sections before the table of networks.
     """
     findings = gather(data, name, pictures=False, max_networks=MAX_NETWORKS)
-    lines = [
+    paragraphs = [
         f"# Step times: {_escape(name)}",
         _escape(describe_sources(data)),
         _bullets(findings.sentences),
+        *_list_sections(first_sections),
+        *_list_networks(findings),
+        *_list_failures(findings),
+        *_list_sections(findings.sections),
+        *_list_origins(data, command),
     ]
-    for section in first_sections:
-        lines += _section_lines(section)
-    if findings.rows:
-        row_count = len(findings.rows)
-        lines.append("## Networks")
-        lines += _count_line(row_count, findings.total, "network")
-        lines.append(markdown(Table(_network_columns(findings.rows), findings.rows)))
-    if findings.failures:
-        failures = findings.failures[:MAX_ROWS]
-        lines.append("## Did not succeed")
-        lines += _count_line(len(failures), len(findings.failures), "kind")
-        lines.append(markdown(Table(FAILED, failures)))
-    for section in findings.sections:
-        lines += _section_lines(section)
-    lines += [
+    page = "\n\n".join(paragraph.strip() for paragraph in paragraphs) + "\n"
+    return page, findings.numbers
+
+
+def _list_networks(findings: Findings) -> list[str]:
+    """Return the heading and the table of networks; nothing without any."""
+    rows = findings.rows
+    if not rows:
+        return []
+    count = _count_line(len(rows), findings.total, "network")
+    return ["## Networks", *count, markdown(Table(_network_columns(rows), rows))]
+
+
+def _list_failures(findings: Findings) -> list[str]:
+    """Return the heading and the table of the most frequent failures; nothing without any."""
+    kinds = findings.failures
+    if not kinds:
+        return []
+    first_kinds = kinds[:MAX_ROWS]
+    count = _count_line(len(first_kinds), len(kinds), "kind")
+    return ["## Did not succeed", *count, markdown(Table(FAILED, first_kinds))]
+
+
+def _list_origins(data: Data, command: str) -> list[str]:
+    """Return the origin of the numbers, folded: sources, time and command line."""
+    return [
         "<details><summary>How these numbers were obtained</summary>",
         _bullets([f"{fact}: {value}" for fact, value in list_sources(data)]),
         f"Made {present_time()} with `{command}`",
         "</details>",
     ]
-    return "\n\n".join(line.strip() for line in lines) + "\n", findings.numbers
+
+
+def _list_sections(sections: Sequence[Section]) -> list[str]:
+    """Return the paragraphs of sections, one after the other."""
+    return [line for section in sections for line in _section_lines(section)]
 
 
 def _network_columns(rows: Sequence[Row]) -> list[Column]:

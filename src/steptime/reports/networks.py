@@ -7,6 +7,7 @@ as many as a strip of a few hundred pixels can show.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -193,20 +194,25 @@ def _diagnose(attempts_of_rows: Sequence[Sequence[Record]]) -> list[Sequence[str
 
 def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
     """Return for each row of results the records that were tried, and the prediction."""
-    row_numbers_by_folder = group_by(range(len(rows)), lambda number: rows[number]["folder"])
-    pairs: dict[int, tuple[list[Record], Record | None]] = {}
     # Folder by folder, so that each is read once.
-    for folder, row_numbers in row_numbers_by_folder.items():
-        places: set[int] = set()
-        for number in row_numbers:
-            places.update(_list_record_places(rows[number]))
-        records_by_place = data.read_records(data.names.index(folder), sorted(places))
-        for number in row_numbers:
-            row = rows[number]
-            attempts = [records_by_place[place] for place in row["tried"] or ()]
-            prediction = records_by_place.get(row["predicted_at"])
-            pairs[number] = attempts, prediction
-    return [pairs[number] for number in range(len(rows))]
+    records_by_folder = {
+        folder: _read_folder_records(data, folder, folder_rows)
+        for folder, folder_rows in group_by(rows, itemgetter("folder")).items()
+    }
+    pairs = []
+    for row in rows:
+        records_by_place = records_by_folder[row["folder"]]
+        attempts = [records_by_place[place] for place in row["tried"] or ()]
+        pairs.append((attempts, records_by_place.get(row["predicted_at"])))
+    return pairs
+
+
+def _read_folder_records(data: Data, folder: str, rows: Sequence[Row]) -> dict[int, Record]:
+    """Return the records of some rows of a folder, by their places in it."""
+    places: set[int] = set()
+    for row in rows:
+        places.update(_list_record_places(row))
+    return data.read_records(data.names.index(folder), sorted(places))
 
 
 def _list_record_places(row: Row) -> list[int]:
@@ -243,25 +249,33 @@ def _list_facts(
         ("network", row["model"]),
         ("settings", describe_options(settings_of(last_records[0].workload))),
         ("status", ": ".join(status_parts)),
+        *((f"{record.origin} with", _describe_method(record)) for record in last_records),
     ]
-    for record in last_records:
-        method = record.method
-        method_parts = [f"{method.name} {method.version}", describe_options(method.options)]
-        facts.append((f"{record.origin} with", ", ".join(part for part in method_parts if part)))
     if attempts:
-        last_attempt = attempts[-1]
-        samples_text = ""
-        if row["runs"]:
-            samples_text = (
-                f"{format_count(row['samples_n'], 'sample')} in {format_count(row['runs'], 'run')}"
-            )
-        environment = {name: last_attempt.env.get(name) for name in ENVIRONMENT}
-        facts += [
-            ("samples", samples_text),
-            ("taken at", last_attempt.taken_at),
-            ("environment", describe_options(environment)),
-        ]
+        facts += _list_measurement_facts(row, attempts[-1])
     return [(name, text) for name, text in facts if text]
+
+
+def _describe_method(record: Record) -> str:
+    """Return the method of a record with its options: `roofline 1, compile false`."""
+    method = record.method
+    options = describe_options(method.options)
+    name = f"{method.name} {method.version}"
+    return f"{name}, {options}" if options else name
+
+
+def _list_measurement_facts(row: Row, record: Record) -> list[tuple[str, str]]:
+    """Return the number of samples, the date and the environment of a measurement."""
+    samples_text = ""
+    if row["runs"]:
+        run_text = format_count(row["runs"], "run")
+        samples_text = f"{format_count(row['samples_n'], 'sample')} in {run_text}"
+    environment = {name: record.env.get(name) for name in ENVIRONMENT}
+    return [
+        ("samples", samples_text),
+        ("taken at", record.taken_at),
+        ("environment", describe_options(environment)),
+    ]
 
 
 def describe_options(values: Mapping[str, Any]) -> str:
@@ -314,13 +328,17 @@ def read_steps(record: Record) -> Iterator[tuple[float, str]]:
     omitted_of_runs = _list_omitted_steps(record)
     for index, run in enumerate(runs):
         if index < len(omitted_of_runs):
-            for step_s in omitted_of_runs[index]:
-                yield step_s, WARM_UP
+            yield from ((step_s, WARM_UP) for step_s in omitted_of_runs[index])
         for sample_index, (step_s, is_disturbed) in enumerate(run):
-            if sample_index < warm_up_counts[index]:
-                yield step_s, WARM_UP
-            else:
-                yield step_s, DISTURBED if is_disturbed else QUIET
+            is_warm_up = sample_index < warm_up_counts[index]
+            yield step_s, _choose_kind(is_warm_up=is_warm_up, is_disturbed=is_disturbed)
+
+
+def _choose_kind(*, is_warm_up: bool, is_disturbed: bool) -> str:
+    """Return the letter of the kind of a sample; a disturbed sample of the warm-up is warm-up."""
+    if is_warm_up:
+        return WARM_UP
+    return DISTURBED if is_disturbed else QUIET
 
 
 def _list_omitted_steps(record: Record) -> list[Sequence[float]]:

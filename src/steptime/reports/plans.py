@@ -14,6 +14,8 @@ from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
 AXES = ("model", "device", "device_count", "length", "global_batch", "dtype")
+# From 0.1 ms to 500 ks: one list of ticks for the steps of every search.
+STEP_TICKS_S = [float(f"{digit}e{exponent}") for exponent in range(-4, 6) for digit in (1, 2, 5)]
 Document = Mapping[str, Any]  # JSON values, for the page's code
 ChartRows = Mapping[str, list[style.Row]]
 
@@ -68,10 +70,7 @@ def write_plans(
     from steptime.reports.templating import render
 
     rows: ChartRows = {"why": [], "pipeline": [], "memory": []}
-    cells = []
-    for index, request in enumerate(requests):
-        report_progress("searches", index, len(requests))
-        cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
+    cells = _search_cells(requests, search, rows)
     plan_cells = [cell for cell in cells if "best" in cell]  # of searches that find a plan
     if not plan_cells:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
@@ -81,6 +80,17 @@ def write_plans(
     data = {"axes": axes, "start": start["at"], "cells": cells, "charts": charts, "words": words}
     write_atomically(path, render("plans.html", data=data, best=start["best"]))
     return PlanPage(len(cells), len(plan_cells), axes)
+
+
+def _search_cells(
+    requests: Sequence[Request], search: Callable[[Request], SearchResult], rows: ChartRows
+) -> list[JsonObject]:
+    """Return a cell of the page for each search, and add the rows of all charts to `rows`."""
+    cells = []
+    for index, request in enumerate(requests):
+        report_progress("searches", index, len(requests))
+        cells.append({**_describe_choices(request), **_search_cell(request, search, rows)})
+    return cells
 
 
 def _describe_choices(request: Request) -> JsonObject:
@@ -123,24 +133,34 @@ def _search_cell(
         result = search(request)
     except InputError as error:
         return {"failed": str(error)}
-    elapsed_s = 0.0
-    part_ends = []
-    for words, part_s in result.parts:
-        if part_s:  # a part of no time needs no bar
-            elapsed_s += part_s
-            part_ends.append((words, elapsed_s))
-    # Rows alone: the page has each chart once, and puts in those of a search.
-    chart_rows = {
-        "why": waterfall.chart(part_ends, end="step", title="", caption=())["data"]["values"],
-        "memory": memory_rows(result.document["best"]["memory"]),
-        "pipeline": bars(result.step, BARS),
-    }
+    chart_rows = _make_chart_rows(result)
     # The charts of the page have their scales from the rows of all searches.
     for name, values in chart_rows.items():
         rows[name].extend(values)
     height = pipeline(chart_rows["pipeline"])["height"] if chart_rows["pipeline"] else 0
     packed = {name: _pack_rows(values) for name, values in chart_rows.items()}
     return {**result.document, "drawn": packed, "pipeline_px": height}
+
+
+def _make_chart_rows(result: SearchResult) -> ChartRows:
+    """Return the rows of the charts of a search; the page has each chart itself once."""
+    waterfall_chart = waterfall.chart(_sum_parts(result.parts), end="step", title="", caption=())
+    return {
+        "why": waterfall_chart["data"]["values"],
+        "memory": memory_rows(result.document["best"]["memory"]),
+        "pipeline": bars(result.step, BARS),
+    }
+
+
+def _sum_parts(parts: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the second at which each part of a step ends; a part of no time needs no bar."""
+    elapsed_s = 0.0
+    part_ends = []
+    for words, part_s in parts:
+        if part_s:
+            elapsed_s += part_s
+            part_ends.append((words, elapsed_s))
+    return part_ends
 
 
 def _pack_rows(rows: Sequence[style.Row]) -> list[list[Any]]:
@@ -152,30 +172,17 @@ def _pack_rows(rows: Sequence[style.Row]) -> list[list[Any]]:
 def _draw_step_times(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
     integers: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {
-        **style.encode_number("device_count", "devices", **integers),
-        "scale": {"type": "log", "base": 2},
-    }
-    y = {**style.encode_number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
-    y["axis"]["values"] = [
-        # From 0.1 ms to 500 ks, as a fixed list of ticks does for every search.
-        float(f"{digit}e{exponent}")
-        for exponent in range(-4, 6)
-        for digit in (1, 2, 5)
-    ]
-    dot = {
-        **style.encode_categories("device", rows),
-        "tooltip": style.tooltip(("device", "device_count")),
-    }
-    between = {
-        "x": x,
-        "y": {**y, "field": "low_s"},
-        "y2": {"field": "high_s"},
-        "color": dot["color"],
-    }
+    x = style.encode_number("device_count", "devices", **integers)
+    x["scale"] = {"type": "log", "base": 2}
+    y = style.encode_number("step_s", "time of a step (s)", "s", values=STEP_TICKS_S)
+    y["scale"] = {"type": "log"}
+    device = style.encode_categories("device", rows)
+    line = {"x": x, "y": y, "color": device["color"]}
+    interval = {**line, "y": {**y, "field": "low_s"}, "y2": {"field": "high_s"}}
+    dot = {"x": x, "y": y, **device, "tooltip": style.tooltip(("device", "device_count"))}
     layers = [
-        style.layer("rule", between, strokeWidth=2),
-        style.layer("line", {"x": x, "y": y, "color": dot["color"]}),
-        style.layer("point", {"x": x, "y": y, **dot}, filled=True),
+        style.layer("rule", interval, strokeWidth=2),
+        style.layer("line", line),
+        style.layer("point", dot, filled=True),
     ]
     return style.finish("Every device and number", (), rows, layer=layers)

@@ -58,8 +58,17 @@ def write_weights(choices: WeightsChoices, path: Path) -> dict[str, list[str]]:
     if len(rows) > MAX_ROWS:
         raise InputError(f"a page of {len(rows):,} rows, at most {MAX_ROWS:,}: name fewer devices")
     axes = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
+    stacks = ", ".join(dict.fromkeys(row["stack"] for row in rows))
+    write_atomically(path, render("weights.html", data=_page_data(choices, axes), stacks=stacks))
+    return axes
+
+
+def _page_data(choices: WeightsChoices, axes: Mapping[str, Sequence[str]]) -> JsonObject:
+    """Return the data of the page; it opens with the first row that fits."""
+    rows = choices.rows
+    offers = choices.offers
     first_fitting = next((row for row in rows if row["verdict"] == "yes"), rows[0])
-    data = {
+    return {
         "axes": axes,
         "labels": AXES,
         "start": {name: str(first_fitting[name]) for name in AXES},
@@ -73,43 +82,50 @@ def write_weights(choices: WeightsChoices, path: Path) -> dict[str, list[str]]:
         "charts": _draw_empty_charts(),
         "words": choices.words,
         "notes": choices.notes,
-        "prices": {name: offer.price for name, offer in choices.offers.items()},
-        "offers": {name: f"{offer.name}, {offer.date}" for name, offer in choices.offers.items()},
+        "prices": {name: offer.price for name, offer in offers.items()},
+        "offers": {name: f"{offer.name}, {offer.date}" for name, offer in offers.items()},
         "usable": choices.usable_bytes,
     }
-    stacks = ", ".join(dict.fromkeys(row["stack"] for row in rows))
-    write_atomically(path, render("weights.html", data=data, stacks=stacks))
-    return axes
 
 
 def _draw_empty_charts() -> dict[str, style.Spec]:
     """Return the charts of all types of weights on a device; the page puts in their rows."""
-    # Rows come with the most bits first.
-    y = style.encode_name("type", sort=None, title=None)
     verdicts = {"domain": ["yes", "no", "unknown"]}
     legend = {"title": "fits", "orient": "top", "direction": "horizontal"}
-    color = style.encode_name("verdict", scale=verdicts, legend=legend)
+    position = {
+        "y": style.encode_name("type", sort=None, title=None),  # rows have the most bits first
+        "color": style.encode_name("verdict", scale=verdicts, legend=legend),
+    }
+    return {
+        "speed": _stack_layers(*_draw_speeds(position)),
+        "memory": _stack_layers(*_draw_memory(position)),
+    }
+
+
+def _draw_speeds(position: style.Spec) -> list[style.Spec]:
+    """Return the tokens a second of each type of weights, with their intervals."""
     speed = style.encode_number("tokens_per_s_per_user", "tokens a second", tickCount=4)
     interval = {
-        "y": y,
+        **position,
         "x": {**speed, "field": "tokens_per_s_low"},
         "x2": {"field": "tokens_per_s_high"},
-        "color": color,
     }
+    point = {**position, "x": speed}
+    return [
+        style.layer("rule", interval, strokeWidth=2),
+        style.layer("point", point, filled=True, size=60),
+    ]
+
+
+def _draw_memory(position: style.Spec) -> list[style.Spec]:
+    """Return the memory that each type of weights needs, and a line at the usable memory."""
     memory = style.encode_number("needed_bytes", "memory", "B", tickCount=4)
     usable = {"x": {**memory, "field": "usable_bytes"}}
-    return {
-        "speed": _stack_layers(
-            style.layer("rule", interval, strokeWidth=2),
-            style.layer("point", {"y": y, "x": speed, "color": color}, filled=True, size=60),
-        ),
-        "memory": _stack_layers(
-            style.layer("bar", {"y": y, "x": memory, "color": color}),
-            style.layer(
-                "rule", usable, needed_fields=("usable_bytes",), strokeWidth=2, strokeDash=[4, 4]
-            ),
-        ),
-    }
+    dashed: style.Spec = {"strokeWidth": 2, "strokeDash": [4, 4]}
+    return [
+        style.layer("bar", {**position, "x": memory}),
+        style.layer("rule", usable, needed_fields=("usable_bytes",), **dashed),
+    ]
 
 
 def _stack_layers(*layers: style.Spec) -> style.Spec:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from steptime.records.traces.event_trees import ATEN
 from steptime.records.traces.trace_events import TracedInput
-from steptime.records.traces.traced_ops import ATEN, OpKey, TracedOp
+from steptime.records.traces.traced_ops import OpKey, TracedOp
 
 Shape = tuple[int, ...]
 IMAGE_OPS = ("convolution", "convolution_backward", "batch_norm", "native_batch_norm_backward")

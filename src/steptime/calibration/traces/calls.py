@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from steptime.core.graph import Attr
+from steptime.records.traces.event_trees import ATEN
 from steptime.records.traces.trace_events import TracedInput
-from steptime.records.traces.traced_ops import ATEN
 
 Shape = tuple[int, ...]
 Inputs = Sequence[TracedInput]

@@ -9,8 +9,9 @@ from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import ShapeError
 from steptime.prediction.kernel import Kernel, Settings
+from steptime.records.traces.event_trees import ATEN
 from steptime.records.traces.trace_events import TracedInput
-from steptime.records.traces.traced_ops import ATEN, OpKey
+from steptime.records.traces.traced_ops import OpKey
 
 DTYPES = {  # as the profiler writes them
     "float": "float32",

@@ -88,26 +88,21 @@ def add_bias_weight(graph: CaffeGraph, layer: CaffeLayer, y: str, axis: int) -> 
 def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append a convolution or, for `Deconvolution`, its transpose, with a bias by default."""
     settings = layer.message.convolution_param
-    channels, *sizes = _image_shape(graph, inputs[0])[1:]
+    channels, height, width = _image_shape(graph, inputs[0])[1:]
     window = _read_window(settings)
-    dilations = list(settings.dilation) or [1]
-    # `axis` names the axis of the channels: the window moves along the axes after it
-    if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
-        raise UnmodelledError("a convolution that is not over height and width")
-    dilation = (dilations[0], dilations[-1])
-    require(min(dilation) >= 1, f"dilation {list(dilation)} is below 1")
-    width = read_output_width(settings)
+    dilation = _read_dilation(settings)
+    filters = read_output_width(settings)
     groups = settings.group
-    has_even_groups = groups >= 1 and channels % groups == 0 and width % groups == 0
-    require(has_even_groups, f"{channels} channels and {width} outputs in {groups} groups")
+    has_even_groups = groups >= 1 and channels % groups == 0 and filters % groups == 0
+    require(has_even_groups, f"{channels} channels and {filters} outputs in {groups} groups")
+    attrs: dict[str, Attr] = {}
     if layer.type == "Convolution":
         kind = "conv2d"
-        weight_shape = (width, channels // groups, *window.kernel)
-        attrs: dict[str, Attr] = {}
+        weight_shape = (filters, channels // groups, *window.kernel)
     else:
         kind = "conv_transpose2d"
-        weight_shape = (channels, width // groups, *window.kernel)
-        attrs = {"output_size": _transposed_size((sizes[0], sizes[1]), window, dilation)}
+        weight_shape = (channels, filters // groups, *window.kernel)
+        attrs["output_size"] = _transposed_size((height, width), window, dilation)
     y = graph.b.op(
         kind,
         inputs[0],
@@ -120,6 +115,21 @@ def add_convolution(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Te
         groups=groups,
     )
     return (add_bias_weight(graph, layer, y, axis=1) if settings.bias_term else y,)
+
+
+def _read_dilation(settings: Any) -> Pair:
+    """Return the dilation of a convolution along height and width.
+
+    Raises:
+        UnmodelledError: for a convolution over other axes.
+    """
+    dilations = list(settings.dilation) or [1]
+    # `axis` names the axis of the channels: the window moves along the axes after it
+    if len(dilations) > 2 or resolve_axis(settings.axis, 4) != 1:
+        raise UnmodelledError("a convolution that is not over height and width")
+    dilation = (dilations[0], dilations[-1])
+    require(min(dilation) >= 1, f"dilation {list(dilation)} is below 1")
+    return dilation
 
 
 def _transposed_size(size: Pair, window: _CaffeWindow, dilation: Pair) -> Pair:
@@ -144,42 +154,48 @@ def add_pooling(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     """
     settings = layer.message.pooling_param
     height, width = _image_shape(graph, inputs[0])[2:]
-    size = (height, width)
-    # stochastic pooling reads and writes as much as max pooling
-    kind = "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d"
-    if settings.global_pooling:
-        window = _CaffeWindow(kernel=size, stride=(1, 1), padding=(0, 0))
-    else:
-        window = _read_window(settings)
-        is_valid = all(window.padding[axis] < window.kernel[axis] for axis in (0, 1))
-        require(is_valid, f"padding {list(window.padding)}, kernel {list(window.kernel)}")
+    window = _read_pooling_window(settings, (height, width))
     rounds_up = enum_name(settings, "round_mode") == "CEIL"
-    padding = window.op_padding
-    # Caffe keeps a last window that begins behind the image if the layer does not pad; ops never do
+    y = graph.b.op(
+        "avg_pool2d" if enum_name(settings, "pool") == "AVE" else "max_pool2d",
+        inputs[0],
+        name=layer.name,
+        kernel=window.kernel,
+        stride=window.stride,
+        **_pad_pooling((height, width), window, rounds_up),
+    )
+    return (y,)
+
+
+def _read_pooling_window(settings: Any, size: Pair) -> _CaffeWindow:
+    """Return the window of pooling; a global one is as large as the image."""
+    if settings.global_pooling:
+        return _CaffeWindow(kernel=size, stride=(1, 1), padding=(0, 0))
+    window = _read_window(settings)
+    is_valid = all(window.padding[axis] < window.kernel[axis] for axis in (0, 1))
+    require(is_valid, f"padding {list(window.padding)}, kernel {list(window.kernel)}")
+    return window
+
+
+def _pad_pooling(size: Pair, window: _CaffeWindow, rounds_up: bool) -> dict[str, Attr]:
+    """Return the padding and the rounding with which the op makes as many windows as Caffe.
+
+    Caffe keeps a last window that begins behind the image if the layer does not pad; ops never do.
+    The op makes this window, too, if the image is padded up to the window's end.
+    """
     is_unpadded = max(window.padding) == 0
     output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=is_unpadded)
     op_output_size = _pooled_size(size, window, rounds_up, counts_window_behind_image=False)
     has_windows = min(output_size) >= 1
     require(has_windows, f"a window {list(window.kernel)} does not fit into {list(size)}")
-    if output_size != op_output_size:
-        # the op makes this last window, too, if the image is padded up to the window's end
-        covered_height, covered_width = (
-            covered_size(output_size[axis], window.kernel[axis], window.stride[axis])
-            for axis in (0, 1)
-        )
-        padding = (0, max(covered_height - height, 0), 0, max(covered_width - width, 0))
-        rounds_up = False
-    rounding = {"ceil": True} if rounds_up else {}
-    y = graph.b.op(
-        kind,
-        inputs[0],
-        name=layer.name,
-        kernel=window.kernel,
-        stride=window.stride,
-        padding=padding,
-        **rounding,
+    if output_size == op_output_size:
+        rounding: dict[str, Attr] = {"ceil": True} if rounds_up else {}
+        return {"padding": window.op_padding, **rounding}
+    bottom, right = (
+        covered_size(output_size[axis], window.kernel[axis], window.stride[axis]) - size[axis]
+        for axis in (0, 1)
     )
-    return (y,)
+    return {"padding": (0, max(bottom, 0), 0, max(right, 0))}
 
 
 def _pooled_size(
@@ -216,27 +232,32 @@ def add_batch_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Ten
     settings = layer.message.batch_norm_param
     shape = graph.shape(inputs[0])
     require(len(shape) >= 2, f"needs [batch, channels, ...], not {list(shape)}")
-    width = shape[1:2]
-    # Caffe's layer only normalises: a Scale layer behind it holds the weights of the norm
-    scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
-    if scale is None:
-        # without one, nothing of the norm is trained
-        weight = graph.b.buffer(f"{layer.name}/w", width)
-        bias = graph.b.buffer(f"{layer.name}/b", width)
-    else:
-        weight = graph.add_weight(scale, number=0, suffix="w", shape=width)
-        if scale.message.scale_param.bias_term:
-            bias = graph.add_weight(scale, number=1, suffix="b", shape=width)
-        else:
-            bias = graph.b.buffer(f"{scale.name}/b", width)
-    mean = graph.b.buffer(f"{layer.name}/running_mean", width)
-    variance = graph.b.buffer(f"{layer.name}/running_variance", width)
+    channels = shape[1]
+    weight, bias = _add_norm_weights(graph, layer, channels)
+    mean = graph.b.buffer(f"{layer.name}/running_mean", (channels,))
+    variance = graph.b.buffer(f"{layer.name}/running_variance", (channels,))
     uses_batch_statistics = graph.b.training and layer.training
     if settings.HasField("use_global_stats"):
         uses_batch_statistics = not settings.use_global_stats
     operands = (inputs[0], weight, bias, mean, variance)
     y = graph.b.op("batch_norm", *operands, name=layer.name, training=uses_batch_statistics)
     return (y,)
+
+
+def _add_norm_weights(graph: CaffeGraph, layer: CaffeLayer, channels: int) -> tuple[str, str]:
+    """Append the weight and the bias of a batch norm.
+
+    Caffe's layer only normalises: a Scale layer behind it holds the weights of the norm. Without
+    one, nothing of the norm is trained.
+    """
+    scale = graph.scale_by_blob.get(layer.tops[0]) if layer.tops else None
+    if scale is None:
+        weight = graph.b.buffer(f"{layer.name}/w", (channels,))
+        return weight, graph.b.buffer(f"{layer.name}/b", (channels,))
+    weight = graph.add_weight(scale, number=0, suffix="w", shape=(channels,))
+    if scale.message.scale_param.bias_term:
+        return weight, graph.add_weight(scale, number=1, suffix="b", shape=(channels,))
+    return weight, graph.b.buffer(f"{scale.name}/b", (channels,))
 
 
 def add_local_response_norm(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:

@@ -192,36 +192,36 @@ def _connect_layers(
                 blob = blobs.add_version(top, (), place)
                 sources[blob] = BlobInput(top, shape)
             continue
-        if name in names:
-            # Caffe allows two layers of one name, but the names of ops must differ
-            name = f"{name}#{layer_number}"
-        names.add(name)
-        bottoms = tuple(blobs.find_number(bottom, place) for bottom in message.bottom)
-        layer = CaffeLayer(
-            name=name,
-            type=kind,
-            message=message,
-            bottoms=bottoms,
-            # a top with the name of a bottom is made in place: from here on a blob of its own
-            tops=tuple(blobs.add_version(top, message.bottom, place) for top in message.top),
-            training=_is_training(message),
-            has_caffe_type=kind in catalog.types,
-            has_unknown_field=layer_number in catalog.layers_with_unknown_fields,
+        # Caffe allows two layers of one name, but the names of ops must differ
+        unique_name = f"{name}#{layer_number}" if name in names else name
+        names.add(unique_name)
+        has_unknown_field = layer_number in catalog.layers_with_unknown_fields
+        layers.append(
+            CaffeLayer(
+                name=unique_name,
+                type=kind,
+                message=message,
+                **_connect_blobs(message, blobs, place),
+                training=_is_training(message),
+                has_caffe_type=kind in catalog.types,
+                has_unknown_field=has_unknown_field,
+            )
         )
-        layers.append(layer)
     return layers, sources
+
+
+def _connect_blobs(message: Any, blobs: _Blobs, place: str) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of the blobs that a layer reads, and of the new ones that it makes."""
+    bottoms = tuple(blobs.find_number(bottom, place) for bottom in message.bottom)
+    # a top with the name of a bottom is made in place: from here on a blob of its own
+    tops = tuple(blobs.add_version(top, message.bottom, place) for top in message.top)
+    return {"bottoms": bottoms, "tops": tops}
 
 
 def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
     """Return the layers that a network is run for in a phase."""
     losses = [layer for layer in layers if layer.loss_weight != 0]
-    computing_layers = [layer for layer in layers if layer.type not in MEASURES]
-    read_blobs = {blob for layer in computing_layers for blob in layer.bottoms}
-    outputs = [
-        layer
-        for layer in layers
-        if layer.type not in TYPES_WITHOUT_OUTPUT and read_blobs.isdisjoint(layer.tops)
-    ]
+    outputs = _find_outputs(layers)
     if not losses:
         return outputs
     if phase == "TRAIN":
@@ -230,11 +230,22 @@ def _find_ends(layers: Sequence[CaffeLayer], phase: Phase) -> list[CaffeLayer]:
         return [*losses, *outputs_of_foreign_types]
     # in inference auxiliary losses, of smaller weight, have no output
     main_weight = max(abs(layer.loss_weight) for layer in losses)
+    return [
+        layer
+        for layer in outputs
+        if layer.type not in LOSSES or abs(layer.loss_weight) == main_weight
+    ]
 
-    def is_auxiliary_loss(layer: CaffeLayer) -> bool:
-        return layer.type in LOSSES and abs(layer.loss_weight) != main_weight
 
-    return [layer for layer in outputs if not is_auxiliary_loss(layer)]
+def _find_outputs(layers: Sequence[CaffeLayer]) -> list[CaffeLayer]:
+    """Return the layers with blobs that no other layer reads; measures of a blob do not count."""
+    computing_layers = [layer for layer in layers if layer.type not in MEASURES]
+    read_blobs = {blob for layer in computing_layers for blob in layer.bottoms}
+    return [
+        layer
+        for layer in layers
+        if layer.type not in TYPES_WITHOUT_OUTPUT and read_blobs.isdisjoint(layer.tops)
+    ]
 
 
 def layer_type(message: Any) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from steptime.formats.caffe.inputs import MAX_AXES
 from steptime.formats.caffe.lowering import CaffeGraph, Tensors, resolve_axis
@@ -29,28 +30,34 @@ def add_eltwise(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     """Append sum, product or maximum of the bottoms, two at a time; a coefficient is a product."""
     settings = layer.message.eltwise_param
     kind = _ELTWISE_KINDS[enum_name(settings, "operation")]
-    operands = list(inputs)
     shape = graph.shape(inputs[0])
-    for operand in operands:
+    for operand in inputs:
         operand_shape = graph.shape(operand)
         require(operand_shape == shape, f"shapes {list(shape)} and {list(operand_shape)} differ")
-    if len(settings.coeff):
+    coefficients = list(settings.coeff)
+    if coefficients:
         require(kind == "add", "coeff is for sums alone")
-        require(
-            len(settings.coeff) == len(inputs),
-            f"{len(settings.coeff)} coeff for {len(inputs)} bottoms",
-        )
-        for number, coefficient in enumerate(settings.coeff):
-            if coefficient != 1:
-                name = f"{layer.name}/coeff{number}"
-                factor = graph.add_constant(f"{name}_by")
-                operands[number] = graph.b.op("mul", operands[number], factor, name=name)
-    y, *further_operands = operands
+        counts = f"{len(coefficients)} coeff for {len(inputs)} bottoms"
+        require(len(coefficients) == len(inputs), counts)
+    y, *further_operands = _multiply_operands(graph, layer, inputs, coefficients)
     for number, operand in enumerate(further_operands, 1):
         is_last = number == len(further_operands)
         name = layer.name if is_last else f"{layer.name}/{number}"
         y = graph.b.op(kind, y, operand, name=name)
     return (y,)
+
+
+def _multiply_operands(
+    graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors, coefficients: Sequence[float]
+) -> list[str]:
+    """Return the bottoms times their coefficients, of which those of 1 are left out."""
+    operands = list(inputs)
+    for number, coefficient in enumerate(coefficients):
+        if coefficient != 1:
+            name = f"{layer.name}/coeff{number}"
+            factor = graph.add_constant(f"{name}_by")
+            operands[number] = graph.b.op("mul", operands[number], factor, name=name)
+    return operands
 
 
 def add_flatten(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
@@ -69,12 +76,7 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     """Append a view with other sizes of some axes; the file's batch becomes the graph's."""
     settings = layer.message.reshape_param
     shape = graph.shape(inputs[0])
-    rank = len(shape)
-    # an axis below 0 counts from behind the last one
-    first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
-    reaches_end = settings.num_axes == ALL_AXES
-    stop = rank if reaches_end else first + settings.num_axes
-    require(0 <= first <= stop <= rank, f"axes {first} to {stop} of {list(shape)}")
+    first, stop = _find_reshaped_axes(settings, shape)
     stated_sizes = list(settings.shape.dim)
     require(len(stated_sizes) <= MAX_AXES, f"{len(stated_sizes)} axes")
     # a stated size that is the batch of the file becomes the batch that is built
@@ -85,6 +87,17 @@ def add_reshape(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensor
     new_sizes = _resolve_sizes(stated_sizes, shape, first, element_count)
     view_shape = (*shape[:first], *new_sizes, *shape[stop:])
     return (graph.b.op("reshape", inputs[0], name=layer.name, shape=view_shape),)
+
+
+def _find_reshaped_axes(settings: Any, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the first of the axes that Reshape replaces, and the axis behind the last one."""
+    rank = len(shape)
+    # an axis below 0 counts from behind the last one
+    first = settings.axis if settings.axis >= 0 else rank + 1 + settings.axis
+    reaches_end = settings.num_axes == ALL_AXES
+    stop = rank if reaches_end else first + settings.num_axes
+    require(0 <= first <= stop <= rank, f"axes {first} to {stop} of {list(shape)}")
+    return first, stop
 
 
 def _resolve_sizes(
@@ -124,15 +137,8 @@ def add_slices(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors
     shape = graph.shape(inputs[0])
     stated_axis = settings.slice_dim if settings.HasField("slice_dim") else settings.axis
     axis = resolve_axis(stated_axis, len(shape))
-    top_count = len(layer.tops)
-    require(top_count >= 1, "no top")
-    points = list(settings.slice_point)
+    points = _find_slice_points(settings, shape[axis], top_count=len(layer.tops))
     if not points:
-        size, remainder = divmod(shape[axis], top_count)
-        require(remainder == 0, f"{shape[axis]} in {top_count} equal parts")
-        points = [size * number for number in range(1, top_count)]
-    require(len(points) == top_count - 1, f"{len(points)} slice points for {top_count} tops")
-    if top_count == 1:
         return inputs
     starts = [0, *points]
     stops = [*points, shape[axis]]
@@ -143,6 +149,18 @@ def add_slices(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors
     return tuple(slices)
 
 
+def _find_slice_points(settings: Any, size: int, top_count: int) -> list[int]:
+    """Return the places at which an axis is cut, as the layer states them or in equal parts."""
+    require(top_count >= 1, "no top")
+    points = list(settings.slice_point)
+    if not points:
+        part_size, remainder = divmod(size, top_count)
+        require(remainder == 0, f"{size} in {top_count} equal parts")
+        points = [part_size * number for number in range(1, top_count)]
+    require(len(points) == top_count - 1, f"{len(points)} slice points for {top_count} tops")
+    return points
+
+
 def add_crop(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     """Append the first bottom cut to the size of the second along the axes from `axis` on."""
     settings = layer.message.crop_param
@@ -150,13 +168,9 @@ def add_crop(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
     target_shape = graph.shape(inputs[1])
     require(len(shape) == len(target_shape), f"{list(shape)} cropped to {list(target_shape)}")
     axes = range(resolve_axis(settings.axis, len(shape)), len(shape))
-    offsets = list(settings.offset) or [0]
-    require(len(offsets) in (1, len(axes)), f"{len(offsets)} offsets for {len(axes)} axes")
-    if len(offsets) == 1:
-        offsets = offsets * len(axes)
     start_by_cut_axis = {
         axis: offset
-        for axis, offset in zip(axes, offsets, strict=True)
+        for axis, offset in zip(axes, _read_offsets(settings, len(axes)), strict=True)
         if offset or shape[axis] != target_shape[axis]
     }
     last_cut_axis = max(start_by_cut_axis, default=None)
@@ -166,3 +180,10 @@ def add_crop(graph: CaffeGraph, layer: CaffeLayer, inputs: Tensors) -> Tensors:
         stop = start + target_shape[axis]
         y = graph.b.op("slice", y, name=name, axis=axis, start=start, stop=stop)
     return (y,)
+
+
+def _read_offsets(settings: Any, axis_count: int) -> list[int]:
+    """Return the first element along each axis of a crop; one offset holds for all axes."""
+    offsets = list(settings.offset) or [0]
+    require(len(offsets) in (1, axis_count), f"{len(offsets)} offsets for {axis_count} axes")
+    return offsets * axis_count if len(offsets) == 1 else offsets

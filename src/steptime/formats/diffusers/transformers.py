@@ -53,13 +53,7 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
     image_tokens = (sizes["image"] // (2 * LATENT)) ** 2  # a token is 2 x 2 latents
     image = b.input("latents", (batch, image_tokens, sizes["in_channels"]))
     text = b.input("text", (batch, text_tokens, sizes["joint_attention_dim"]))
-    state = embed_time(b, batch, width, "time")
-    if sizes["guidance_embeds"]:
-        guidance = embed_time(b, batch, width, "guidance")
-        state = b.op("add", state, guidance, name="with_guidance")
-    pooled = b.input("pooled_text", (batch, sizes["pooled_projection_dim"]))
-    pooled = embed(b, pooled, width, "pooled_embedding")
-    state = b.op("add", state, pooled, name="state")
+    state = _embed_conditions(b, sizes, batch, width, has_guidance=sizes["guidance_embeds"])
     image = linear(b, image, width, "image_in")
     text = linear(b, text, width, "text_in")
     angles = b.buffer("angles", (text_tokens + image_tokens, head_width))
@@ -73,6 +67,19 @@ def build_flux(b: Builder, sizes: Sizes, batch: int) -> str:
             x = _single_block(b, x, state, heads)
     _, image = split_tokens(b, x, text_tokens, "image")
     return _add_output_and_loss(b, image, state, sizes["out_channels"])
+
+
+def _embed_conditions(
+    b: Builder, sizes: Sizes, batch: int, width: int, *, has_guidance: bool
+) -> str:
+    """Return the sum `[n, width]` of the embeddings of the time, the guidance and the text."""
+    state = embed_time(b, batch, width, "time")
+    if has_guidance:
+        guidance = embed_time(b, batch, width, "guidance")
+        state = b.op("add", state, guidance, name="with_guidance")
+    pooled = b.input("pooled_text", (batch, sizes["pooled_projection_dim"]))
+    pooled = embed(b, pooled, width, "pooled_embedding")
+    return b.op("add", state, pooled, name="state")
 
 
 def build_sd3(b: Builder, sizes: Sizes, batch: int) -> str:
@@ -116,13 +123,17 @@ def build_pixart(b: Builder, sizes: Sizes, batch: int) -> str:
     for i in b.repeat(sizes["num_layers"]):
         with b.scope(f"block{i + 1}"):
             x = _cross_block(b, x, text, shared, heads)
-    # two rows: the shift and the scale of the last norm
-    table = b.weight("table/w", (2, width))
-    shift = b.op("slice", table, name="shift", axis=0, start=0, stop=1)
-    scale = b.op("slice", table, name="scale", axis=0, start=1, stop=2)
-    x = modulate(b, x, shift, scale, "last")
+    x = _modulate_by_table(b, x)
     patch_channels = sizes["patch_size"] ** 2 * sizes["out_channels"]
     return mean_loss(b, linear(b, x, patch_channels, "out"))
+
+
+def _modulate_by_table(b: Builder, x: str) -> str:
+    """Return the last norm of PixArt, whose shift and scale are the two rows of a weight."""
+    table = b.weight("table/w", (2, b.shape(x)[-1]))
+    shift = b.op("slice", table, name="shift", axis=0, start=0, stop=1)
+    scale = b.op("slice", table, name="scale", axis=0, start=1, stop=2)
+    return modulate(b, x, shift, scale, "last")
 
 
 def _embed_image_size(b: Builder, batch: int, width: int) -> str:
@@ -170,47 +181,54 @@ def _joint_block(
     The last block of Stable Diffusion 3 drops the text; a dual block attends within the image, too.
     """
     width = b.shape(image)[-1]
-    text_length = b.shape(text)[1]
     # attention and feed-forward are modulated, in a dual block also the second attention
     image_modulations = _list_modulations(b, state, width, 3 if is_dual else 2, "image_modulation")
     text_vectors = list_modulation_vectors(
         b, state, width, LAST_TEXT_VECTORS if is_last else 6, "text_modulation"
     )
-    # shift, scale and gate of attention, then the same of feed-forward; the last block reads two
-    text_shift, text_scale = text_vectors[:2]
-
-    # attention among text and image
     attention_vectors, ffn_vectors = image_modulations[:2]
-    x = modulate(b, image, attention_vectors.shift, attention_vectors.scale, "image_norm1")
-    y = modulate(b, text, text_shift, text_scale, "text_norm1")
-    text_heads = project_heads(b, y, heads, "text_heads")
-    image_heads = project_heads(b, x, heads, "image_heads")
-    attended = attend(b, [text_heads, image_heads], heads, "joint")
-    attended_text, attended_image = split_tokens(b, attended, text_length, "attended")
+    normed_image = _norm(b, image, attention_vectors, "image_norm1")
+    # shift, scale and gate of attention, then the same of feed-forward; the last block reads two
+    normed_text = modulate(b, text, text_vectors[0], text_vectors[1], "text_norm1")
+    attended_text, attended_image = _attend_jointly(b, normed_text, normed_image, heads)
     result = linear(b, attended_image, width, "image_out")
     new_image = add_gated(b, image, result, attention_vectors.gate, "add1")
     if is_dual:  # attention within the image, from the block's input too
-        dual_vectors = image_modulations[2]
-        x = modulate(b, image, dual_vectors.shift, dual_vectors.scale, "image_norm3")
-        x = attend(b, [project_heads(b, x, heads, "own_heads")], heads, "within")
-        result = linear(b, x, width, "own_out")
-        new_image = add_gated(b, new_image, result, dual_vectors.gate, "add3")
-
-    # the feed-forward part of the image, then of the text
-    x = modulate(b, new_image, ffn_vectors.shift, ffn_vectors.scale, "image_norm2")
-    new_image = add_gated(
-        b, new_image, add_feed_forward(b, x, "image_ffn"), ffn_vectors.gate, "add2"
-    )
+        attended = _attend_within(b, image, image_modulations[2], heads)
+        new_image = add_gated(b, new_image, attended, image_modulations[2].gate, "add3")
+    new_image = _add_modulated_ffn(b, new_image, ffn_vectors, "image_", "add2")
     if is_last:
         return new_image, text
-    text_gate = text_vectors[2]
+    result = linear(b, attended_text, width, "text_out")
+    text = add_gated(b, text, result, text_vectors[2], "text_add1")
     text_ffn_vectors = _Modulation(*text_vectors[3:])
-    text = add_gated(b, text, linear(b, attended_text, width, "text_out"), text_gate, "text_add1")
-    y = modulate(b, text, text_ffn_vectors.shift, text_ffn_vectors.scale, "text_norm2")
-    text = add_gated(
-        b, text, add_feed_forward(b, y, "text_ffn"), text_ffn_vectors.gate, "text_add2"
-    )
-    return new_image, text
+    return new_image, _add_modulated_ffn(b, text, text_ffn_vectors, "text_", "text_add2")
+
+
+def _norm(b: Builder, x: str, vectors: _Modulation, name: str) -> str:
+    """Return `x` normed, scaled and shifted."""
+    return modulate(b, x, vectors.shift, vectors.scale, name)
+
+
+def _attend_jointly(b: Builder, text: str, image: str, heads: Heads) -> tuple[str, str]:
+    """Return text and image after attention among all their tokens."""
+    text_heads = project_heads(b, text, heads, "text_heads")
+    image_heads = project_heads(b, image, heads, "image_heads")
+    attended = attend(b, [text_heads, image_heads], heads, "joint")
+    return split_tokens(b, attended, b.shape(text)[1], "attended")
+
+
+def _attend_within(b: Builder, image: str, vectors: _Modulation, heads: Heads) -> str:
+    """Return the projected attention within the image alone."""
+    x = _norm(b, image, vectors, "image_norm3")
+    x = attend(b, [project_heads(b, x, heads, "own_heads")], heads, "within")
+    return linear(b, x, b.shape(image)[-1], "own_out")
+
+
+def _add_modulated_ffn(b: Builder, x: str, vectors: _Modulation, prefix: str, sum_name: str) -> str:
+    """Return `x` and its feed-forward part behind a modulated norm; `prefix` begins their names."""
+    y = _norm(b, x, vectors, f"{prefix}norm2")
+    return add_gated(b, x, add_feed_forward(b, y, f"{prefix}ffn"), vectors.gate, sum_name)
 
 
 def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
@@ -227,16 +245,10 @@ def _single_block(b: Builder, x: str, state: str, heads: Heads) -> str:
 def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads) -> str:
     """Return patches after attention, attention to the text, and a feed-forward part (PixArt)."""
     width = b.shape(x)[-1]
-    table = b.weight("table/w", (CROSS_VECTORS, width))  # the block's own, added to the shared
-    vectors: list[str] = []
-    for i, shared_vector in enumerate(shared):
-        row = b.op("slice", table, name=f"table{i}", axis=0, start=i, stop=i + 1)
-        vector = b.op("pointwise", shared_vector, row, name=f"vector{i}", function="add")
-        vectors.append(vector)
+    vectors = _add_table(b, shared, width)
     attention_vectors = _Modulation(*vectors[:3])
     ffn_vectors = _Modulation(*vectors[3:])
-
-    y = modulate(b, x, attention_vectors.shift, attention_vectors.scale, "norm1")
+    y = _norm(b, x, attention_vectors, "norm1")
     y = attend(b, [project_heads(b, y, heads, "heads")], heads, "within")
     x = add_gated(b, x, linear(b, y, width, "out"), attention_vectors.gate, "add1")
     with b.scope("cross"):
@@ -246,8 +258,18 @@ def _cross_block(b: Builder, x: str, text: str, shared: list[str], heads: Heads)
         v = linear(b, text, inner_width, "v")
     y = attend(b, [(q, k, v)], heads, "across")
     x = b.op("add", x, linear(b, y, width, "cross_out"), name="add_cross")
-    y = modulate(b, x, ffn_vectors.shift, ffn_vectors.scale, "norm2")
-    return add_gated(b, x, add_feed_forward(b, y, "ffn"), ffn_vectors.gate, "add2")
+    return _add_modulated_ffn(b, x, ffn_vectors, "", "add2")
+
+
+def _add_table(b: Builder, shared: list[str], width: int) -> list[str]:
+    """Return modulation vectors that all blocks share plus the block's own, rows of a weight."""
+    table = b.weight("table/w", (CROSS_VECTORS, width))
+    vectors: list[str] = []
+    for i, shared_vector in enumerate(shared):
+        row = b.op("slice", table, name=f"table{i}", axis=0, start=i, stop=i + 1)
+        vector = b.op("pointwise", shared_vector, row, name=f"vector{i}", function="add")
+        vectors.append(vector)
+    return vectors
 
 
 def _add_output_and_loss(b: Builder, x: str, state: str, channels: int) -> str:

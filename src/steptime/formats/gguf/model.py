@@ -1,6 +1,7 @@
 """The network of a GGUF file, by what the metadata of its header says."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -52,27 +53,14 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
         InputError: for a header without a number of layers.
     """
     architecture = header.architecture
-    metadata = header.metadata
-    remarks: list[str] = []
-    row_by_architecture = read_packaged_toml("gguf.toml")["architectures"]
-    if f"{architecture}.block_count" not in metadata:
+    if f"{architecture}.block_count" not in header.metadata:
         raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
-    has_experts = bool(metadata.get(f"{architecture}.expert_count", 0))
-    # an architecture without a row is taken as a decoder of the usual kind
-    row = row_by_architecture.get(architecture)
-    if row is None:
-        row = row_by_architecture[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]
+    remarks: list[str] = []
+    has_row = architecture in read_packaged_toml("gguf.toml")["architectures"]
+    if not has_row:
         remarks.append(f"architecture {shorten(architecture)[1:-1]} is taken as a usual decoder")
-    # an architecture that can have experts has two rows: the plain one names the other, `mixture`
-    if has_experts and "mixture" in row:
-        row = row_by_architecture[row["mixture"]]
-    key_by_field = {**read_packaged_toml("gguf.toml")["fields"], **row.get("fields", {})}
-    # of a value for each layer the largest counts
-    config: JsonObject = {
-        field: _find_largest_value(metadata[f"{architecture}.{key}"])
-        for field, key in key_by_field.items()
-        if f"{architecture}.{key}" in metadata
-    }
+    row = _find_architecture_row(header)
+    config = _read_fields(header, row)
     config |= _find_vocabulary_size(header)
     config |= _infer_fields_of_tensors(header)
     config["model_type"] = row["model_type"]
@@ -81,6 +69,31 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
     if CAUSAL_CLASS_END in model_type.head_by_class_end:
         config["architectures"] = [name_class(model_type, CAUSAL_CLASS_END)]
     return config, remarks
+
+
+def _find_architecture_row(header: Header) -> JsonObject:
+    """Return the row of a header's architecture, by default that of a usual decoder.
+
+    An architecture that can have experts has two rows: the plain one names the other, `mixture`.
+    """
+    rows: Mapping[str, JsonObject] = read_packaged_toml("gguf.toml")["architectures"]
+    has_experts = bool(header.metadata.get(f"{header.architecture}.expert_count", 0))
+    usual_row = rows[PLAIN_MIXTURE if has_experts else PLAIN_DECODER]
+    row = rows.get(header.architecture, usual_row)
+    return rows[row["mixture"]] if has_experts and "mixture" in row else row
+
+
+def _read_fields(header: Header, row: JsonObject) -> JsonObject:
+    """Return the fields that the metadata of a header hold, by the names of a `config.json`."""
+    key_by_field = {**read_packaged_toml("gguf.toml")["fields"], **row.get("fields", {})}
+    values = {
+        field: header.metadata.get(f"{header.architecture}.{key}")
+        for field, key in key_by_field.items()
+    }
+    # of a value for each layer the largest counts
+    return {
+        field: _find_largest_value(value) for field, value in values.items() if value is not None
+    }
 
 
 def _find_largest_value(value: Any) -> Any:

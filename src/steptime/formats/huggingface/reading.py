@@ -144,9 +144,9 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
     """Return a network of words and images, each of which a nested configuration says."""
     join = registry.load("steptime.formats.huggingface.towers:TOWERS")[network_type.name]
     head, remarks = find_head(table, network_type, place)
+    base: Family = registry.load(network_type.family)
     towers: dict[str, Settings] = {}
     outer_table = {**table}
-    base: Family = registry.load(network_type.family)
     for tower, type_name in network_type.tower_types.items():
         tower_table = _nested_table(table, tower, type_name, place)
         tower_head = head if tower == "text" else "none"  # the tower of words ends the network
@@ -172,15 +172,20 @@ def _describe_towers(table: Mapping[str, Any], network_type: ModelType, place: s
     def check(values: Mapping[str, Any]) -> str | None:
         # CLIP and SigLIP compare two towers and put no image among the words: 1 passes the check
         image_tokens = join_settings.get("mm_tokens_per_image", 1)
-        leaves_words = 1 <= image_tokens < max(values["length"], 2)
-        if not leaves_words or not is_square(image_tokens):
-            tokens = f"{image_tokens} tokens of an image, a square"
-            return f"length {values['length']} is not above the {tokens}"
-        return base.check({**text, **values})
+        fault = _describe_length_fault(values["length"], image_tokens)
+        return fault or base.check({**text, **values})
 
     free_parameters = {"length": Parameter(text["length"], "tokens of a sequence")}
     about = f"a config.json of Hugging Face, model_type {network_type.name}"
     return Family(place, build, free_parameters, source=about, batch=1, is_preset=True, check=check)
+
+
+def _describe_length_fault(length: int, image_tokens: int) -> str | None:
+    """Describe a length that holds no word beside an image, or an image that is no square."""
+    leaves_words = 1 <= image_tokens < max(length, 2)
+    if leaves_words and is_square(image_tokens):
+        return None
+    return f"length {length} is not above the {image_tokens} tokens of an image, a square"
 
 
 def _describe_tower(config: Config, tower_type: ModelType, base: Family) -> Settings:
@@ -211,23 +216,30 @@ def find_head(
         return head_by_end[end], [f"no architectures; taken as ...{end}"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{place}: architectures: must be a list of names, not {shorten(names)}")
-    # the whole name must match: JinaBertForMaskedLM ends like BertForMaskedLM, and its code is
-    # another network
-    stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
-    # a class may leave out the end of the name of its type: `gemma3_text` has Gemma3TextModel and
-    # Gemma3ForCausalLM, `clip_text_model` has CLIPTextModel
-    stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
-    end_by_class = {start + end.lower(): end for start in stems for end in head_by_end}
-    # some types have classes of another name, which the table states: `kimi_k2` has those of
-    # DeepseekV3
-    end_by_class |= {name_class(network_type, end).lower(): end for end in head_by_end}
     # some files write the name of a class with underlines, some without
-    end_by_plain_class = {name.replace("_", ""): end for name, end in end_by_class.items()}
-    class_end = end_by_plain_class.get(names[0].lower().replace("_", ""))
+    class_end = _list_class_ends(network_type).get(names[0].lower().replace("_", ""))
     if class_end is None:
         class_names = [name_class(network_type, end) for end in head_by_end]
         raise InputError(f"{unknown('architecture', names[0], class_names, place)}; {LIBRARY_HINT}")
     return head_by_end[class_end], []
+
+
+def _list_class_ends(network_type: ModelType) -> dict[str, str]:
+    """Return the end of each name that a class of the type may have, in lower case.
+
+    The whole name must match: JinaBertForMaskedLM ends like BertForMaskedLM, and its code is
+    another network.
+    """
+    stem = re.sub(r"[^a-z0-9]", "", network_type.name.lower())
+    # a class may leave out the end of the name of its type: `gemma3_text` has Gemma3TextModel and
+    # Gemma3ForCausalLM, `clip_text_model` has CLIPTextModel
+    stems = (stem, stem.removesuffix("text"), stem.removesuffix("model"))
+    ends = network_type.head_by_class_end
+    end_by_class = {start + end.lower(): end for start in stems for end in ends}
+    # some types have classes of another name, which the table states: `kimi_k2` has those of
+    # DeepseekV3
+    end_by_class |= {name_class(network_type, end).lower(): end for end in ends}
+    return {name.replace("_", ""): end for name, end in end_by_class.items()}
 
 
 def name_class(network_type: ModelType, end: str) -> str:

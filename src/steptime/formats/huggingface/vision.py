@@ -120,16 +120,8 @@ def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place:
         return output
 
     def check(values: Mapping[str, Any]) -> str | None:
-        if not values["images"]:
-            return family.check(values)
-        if prefix.output_width != width:
-            return f"out_hidden_size {prefix.output_width} is not the decoder's width {width}"
-        image_tokens = prefix.token_count(values)
-        if values["image"] % prefix.pixels_of_token:
-            return f"image {values['image']} is no multiple of {prefix.pixels_of_token} pixels"
-        if image_tokens >= values["length"]:
-            return f"length {values['length']} is not above the {image_tokens} tokens of images"
-        return family.check(values)
+        fault = _describe_image_fault(prefix, width, values) if values["images"] else None
+        return fault or family.check(values)
 
     parameters = {
         **family.parameters,
@@ -137,3 +129,17 @@ def add_images(family: Family, table: Mapping[str, Any], outer_type: str, place:
         "image": Parameter(IMAGE_PIXELS, "height and width of an image in pixels"),
     }
     return replace(family, build=build, check=check, parameters=parameters)
+
+
+def _describe_image_fault(
+    prefix: ImagePrefix, decoder_width: object, values: Mapping[str, Any]
+) -> str | None:
+    """Describe the first size by which images do not fit a decoder of words; None if they fit."""
+    if prefix.output_width != decoder_width:
+        return f"out_hidden_size {prefix.output_width} is not the decoder's width {decoder_width}"
+    image_tokens = prefix.token_count(values)
+    if values["image"] % prefix.pixels_of_token:
+        return f"image {values['image']} is no multiple of {prefix.pixels_of_token} pixels"
+    if image_tokens >= values["length"]:
+        return f"length {values['length']} is not above the {image_tokens} tokens of images"
+    return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 from steptime.formats import elements, lowering
 from steptime.formats.keras.convolutions import Window, read_window
 from steptime.formats.keras.layer import AddLayer, KerasLayer, KerasTensor
+from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
@@ -32,6 +34,11 @@ class _Cell(NamedTuple):
     window: Window
     recurrent_window: Window
     filters: int
+
+    @property
+    def gate_sizes(self) -> list[int]:
+        """The channels of each gate in a convolution of all."""
+        return [self.filters] * GATE_COUNT
 
 
 class _States(NamedTuple):
@@ -63,20 +70,23 @@ def add_convolutional_lstm(
     steps = list(range(step_count))
     if layer.read_flag("go_backwards"):
         steps.reverse()
-    # None: the first step starts from zeros
-    states_so_far: _States | None = None
-    outputs: list[str] = []
-    for number, step in enumerate(steps):
-        image = elements.select(
-            layer.b, images, axis=1, index=step, name=f"{layer.name}/input{number}"
-        )
-        step_name = f"{layer.name}/step{number}"
-        states_so_far = _add_step(layer, image, states_so_far, cell, step_name)
-        outputs.append(states_so_far.hidden)
+    outputs = _add_steps(layer, images, cell, steps)
     if not layer.read_flag("return_sequences"):
         return layer.from_image(outputs[-1])
     sequence = elements.stack(layer.b, outputs, axis=1, name=f"{layer.name}/outputs")
     return KerasTensor(_restore_layout(layer, sequence))
+
+
+def _add_steps(layer: KerasLayer, images: str, cell: _Cell, steps: Sequence[int]) -> list[str]:
+    """Append the steps in this order and return their hidden states."""
+    states: _States | None = None  # the first step starts from zeros
+    outputs: list[str] = []
+    for number, step in enumerate(steps):
+        image_name = f"{layer.name}/input{number}"
+        image = elements.select(layer.b, images, axis=1, index=step, name=image_name)
+        states = _add_step(layer, image, states, cell, f"{layer.name}/step{number}")
+        outputs.append(states.hidden)
+    return outputs
 
 
 def _read_sequence(layer: KerasLayer, x: KerasTensor, axis_count: int) -> str:
@@ -116,35 +126,14 @@ def _add_step(
 ) -> _States:
     """Append one step; the first one has no states yet, and starts from zeros."""
     b = layer.b
-    from_input = lowering.convolution(
-        b,
-        image,
-        cell.kernel,
-        f"{name}/input",
-        cell.bias,
-        stride=cell.window.stride,
-        padding=cell.window.padding,
-        dilation=cell.window.dilation,
-    )
-    gate_sizes = [cell.filters] * GATE_COUNT
+    from_input = _convolve(b, image, cell.kernel, cell.window, f"{name}/input", cell.bias)
     if states is None:
-        # zeros of the shape of a state; Keras convolves them, too
-        gate = elements.split(b, from_input, gate_sizes, 1, f"{name}/shape")[0]
-        zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
-        states = _States(zeros, zeros)
+        states = _make_zeros(b, from_input, cell, name)
     dropout_rate = layer.read_number("recurrent_dropout")
-    dropped_hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
-    from_state = lowering.convolution(
-        b,
-        dropped_hidden,
-        cell.recurrent_kernel,
-        f"{name}/state",
-        stride=cell.recurrent_window.stride,
-        padding=cell.recurrent_window.padding,
-        dilation=cell.recurrent_window.dilation,
-    )
+    hidden = lowering.dropout(b, states.hidden, dropout_rate, f"{name}/dropout")
+    from_state = _convolve(b, hidden, cell.recurrent_kernel, cell.recurrent_window, f"{name}/state")
     total = elements.pointwise(b, "add", from_input, from_state, name=f"{name}/sum")
-    gates = elements.split(b, total, gate_sizes, 1, f"{name}/gates")
+    gates = elements.split(b, total, cell.gate_sizes, 1, f"{name}/gates")
     input_gate = _activate_gate(layer, gates[0], f"{name}/input_gate")
     forget_gate = _activate_gate(layer, gates[1], f"{name}/forget_gate")
     candidate = _activate_state(layer, gates[2], f"{name}/candidate")
@@ -153,8 +142,31 @@ def _add_step(
     new = elements.pointwise(b, "mul", input_gate, candidate, name=f"{name}/new")
     memory = elements.pointwise(b, "add", remembered, new, name=f"{name}/memory")
     squashed = _activate_state(layer, memory, f"{name}/squash")
-    hidden = elements.pointwise(b, "mul", output_gate, squashed, name=f"{name}/output")
-    return _States(hidden, memory)
+    output = elements.pointwise(b, "mul", output_gate, squashed, name=f"{name}/output")
+    return _States(output, memory)
+
+
+def _convolve(
+    b: Builder, image: str, kernel: str, window: Window, name: str, bias: str = ""
+) -> str:
+    """Append the convolution of all gates."""
+    return lowering.convolution(
+        b,
+        image,
+        kernel,
+        name,
+        bias,
+        stride=window.stride,
+        padding=window.padding,
+        dilation=window.dilation,
+    )
+
+
+def _make_zeros(b: Builder, from_input: str, cell: _Cell, name: str) -> _States:
+    """Append states of zeros, of the shape of a gate; Keras convolves them, too."""
+    gate = elements.split(b, from_input, cell.gate_sizes, 1, f"{name}/shape")[0]
+    zeros = elements.pointwise(b, "mul", gate, 0.0, name=f"{name}/zeros")
+    return _States(zeros, zeros)
 
 
 def _activate_gate(layer: KerasLayer, gate: str, name: str) -> str:

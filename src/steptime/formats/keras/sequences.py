@@ -1,8 +1,10 @@
-"""Recurrent layers, attention and wrappers of Keras, as functions `(layer, *tensors) -> tensor`."""
+"""Recurrent layers and wrappers of Keras, as functions `(layer, *tensors) -> tensor`.
+
+The table `LAYERS` holds the layers of attention, too.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -10,6 +12,11 @@ from typing import NamedTuple
 from steptime.core.errors import check_choice, shorten
 from steptime.core.json_types import JsonObject, JsonValue
 from steptime.formats import elements, lowering, sequence_lowering
+from steptime.formats.keras.attention import (
+    add_additive_attention,
+    add_dot_attention,
+    add_multi_head_attention,
+)
 from steptime.formats.keras.layer import AddCall, KerasLayer, KerasTensor
 from steptime.formats.keras.layers import LAYERS as SINGLE_LAYERS
 from steptime.formats.keras.layers import add_average, add_merge
@@ -55,14 +62,9 @@ def _run_cell(
     y = layer.to_channels_last(x)
     units = layer.read_int("units")
     require(len(layer.b.shape(y)) == 3, f"a recurrent layer of {list(layer.shape(x))}")
-    # the ops have these activations alone; a hard sigmoid counts as a sigmoid
-    layer.read_choice("activation", "tanh", ("tanh",))
-    layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
-    state_shape = (layer.b.shape(y)[0], units)
-    for state in states:
-        shape = layer.shape(state)
-        require(shape == state_shape, f"a state of {list(shape)}, not {list(state_shape)}")
-    weights = _add_cell_weights(layer, layer.b.shape(y)[2], units, cell)
+    batch, _steps, width = layer.b.shape(y)
+    _check_cell(layer, states, (batch, units))
+    weights = _add_cell_weights(layer, width, units, cell)
     y = _drop_inputs(layer, y)
     if is_reversed:
         y = elements.append_op(layer.b, "flip", y, name=f"{layer.name}/flip", axes=(1,))
@@ -75,6 +77,18 @@ def _run_cell(
     )
     last = elements.select(layer.b, steps, axis=1, index=-1, name=f"{layer.name}/last")
     return _RecurrentOutput(steps, last)
+
+
+def _check_cell(
+    layer: KerasLayer, states: Sequence[KerasTensor], state_shape: tuple[int, int]
+) -> None:
+    """Refuse activations that the ops do not have, and first states of another shape."""
+    layer.read_choice("activation", "tanh", ("tanh",))
+    # a hard sigmoid counts as a sigmoid
+    layer.read_choice("recurrent_activation", "sigmoid", ("sigmoid", "hard_sigmoid"))
+    for state in states:
+        shape = layer.shape(state)
+        require(shape == state_shape, f"a state of {list(shape)}, not {list(state_shape)}")
 
 
 def _drop_inputs(layer: KerasLayer, x: str) -> str:
@@ -248,135 +262,6 @@ def add_time_distributed(layer: KerasLayer, x: KerasTensor) -> KerasTensor:
     output_rows = wrapped.to_channels_last(output)
     output_shape = (batch, steps, *layer.b.shape(output_rows)[1:])
     return layer.apply(elements.reshape, output_rows, output_shape, suffix="/joined")
-
-
-class _KerasAttentionInputs(NamedTuple):
-    """The tensors that attention reads, with channels last."""
-
-    query: str
-    value: str
-    key: str
-
-
-def _read_attention_inputs(
-    layer: KerasLayer, tensors: tuple[KerasTensor, ...]
-) -> _KerasAttentionInputs:
-    """Return query, value and key in Keras' order; the key is the value if it is left out."""
-    query, value, *keys = (layer.to_channels_last(x) for x in tensors)
-    return _KerasAttentionInputs(query, value, keys[0] if keys else value)
-
-
-def _check_mask(layer: KerasLayer, mask: object, use_causal_mask: object) -> bool:
-    """Return whether attention is causal; raises `InputError` for a mask of another kind."""
-    if mask is not None or not isinstance(use_causal_mask, bool):
-        raise layer.error("attention with a mask of its own")
-    return use_causal_mask
-
-
-def add_multi_head_attention(
-    layer: KerasLayer,
-    *tensors: KerasTensor,
-    use_causal_mask: object = False,
-    attention_mask: object = None,
-) -> KerasTensor:
-    """Append attention of several heads with its projections, or of heads in groups."""
-    is_causal = _check_mask(layer, attention_mask, use_causal_mask)
-    if layer.config.get("sliding_window"):
-        raise layer.error("attention with a window")
-    if layer.read_flag("use_gate") or layer.config.get("attention_axes") not in (None, [1], 1):
-        raise layer.error("attention with a gate, or along other axes than the first")
-    inputs = _read_attention_inputs(layer, tensors)
-    query_shape = layer.b.shape(inputs.query)
-    require(len(query_shape) == 3, f"attention of {list(query_shape)}")
-    is_grouped = "num_query_heads" in layer.config
-    heads = layer.read_int("num_query_heads" if is_grouped else "num_heads")
-    kv_heads = layer.read_int("num_key_value_heads") if is_grouped else heads
-    head_width = layer.read_int("head_dim" if is_grouped else "key_dim")
-    value_width = layer.read_int("value_dim", head_width)
-    query = _project(layer, inputs.query, heads * head_width, "query")
-    key = _project(layer, inputs.key, kv_heads * head_width, "key")
-    value = _project(layer, inputs.value, kv_heads * value_width, "value")
-    y = elements.append_op(
-        layer.b,
-        "attention",
-        query,
-        key,
-        value,
-        name=layer.name,
-        heads=heads,
-        kv_heads=kv_heads,
-        causal=is_causal,
-    )
-    output_width = _read_output_width(layer, query_shape[-1])
-    return KerasTensor(_project(layer, y, output_width, "attention_output"))
-
-
-def _project(layer: KerasLayer, x: str, width: int, name: str) -> str:
-    """Append one of the linear layers of attention."""
-    kernel = layer.add_weight(f"{name}/kernel", width, layer.b.shape(x)[-1])
-    has_bias = layer.read_flag("use_bias", True)
-    bias = layer.add_weight(f"{name}/bias", width) if has_bias else ""
-    return lowering.linear(layer.b, x, kernel, f"{layer.name}/{name}", bias)
-
-
-def _read_output_width(layer: KerasLayer, query_width: int) -> int:
-    """Return the elements of the setting `output_shape`, by default the width of the query."""
-    setting = layer.config.get("output_shape")
-    if not setting:
-        return query_width
-    axis_count = len(setting) if isinstance(setting, list) else 1
-    return math.prod(layer.read_sizes("output_shape", axis_count))
-
-
-def add_dot_attention(
-    layer: KerasLayer, *tensors: KerasTensor, use_causal_mask: object = False, mask: object = None
-) -> KerasTensor:
-    """Append attention of one head; its only weight is a scale of the scores, if asked for."""
-    layer.read_choice("score_mode", "dot", ("dot",))
-    is_causal = _check_mask(layer, mask, use_causal_mask)
-    inputs = _read_attention_inputs(layer, tensors)
-    query = KerasTensor(inputs.query)
-    if layer.read_flag("use_scale"):
-        query = layer.apply_elementwise("mul", query, layer.add_weight("scale"), suffix="/scale")
-    y = elements.append_op(
-        layer.b,
-        "attention",
-        query.name,
-        inputs.key,
-        inputs.value,
-        name=layer.name,
-        heads=1,
-        kv_heads=1,
-        causal=is_causal,
-    )
-    return KerasTensor(y)
-
-
-def add_additive_attention(
-    layer: KerasLayer, *tensors: KerasTensor, use_causal_mask: object = False, mask: object = None
-) -> KerasTensor:
-    """Append attention whose scores are `sum(scale tanh(query + key))` over the features.
-
-    Source: Bahdanau et al. 2014; Keras 3, `keras/src/layers/attention/additive_attention.py`.
-    """
-    if _check_mask(layer, mask, use_causal_mask):
-        raise layer.error("additive attention with a causal mask")
-    b = layer.b
-    inputs = _read_attention_inputs(layer, tensors)
-    batch, query_count, width = b.shape(inputs.query)
-    key_count = b.shape(inputs.key)[1]
-    name = layer.name
-    query = elements.reshape(b, inputs.query, (batch, query_count, 1, width), f"{name}/query")
-    key = elements.reshape(b, inputs.key, (batch, 1, key_count, width), f"{name}/key")
-    total = elements.pointwise(b, "add", query, key, name=f"{name}/sum")
-    terms = elements.pointwise(b, "tanh", total, name=f"{name}/tanh")
-    if layer.read_flag("use_scale", True):
-        scale = layer.add_weight("scale", width)
-        terms = elements.pointwise(b, "mul", terms, scale, name=f"{name}/scaled")
-    scores = elements.reduce(b, "sum", terms, [-1], f"{name}/scores")
-    weights = elements.softmax(b, scores, axis=-1, name=f"{name}/softmax")
-    weights = lowering.dropout(b, weights, layer.read_number("dropout"), f"{name}/dropout")
-    return layer.apply(lowering.matmul, weights, inputs.value)
 
 
 LAYERS: dict[str, AddCall] = {

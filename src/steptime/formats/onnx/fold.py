@@ -129,22 +129,32 @@ def fold_node(node: OnnxNode, values: Sequence[Value], spec_of: SpecOf) -> list[
     Their numbers are worked out where they are few and cheap. Raises `ShapeError` for a node that
     ONNX refuses, and where a shape is not known.
     """
-    constants = [value for value in values if isinstance(value, FileConstant)]
+    outputs: list[FileConstant]
     arrays = _compute_outputs(node, values) if _is_cheap_to_compute(node, values, spec_of) else []
-    if arrays:
-        output_specs: list[Spec] = [(_dtype_of_array(array), array.shape) for array in arrays]
-    else:
-        output_specs = infer_outputs(node, values, spec_of)
-    unknown_arrays: list[NDArray[Any] | None] = [None] * len(output_specs)
-    output_arrays = arrays or unknown_arrays
-    folded: list[FileConstant] = []
     # a node need not name all outputs that its operator has
-    for name, (dtype, shape), array in zip(node.outputs, output_specs, output_arrays, strict=False):
-        if shape is None:
-            raise ShapeError("a size follows from numbers that are not known")
-        is_table = _makes_table(node, constants, dtype)
-        folded.append(FileConstant(name, shape, dtype, array, derived=is_table))
-    return folded
+    if arrays:
+        outputs = [
+            FileConstant(name, array.shape, _dtype_of_array(array), array)
+            for name, array in zip(node.outputs, arrays, strict=False)
+        ]
+    else:
+        specs = infer_outputs(node, values, spec_of)
+        outputs = [
+            _constant_without_values(name, spec)
+            for name, spec in zip(node.outputs, specs, strict=False)
+        ]
+    constants = [value for value in values if isinstance(value, FileConstant)]
+    return [
+        replace(output, derived=_makes_table(node, constants, output.dtype)) for output in outputs
+    ]
+
+
+def _constant_without_values(name: str, spec: Spec) -> FileConstant:
+    """Return a constant of a shape whose numbers are not worked out."""
+    dtype, shape = spec
+    if shape is None:
+        raise ShapeError("a size follows from numbers that are not known")
+    return FileConstant(name, shape, dtype)
 
 
 def _makes_table(node: OnnxNode, constants: Sequence[FileConstant], output_dtype: str) -> bool:

@@ -85,40 +85,51 @@ def _lower_attention(walk: OnnxWalk, q: Value, k: Value, v: Value, *optional: Va
 
     A mask is part of the op and costs nothing, but a learnt bias of the scores is read.
     """
-
-    def optional_input(index: int | None) -> Value:
-        return optional[index] if index is not None and index < len(optional) else None
-
     lacks_head_axis = len(walk.shape(q)) == 3
     heads = walk.attr("q_num_heads", 0) or walk.attr("num_heads", 0)
     kv_heads = walk.attr("kv_num_heads", 0) or heads
-    input_indices = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
-    bias = optional_input(input_indices.bias)
+    indices = _ATTENTION_INPUTS.get(walk.node.op, _AttentionInputs())
+    bias = _optional_input(optional, indices.bias)
     if bias is not None:
         q, k, v = _add_packed_bias(walk, (q, k, v), bias)
     queries = _with_head_axis(walk, q, heads)
     keys = _with_head_axis(walk, k, kv_heads)
     values = _with_head_axis(walk, v, kv_heads)
-    past_keys = optional_input(input_indices.past_keys)
+    past_keys = _optional_input(optional, indices.past_keys)
     if past_keys is not None:
         keys = walk.lower(elements.concat, [past_keys, keys], LENGTH_AXIS, suffix="/past1")
-        past_values = optional_input(input_indices.past_values)
-        if past_values is not None:
-            all_values = [past_values, values]
-            values = walk.lower(elements.concat, all_values, LENGTH_AXIS, suffix="/past2")
-    is_causal = bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0))
-    mask = optional_input(input_indices.mask)
-    # a mask is part of the op and costs nothing; a learnt bias of the scores is read
-    learnt_bias = ""
-    if mask is not None:
-        head_count = walk.shape(queries)[1]
-        learnt_bias = find_learnt_bias(walk.b, walk.tensor(mask), head_count)
+        values = _add_past_values(walk, values, _optional_input(optional, indices.past_values))
     y = walk.lower(
-        sequence_lowering.attention, queries, keys, values, causal=is_causal, mask=learnt_bias
+        sequence_lowering.attention,
+        queries,
+        keys,
+        values,
+        causal=bool(walk.attr("is_causal", 0) or walk.attr("unidirectional", 0)),
+        mask=_find_bias(walk, queries, _optional_input(optional, indices.mask)),
     )
     result = walk.lower(join_heads, y) if lacks_head_axis else y
     # the outputs behind the result are the keys and values of all tokens so far, for a cache
     return [result, keys, values]
+
+
+def _add_past_values(walk: OnnxWalk, values: str, past_values: Value) -> str:
+    """Return the values of earlier tokens, where the operator reads them, and the new ones."""
+    if past_values is None:
+        return values
+    return walk.lower(elements.concat, [past_values, values], LENGTH_AXIS, suffix="/past2")
+
+
+def _find_bias(walk: OnnxWalk, queries: str, mask: Value) -> str:
+    """Return a mask that is a learnt bias of the scores, "" for any other or none."""
+    if mask is None:
+        return ""
+    head_count = walk.shape(queries)[1]
+    return find_learnt_bias(walk.b, walk.tensor(mask), head_count)
+
+
+def _optional_input(optional: Sequence[Value], index: int | None) -> Value:
+    """Return an optional input, None if the operator has none or it is left out."""
+    return optional[index] if index is not None and index < len(optional) else None
 
 
 def _add_packed_bias(
@@ -212,15 +223,42 @@ def _lower_recurrent(
 ) -> Values:
     """Lower a recurrent layer; its outputs are all states, and the last one (twice for an LSTM).
 
-    The optional inputs are lengths, the first hidden and cell state, and peepholes.
+    The optional inputs are lengths, the first hidden and cell state, and peepholes. The last hidden
+    state stands for the cell state of an LSTM as well, which is as large.
     """
     padded_inputs = (*optional, None, None, None, None)  # inputs at the end may be left out
     _lengths, first_hidden, first_cell, peepholes = padded_inputs[:4]
     require(peepholes is None, "peepholes of an LSTM")
-    differentiated_states = [
+    states = [
         _find_differentiated_state(walk, first_hidden),
         _find_differentiated_state(walk, first_cell),
     ]
+    weights_by_direction = _split_directions(cell, walk, input_weights, state_weights, bias)
+    direction_count = len(weights_by_direction)
+    is_batch_first = bool(walk.attr("layout", 0))
+    y, state = walk.lower(
+        sequence_lowering.recurrent,
+        x,
+        cell,
+        weights_by_direction,
+        bidirectional=direction_count == 2,
+        batch_first=is_batch_first,
+        states=[state for state in states if state],
+    )
+    hidden = walk.shape(y)[2] // direction_count
+    by_direction = walk.reshape(y, (*walk.shape(y)[:2], direction_count, hidden))
+    if is_batch_first:
+        batch_first_state = walk.transpose(state, SWAP_FIRST_AXES)
+        return [by_direction, batch_first_state, batch_first_state]
+    # [time, n, directions, hidden] -> [time, directions, n, hidden]
+    direction_before_batch = walk.transpose(by_direction, (0, 2, 1, 3))
+    return [direction_before_batch, state, state]
+
+
+def _split_directions(
+    cell: str, walk: OnnxWalk, input_weights: Value, state_weights: Value, bias: Value
+) -> list[list[str]]:
+    """Return the weights of each direction: of the input, of the state, and two biases if any."""
     direction_count, rows, width = walk.shape(input_weights)
     # ONNX Runtime's LSTM of 8 bits, `com.microsoft.DynamicQuantizeLSTM`, has them the other way
     has_transposed_weights = walk.node.op.startswith("com.")
@@ -234,29 +272,10 @@ def _lower_recurrent(
             _take_direction(walk, state_weights, direction, (rows, hidden)),
         ]
         if bias is not None:
-            weights += [
-                _take_direction(walk, bias, direction, (rows,), INPUT_HALF),
-                _take_direction(walk, bias, direction, (rows,), STATE_HALF),
-            ]
+            halves = (INPUT_HALF, STATE_HALF)
+            weights += [_take_direction(walk, bias, direction, (rows,), half) for half in halves]
         weights_by_direction.append(weights)
-    # below, the last state stands for the cell state of an LSTM as well, which is as large
-    is_batch_first = bool(walk.attr("layout", 0))
-    y, state = walk.lower(
-        sequence_lowering.recurrent,
-        x,
-        cell,
-        weights_by_direction,
-        bidirectional=direction_count == 2,
-        batch_first=is_batch_first,
-        states=[state for state in differentiated_states if state],
-    )
-    by_direction = walk.reshape(y, (*walk.shape(y)[:2], direction_count, hidden))
-    if is_batch_first:
-        batch_first_state = walk.transpose(state, SWAP_FIRST_AXES)
-        return [by_direction, batch_first_state, batch_first_state]
-    # [time, n, directions, hidden] -> [time, directions, n, hidden]
-    direction_before_batch = walk.transpose(by_direction, (0, 2, 1, 3))
-    return [direction_before_batch, state, state]
+    return weights_by_direction
 
 
 def _find_differentiated_state(walk: OnnxWalk, state: Value) -> str:

@@ -1,7 +1,7 @@
 """The sizes of an ONNX file's inputs: its batch, those that it fixes, and free ones."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,18 +88,13 @@ def read_input_sizes(model: Model) -> InputSizes:
     for graph_input in inputs:
         shape: list[int | str] = []
         for axis, size in enumerate(graph_input.sizes):
-            # A size is the batch, a number, or left open: then it is a parameter of the network.
-            has_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is no name
-            is_first_axis = axis == 0
-            starts_with_batch = is_first_axis and size == batch
-            # an open size without a name is the batch on the first axis alone
-            is_open_batch = size in batch_names and (is_first_axis or has_name)
-            if starts_with_batch or is_open_batch:
+            if _is_batch(size, axis, batch, batch_names):
                 shape.append(BATCH)
                 parameter_by_name[str(size)] = BATCH
             elif isinstance(size, int):
                 shape.append(size)
-            else:
+            else:  # left open: a parameter of the network
+                has_name = _is_size_name(size)
                 parameter = _free_size_name(size if has_name else f"{graph_input.name}_{axis}")
                 free_parameters[parameter] = None
                 shape.append(parameter)
@@ -113,6 +108,22 @@ def read_input_sizes(model: Model) -> InputSizes:
         number_inputs=_find_number_inputs(inputs),
         parameter_by_name=parameter_by_name,
     )
+
+
+def _is_batch(size: int | str, axis: int, batch: int | str, batch_names: Collection[str]) -> bool:
+    """Return whether a size is the batch: the first one that equals it, or one of its names.
+
+    An open size without a name is the batch on the first axis alone.
+    """
+    is_first_axis = axis == 0
+    if is_first_axis and size == batch:
+        return True
+    return size in batch_names and (is_first_axis or _is_size_name(size))
+
+
+def _is_size_name(size: int | str) -> bool:
+    """Return whether an open size has a name; "?" is none."""
+    return isinstance(size, str) and bool(re.search(r"\w", size))
 
 
 def _find_batch(inputs: Sequence[OnnxInput]) -> int | str:

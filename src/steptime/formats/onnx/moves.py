@@ -54,9 +54,8 @@ def _refuse_computed(walk: OnnxWalk, *_: Value) -> Value:
 
 
 def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
-    """Lower Slice; before opset 10 its limits are attributes."""
+    """Lower Slice; its limits are inputs since opset 10, and attributes of these names before."""
     padded_limits = (*limits, None, None, None, None)  # inputs at the end may be left out
-    # limits are inputs since opset 10, and attributes of these names before
     starts = walk.read_integers(padded_limits[0], "starts")
     ends = walk.read_integers(padded_limits[1], "ends")
     axes = walk.read_integers(padded_limits[2], "axes")
@@ -67,14 +66,19 @@ def _lower_slice(walk: OnnxWalk, x: Value, *limits: Value) -> Value:
     part = x
     for i, (start, stop) in enumerate(zip(starts, ends, strict=True)):
         stated_axis = axes[i] if axes else i  # without axes the limits are of the first ones
-        axis = axis_of(stated_axis, rank)
         step = steps[i] if steps else 1
-        require(step != 0, "a slice of step 0")
-        size = walk.shape(part)[axis]
-        is_empty = len(range(size)[start:stop:step]) == 0
-        require(not is_empty, f"a slice {start}:{stop}:{step} of {size} is empty")
-        part = walk.lower(elements.slice_, part, axis, start, stop, step=step)
+        part = _slice_axis(walk, part, axis_of(stated_axis, rank), slice(start, stop, step))
     return part
+
+
+def _slice_axis(walk: OnnxWalk, x: Value, axis: int, limits: slice) -> Value:
+    """Return the elements of `x` within limits along one axis; refuses a slice of none."""
+    start, stop, step = limits.start, limits.stop, limits.step
+    require(step != 0, "a slice of step 0")
+    size = walk.shape(x)[axis]
+    is_empty = len(range(size)[limits]) == 0
+    require(not is_empty, f"a slice {start}:{stop}:{step} of {size} is empty")
+    return walk.lower(elements.slice_, x, axis, start, stop, step=step)
 
 
 def _lower_gather(walk: OnnxWalk, x: Value, indices: Value) -> Value:
@@ -174,18 +178,24 @@ def _lower_pad(
     # `pads` were an attribute in older opsets, in the first one under the name `paddings`
     sizes = walk.read_integers(pads, "pads") or walk.read_integers(None, "paddings") or ()
     padded_axes = [axis_of(i, rank) for i in (walk.read_integers(axes) or range(rank))]
-    axis_count = len(padded_axes)
-    require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
-    sizes_before = sizes[:axis_count]
-    sizes_after = sizes[axis_count:]
-    our_pads = [0] * (2 * rank)  # before and after each axis
-    for axis, before, after in zip(padded_axes, sizes_before, sizes_after, strict=True):
-        our_pads[2 * axis] = before
-        our_pads[2 * axis + 1] = after
+    our_pads = _order_pads(sizes, padded_axes, rank)
     mode = walk.attr("mode", "constant")
     fill = float(walk.read_number(value) or 0.0) if mode == "constant" else 0.0
     our_mode = "circular" if mode == "wrap" else mode
     return walk.lower(elements.pad, x, our_pads, mode=our_mode, value=fill)
+
+
+def _order_pads(sizes: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
+    """Return the padding before and after each axis, from sizes before `axes`, then after them."""
+    axis_count = len(axes)
+    require(len(sizes) == 2 * axis_count, f"{len(sizes)} pads of {axis_count} axes")
+    sizes_before = sizes[:axis_count]
+    sizes_after = sizes[axis_count:]
+    pads = [0] * (2 * rank)
+    for axis, before, after in zip(axes, sizes_before, sizes_after, strict=True):
+        pads[2 * axis] = before
+        pads[2 * axis + 1] = after
+    return pads
 
 
 def _lower_shape(walk: OnnxWalk, x: Value) -> Value:

@@ -55,19 +55,23 @@ def lower_unknown(walk: "OnnxWalk", values: Sequence[Value]) -> list[Value]:
     if specs is not None:
         return append_opaque(walk, values, specs)
     if not walk.allow_unknown:
-        error = unknown(
-            "operator", walk.node.op, walk.handler_by_operator, walk.describe_node(walk.node)
-        )
-        reason = ""
-        is_custom = _CUSTOM_DOMAIN in walk.node.op  # an operator that is not ONNX's
-        if is_custom:
-            reason = "the file does not state the shapes of its outputs (value_info); "
-        raise InputError(f"{error}; {reason}--allow-unknown passes its input on")
+        raise _unknown_operator(walk)
     tensors = [value for value in values if isinstance(value, str)]
     first_input = values[0] if values else None
     input_passed_on: Value = tensors[0] if tensors else first_input
     walk.b.unmodelled.append(f"{walk.name} ({walk.node.op})")
     return [input_passed_on] * len(walk.node.outputs)
+
+
+def _unknown_operator(walk: "OnnxWalk") -> InputError:
+    """Return the error of an operator whose outputs have no known shape."""
+    place = walk.describe_node(walk.node)
+    error = unknown("operator", walk.node.op, walk.handler_by_operator, place)
+    reason = ""
+    is_custom = _CUSTOM_DOMAIN in walk.node.op  # an operator that is not ONNX's
+    if is_custom:
+        reason = "the file does not state the shapes of its outputs (value_info); "
+    return InputError(f"{error}; {reason}--allow-unknown passes its input on")
 
 
 def output_specs(walk: "OnnxWalk", values: Sequence[Value]) -> list[Spec] | None:
@@ -120,13 +124,9 @@ def append_opaque(
     require(all(constant.dtype != "text" for constant in constants), "reads text")
     # the few numbers that a file holds, such as scales, are settings of the op, not trained
     inputs = [walk.tensor(_as_untrained(value)) for value in values if value is not None]
-    float_dtype = opaque.float_type(walk.b, inputs)
     output_indices = [index for index, name in enumerate(walk.node.outputs) if name]  # "": unused
-    outputs: list[TensorSpec] = []
-    for index in output_indices:
-        dtype, shape = specs[index]
-        require(dtype != "text", "makes text")
-        outputs.append(TensorSpec(shape or (), float_dtype if "float" in dtype else dtype))
+    float_dtype = opaque.float_type(walk.b, inputs)
+    outputs = [_output_spec(specs[index], float_dtype) for index in output_indices]
     op = walk.node.op
     if flop_count is not None:
         work: OpWork | None = OpWork(flop_count)
@@ -142,6 +142,13 @@ def append_opaque(
     for index, tensor in zip(output_indices, tensors, strict=True):
         output_values[index] = tensor
     return output_values
+
+
+def _output_spec(spec: Spec, float_dtype: str) -> TensorSpec:
+    """Return the tensor of an output, floats in the run's own type; refuses text."""
+    dtype, shape = spec
+    require(dtype != "text", "makes text")
+    return TensorSpec(shape or (), float_dtype if "float" in dtype else dtype)
 
 
 def _as_untrained(value: Value) -> Value:

@@ -185,24 +185,32 @@ def _lower_scan(walk: OnnxWalk, *values: Value) -> Values:
     input_count = walk.attr("num_scan_inputs", 0)
     state_count = len(values) - input_count
     states: Values = [*values[:state_count]]
-    inputs = values[state_count:]
-    stated_axes = walk.attr("scan_input_axes", (0,) * input_count)
-    inputs_with_axes = [
-        (x, axis_of(axis, len(walk.shape(x)))) for x, axis in zip(inputs, stated_axes, strict=True)
-    ]
-    lengths = {walk.shape(x)[axis] for x, axis in inputs_with_axes}
+    inputs = _find_scanned_axes(walk, values[state_count:])
+    lengths = {walk.shape(x)[axis] for x, axis in inputs}
     require(len(lengths) == 1, f"a Scan over {sorted(lengths)} parts")
     (iteration_count,) = lengths
     _check_iterations(iteration_count, body)
     outputs_by_iteration: list[Values] = []
     for iteration in range(iteration_count):
-        parts = [walk.lower(elements.select, x, axis, iteration) for x, axis in inputs_with_axes]
+        parts = [walk.lower(elements.select, x, axis, iteration) for x, axis in inputs]
         results = walk.lower_branch(body, (*states, *parts))
         states = results[:state_count]
         outputs_by_iteration.append(results[state_count:])
-    parts_by_output = zip(*outputs_by_iteration, strict=True)  # the parts of each output
-    stacked_outputs = [_stack_iterations(walk, parts) for parts in parts_by_output]
-    return [*states, *stacked_outputs]
+    return [*states, *_stack_outputs(walk, outputs_by_iteration)]
+
+
+def _find_scanned_axes(walk: OnnxWalk, inputs: Values) -> list[tuple[Value, int]]:
+    """Return each input of a Scan with the axis along which it is cut, by default the first."""
+    stated_axes = walk.attr("scan_input_axes", (0,) * len(inputs))
+    return [
+        (x, axis_of(axis, len(walk.shape(x)))) for x, axis in zip(inputs, stated_axes, strict=True)
+    ]
+
+
+def _stack_outputs(walk: OnnxWalk, outputs_by_iteration: Sequence[Values]) -> list[Value]:
+    """Return each output of a loop with its parts of all iterations along a new first axis."""
+    parts_by_output = zip(*outputs_by_iteration, strict=True)
+    return [_stack_iterations(walk, parts) for parts in parts_by_output]
 
 
 def _check_iterations(iteration_count: int, body: Subgraph) -> None:
@@ -249,8 +257,6 @@ def _lower_loop(
     max_iterations = int(stated_limit)
     body: Subgraph = walk.node.attrs["body"]
     _check_iterations(max_iterations, body)
-    # the body's outputs: condition, variables, outputs to stack
-    first_stacked_index = 1 + len(variables)
     outputs_by_iteration: list[Values] = []
     for iteration in range(max_iterations):
         ends_early = condition is not None and not _is_true(walk, condition)
@@ -260,12 +266,11 @@ def _lower_loop(
         condition, *results = walk.lower_branch(body, (iteration_number, condition, *variables))
         variables = tuple(results[: len(variables)])
         outputs_by_iteration.append(results[len(variables) :])
-    has_stacked_outputs = len(body.outputs) > first_stacked_index
+    # the body's outputs: condition, variables, outputs to stack
+    has_stacked_outputs = len(body.outputs) > 1 + len(variables)
     is_empty = has_stacked_outputs and not outputs_by_iteration
     require(not is_empty, "a loop of no turns, whose output is empty")
-    parts_by_output = zip(*outputs_by_iteration, strict=True)  # the parts of each output
-    stacked_outputs = [_stack_iterations(walk, parts) for parts in parts_by_output]
-    return [*variables, *stacked_outputs]
+    return [*variables, *_stack_outputs(walk, outputs_by_iteration)]
 
 
 def _is_true(walk: OnnxWalk, condition: Value) -> bool:
@@ -297,30 +302,34 @@ def _lower_spectrum(
 
     ONNX does not state an algorithm. A complex signal has two parts in its last axis.
     """
-    # ONNX states no algorithm: it counts as a product with a table of waves
-    is_complex = walk.shape(x)[2:] == (2,)
-    part_count = 2 if is_complex else 1  # real and imaginary part
-    stride, *_ = walk.read_integers(step) or (1,)
     frame_shape = walk.read_integers(length) or walk.shape(window)
     frame_size = frame_shape[0]
-    has_half_spectrum = walk.attr("onesided", 1)
-    bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
-    time_axis = 1
-    cut_frames = walk.lower(
-        windows.cut_windows, x, time_axis, frame_size, suffix="/frames", step=stride
-    )
-    n, frame_count = walk.shape(cut_frames)[:2]
-    frames_shape = (*walk.shape(cut_frames)[:3], part_count)
-    frames = walk.lower(elements.reshape, cut_frames, frames_shape, suffix="/parts")
+    frames = _cut_frames(walk, x, step, frame_size)
     if window is not None:
         column = walk.reshape(window, (frame_size, 1))
         frames = walk.lower(elements.pointwise, "mul", frames, column, suffix="/window")
+    n, frame_count, _, part_count = walk.shape(frames)
     row_width = frame_size * part_count
     rows = walk.lower(elements.reshape, frames, (n, frame_count, row_width), suffix="/rows")
+    has_half_spectrum = walk.attr("onesided", 1)
+    bin_count = frame_size // 2 + 1 if has_half_spectrum else frame_size
     waves_name = free_name(walk.b, f"{walk.name}/waves")
     waves = walk.b.buffer(waves_name, (2 * bin_count, row_width))  # a sine and a cosine of each bin
     spectra = walk.lower(lowering.linear, rows, waves)
     return walk.lower(elements.reshape, spectra, (n, frame_count, bin_count, 2), suffix="/bins")
+
+
+def _cut_frames(walk: OnnxWalk, x: Value, step: Value, frame_size: int) -> Value:
+    """Return the frames of a signal `[n, frames, frame_size, parts]`, of a complex one 2 parts."""
+    is_complex = walk.shape(x)[2:] == (2,)
+    part_count = 2 if is_complex else 1  # real and imaginary part
+    stride, *_ = walk.read_integers(step) or (1,)
+    time_axis = 1
+    frames = walk.lower(
+        windows.cut_windows, x, time_axis, frame_size, suffix="/frames", step=stride
+    )
+    shape = (*walk.shape(frames)[:3], part_count)
+    return walk.lower(elements.reshape, frames, shape, suffix="/parts")
 
 
 BOX_INDICES = 3  # that say a box that NonMaxSuppression chooses: example, class, box

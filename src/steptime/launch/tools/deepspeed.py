@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from steptime.launch.job import JobBuilder
@@ -44,22 +45,11 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
         return
     is_inline = config.lstrip().startswith("{")
     data = json.loads(config) if is_inline else files.read_mapping(config)
-    if data is None:  # there is no such file: names like `zero3_offload.json` tell the stage
-        stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
-        job.set("zero", int(stage[1]) if stage else None)
-        if "offload" in config.rpartition("/")[2].lower():
-            job.set("offload", True)
-        job.notes.append(f"{config}: is not here; its name alone is read")
+    if data is None:
+        _read_name(job, config)
         return
     text_by_key = {name: values[0] for name, values in flatten_mapping(data) if values}
-    if "zero_optimization.stage" in text_by_key:
-        job.set("zero", int(float(text_by_key["zero_optimization.stage"])))
-    offload_keys = (
-        "zero_optimization.offload_optimizer.device",
-        "zero_optimization.offload_param.device",
-    )
-    if any(text_by_key.get(key) in {"cpu", "nvme"} for key in offload_keys):
-        job.set("offload", True)
+    _read_zero(job, text_by_key)
     for key, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
         if is_true(text_by_key.get(key)):
             job.set("dtype", dtype)
@@ -69,6 +59,28 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
             job.set(fact, int(text_by_key[key]))
     if "optimizer" not in job.facts:
         set_optimizer(job, text_by_key.get("optimizer.type"))
+
+
+def _read_name(job: JobBuilder, path: str) -> None:
+    """Set what the name of an absent configuration says, such as `zero3_offload.json`."""
+    stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", path.lower())
+    job.set("zero", int(stage[1]) if stage else None)
+    if "offload" in path.rpartition("/")[2].lower():
+        job.set("offload", True)
+    job.notes.append(f"{path}: is not here; its name alone is read")
+
+
+def _read_zero(job: JobBuilder, text_by_key: Mapping[str, str]) -> None:
+    """Set the stage of ZeRO, and whether states or weights lie on the host or a disk."""
+    stage = text_by_key.get("zero_optimization.stage")
+    if stage is not None:
+        job.set("zero", int(float(stage)))
+    offload_keys = (
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_param.device",
+    )
+    if any(text_by_key.get(key) in {"cpu", "nvme"} for key in offload_keys):
+        job.set("offload", True)
 
 
 def is_true(value: Any) -> bool:

@@ -52,13 +52,7 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
     """
     job = JobBuilder(tool="llamacpp", kind=SERVING)
     settings = parse_words(words, FLAGS)
-    for name, value in environment.items():
-        match = ENVIRONMENT.fullmatch(name)
-        if match:
-            variable = match[1].lower()
-            option = OPTION_BY_VARIABLE.get(variable, variable)
-            if option not in settings:
-                settings.put(option, [value])
+    _add_variables(settings, environment)
     file, repository = settings.text("m", "model"), settings.text("hf", "hf_repo", "hfr")
     job.model = repository or file
     take_facts(job, settings, FACTS)
@@ -70,6 +64,17 @@ def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilde
     job.set("draft", settings.text("md", "model_draft", "hfd"))
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _add_variables(settings: ToolSettings, environment: Mapping[str, str]) -> None:
+    """Add the options that variables say, `LLAMA_ARG_...`, where the command does not say them."""
+    for name, value in environment.items():
+        match = ENVIRONMENT.fullmatch(name)
+        if match:
+            variable = match[1].lower()
+            option = OPTION_BY_VARIABLE.get(variable, variable)
+            if option not in settings:
+                settings.put(option, [value])
 
 
 def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None:

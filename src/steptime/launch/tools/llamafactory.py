@@ -35,6 +35,18 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
     trainer.take_accelerate(job, launch, files)
     take_facts(job, settings, {"cutoff_len": ("length", count)})
     trainer.read_training(job, settings)
+    _read_method(job, settings)
+    read_deepspeed(job, settings.text("deepspeed"), files)
+    trainer.read_fsdp(job, settings)
+    _read_memory(job, settings)
+    _read_stage(job, settings)
+    _set_defaults(job)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_method(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set what is trained: adapters by default, else all weights or some layers."""
     method = settings.text("finetuning_type") or "lora"
     if method in {"lora", "oft"}:
         trainer.read_adapter(job, settings)
@@ -44,8 +56,10 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
         job.facts.pop("lora_rank", None)
     if method == "freeze":
         job.notes.append("finetuning_type freeze: layers trained alone are given by --train")
-    read_deepspeed(job, settings.text("deepspeed"), files)
-    trainer.read_fsdp(job, settings)
+
+
+def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set recomputation, packing, and a loss that is computed in chunks."""
     saves_activations = settings.flag("disable_gradient_checkpointing")
     if saves_activations is not None:
         job.set("recompute", "none" if saves_activations else "full")
@@ -54,15 +68,21 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
         job.set("loss", "chunked")
     if settings.flag("packing", "neat_packing"):
         job.set("packed", True)
+
+
+def _read_stage(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set the objective of preference or reinforcement learning, which is a stage here."""
     stage = settings.text("stage") or "sft"
     if stage not in {"sft", "pt"}:
         job.set("objective", stage)
         job.notes.append(f"stage {stage}: the step of one model is priced, not its {stage} parts")
+
+
+def _set_defaults(job: JobBuilder) -> None:
+    """Set what LLaMA-Factory takes where nothing is said."""
     job.set_default("length", DEFAULT_LENGTH)
     job.set_default("micro_batch", trainer.DEFAULT_BATCH)
     job.set_default("accumulation", 1)
     job.set_default("optimizer", "adamw")
     if (job.find_count("devices") or 1) > 1:  # DDP, which shares out nothing
         job.set_default("zero", 0)
-    note_unpriced(job, settings, UNPRICED)
-    return job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -108,11 +108,7 @@ def _read_axis(settings: ToolSettings, name: str) -> Axis:
 def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
     stated_axes = [name for name in settings.values if name.endswith("_parallelism")]
-    for fact, axis_names in AXES:
-        degree = prod(_read_axis(settings, name).degree for name in axis_names)
-        is_stated = any(f"_{name}_" in key for key in stated_axes for name in axis_names)
-        if degree > 1 or is_stated:
-            job.set(fact, degree)
+    _read_degrees(job, settings, stated_axes)
     replica_axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
     sharded_axes = [replica_axes[name] for name in SHARDED_AXES]
     shard_count = prod(axis.degree for axis in sharded_axes)
@@ -123,6 +119,15 @@ def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     # An `fsdp` axis shares out weights, gradients and states; a `data` axis copies them.
     shards_state = shard_count > 1 or any(axis.is_open for axis in sharded_axes)
     _set_zero_stage(job, 3 if shards_state else 0, is_default_mesh=not stated_axes)
+
+
+def _read_degrees(job: JobBuilder, settings: ToolSettings, stated_axes: Sequence[str]) -> None:
+    """Set each degree of the mesh that is above 1 or said (`ici_tensor_parallelism`)."""
+    for fact, axis_names in AXES:
+        degree = prod(_read_axis(settings, name).degree for name in axis_names)
+        is_stated = any(f"_{name}_" in key for key in stated_axes for name in axis_names)
+        if degree > 1 or is_stated:
+            job.set(fact, degree)
 
 
 def _set_zero_stage(job: JobBuilder, zero_stage: int, is_default_mesh: bool) -> None:

@@ -113,22 +113,28 @@ def _read_layers(settings: ToolSettings) -> dict[str, str]:
 def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the stages of a device where the layers of one are said."""
     layers = settings.count("num_layers")
+    if not layers:
+        return
     per_stage = settings.count("num_layers_per_virtual_pipeline_stage")
     pipeline = settings.count("pipeline_model_parallel_size") or 1
-    if layers and per_stage:  # `virtual` is the number of stages of a device
+    if per_stage:  # `virtual` is the number of stages of a device
         job.set("virtual", max(1, layers // pipeline // per_stage))
     first_layers = settings.count("decoder_first_pipeline_num_layers")
     last_layers = settings.count("decoder_last_pipeline_num_layers")
     # A stated 0 is an end without layers; None leaves the end to the even share.
     first_stages = [] if first_layers is None else [first_layers]
     last_stages = [] if last_layers is None else [last_layers]
-    if layers and (first_stages or last_stages) and pipeline > 1:
-        inner_layers = layers - sum(first_stages) - sum(last_stages)
-        # The stages between share out the other layers equally.
-        inner_count = pipeline - len(first_stages) - len(last_stages)
-        inner_stages = [inner_layers // inner_count] * inner_count if inner_count else []
-        layers_of_stages = [*first_stages, *inner_stages, *last_stages]
-        job.set("stages", [str(stage_layers) for stage_layers in layers_of_stages])
+    if (first_stages or last_stages) and pipeline > 1:
+        inner_stages = _share_out(
+            layers - sum(first_stages) - sum(last_stages),
+            stage_count=pipeline - len(first_stages) - len(last_stages),
+        )
+        job.set("stages", [str(count) for count in (*first_stages, *inner_stages, *last_stages)])
+
+
+def _share_out(layers: int, stage_count: int) -> list[int]:
+    """Return the layers of each of some stages, which share them out equally."""
+    return [layers // stage_count] * stage_count if stage_count else []
 
 
 def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None:
@@ -141,14 +147,7 @@ def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None
         job.set("dtype", "float8")
     set_optimizer(job, settings.text("optimizer"))
     job.set_default("optimizer", "adam")
-    if settings.flag("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2"):
-        kind = settings.text("data_parallel_sharding_strategy") or "optim_grads_params"
-        stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-        job.set("zero", stages.get(kind, 3))
-    elif settings.flag("use_distributed_optimizer"):
-        job.set("zero", 1)
-    elif not is_swift:  # Megatron-LM's own default; ms-swift has others
-        job.set_default("zero", 0)
+    _read_sharding(job, settings, is_swift)
     if settings.flag("optimizer_cpu_offload"):
         job.set("offload", True)
     granularity = settings.text("recompute_granularity")
@@ -157,3 +156,15 @@ def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None
     job.set("recompute", granularity)
     if not is_swift:
         job.set_default("recompute", "none")
+
+
+def _read_sharding(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None:
+    """Set the stage of ZeRO by Megatron's kinds of FSDP and its distributed optimizer."""
+    if settings.flag("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2"):
+        kind = settings.text("data_parallel_sharding_strategy") or "optim_grads_params"
+        stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+        job.set("zero", stages.get(kind, 3))
+    elif settings.flag("use_distributed_optimizer"):
+        job.set("zero", 1)
+    elif not is_swift:  # Megatron-LM's own default; ms-swift has others
+        job.set_default("zero", 0)

@@ -32,6 +32,7 @@ LENGTHS = (
     "dataset.max_seq_length",
     "dataset.seq_len_length",
 )
+TABLES = ("distributed", "parallelizer", "model")  # one of which says recomputation
 UNPRICED = {
     "compile.enabled": "compiled kernels are priced by a stack, --stack torch-compile",
 }
@@ -52,32 +53,49 @@ def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> 
     trainer.read_devices(job, launch)
     take_facts(job, settings, FACTS)
     _read_strategy(job, settings)
-    packed_length = settings.count("packed_sequence.packed_sequence_size")
-    if packed_length:
-        job.set("packed", True)
-        job.set("length", packed_length)
-    elif length := settings.count(*LENGTHS):
-        job.set("length", length)
-    if "lora_rank" in job.facts:
-        has_all_linear = settings.flag("peft.match_all_linear")
-        targets = settings.texts("peft.target_modules")
-        job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
-        trainer.set_dora(job, settings, "peft.use_dora")
-    # Weights are trained in the type in which they are loaded, without a float32 copy.
-    stored_dtype = float_type(settings.text("model.torch_dtype", "model.dtype"))
-    job.set("dtype", "bfloat16-pure" if stored_dtype == "bfloat16" else stored_dtype)
-    if settings.flag("quantization.load_in_4bit"):
-        job.set("weights", "nf4")
+    _read_length(job, settings)
+    _read_adapter(job, settings)
+    _read_types(job, settings)
     set_optimizer(job, settings.text("optimizer._target_"))
-    # The key stands in one of several tables; None: it is not there.
-    recomputes = [settings.flag(f"{table}.activation_checkpointing") for table in TABLES]
-    if any(flag is not None for flag in recomputes):
-        job.set("recompute", "full" if any(recomputes) else "none")
+    _read_recomputation(job, settings)
     note_unpriced(job, settings, UNPRICED)
     return job
 
 
-TABLES = ("distributed", "parallelizer", "model")
+def _read_length(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set the length of a sequence: that of packed ones, else that of the data set."""
+    packed_length = settings.count("packed_sequence.packed_sequence_size")
+    if packed_length:
+        job.set("packed", True)
+    length = packed_length or settings.count(*LENGTHS)
+    if length:
+        job.set("length", length)
+
+
+def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set what LoRA adapts."""
+    if "lora_rank" not in job.facts:  # all weights are trained
+        return
+    has_all_linear = settings.flag("peft.match_all_linear")
+    targets = settings.texts("peft.target_modules")
+    job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
+    trainer.set_dora(job, settings, "peft.use_dora")
+
+
+def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set the type of trained weights, which have no float32 copy, and of frozen ones."""
+    stored_dtype = float_type(settings.text("model.torch_dtype", "model.dtype"))
+    job.set("dtype", "bfloat16-pure" if stored_dtype == "bfloat16" else stored_dtype)
+    if settings.flag("quantization.load_in_4bit"):
+        job.set("weights", "nf4")
+
+
+def _read_recomputation(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set recomputation, whose key stands in one of several tables."""
+    flags = [settings.flag(f"{table}.activation_checkpointing") for table in TABLES]
+    is_stated = any(flag is not None for flag in flags)
+    if is_stated:
+        job.set("recompute", "full" if any(flags) else "none")
 
 
 def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:

@@ -57,27 +57,17 @@ def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: File
     """
     del files
     job = JobBuilder(tool="torchtitan", kind=TRAINING)
-    family = settings.text("model.name")
-    flavor = settings.text("model.flavor")
-    if family and flavor:
-        job.model = f"{family}_{flavor.lower()}"
-    else:
-        job.model = settings.text("model.hf_assets_path")
+    job.model = _name_model(settings)
     trainer.read_devices(job, launch)
     if launch.environment.get("NGPU", "").isdigit():
         job.set("devices", int(launch.environment["NGPU"]))
     take_facts(job, settings, FACTS)
     _read_replicas(job, settings)
     _read_pipeline(job, settings)
-    converters = " ".join(settings.texts("model.converters", "quantize.converters"))
-    job.set("dtype", "float8" if "float8" in converters else None)  # None stays open
-    if settings.text("training.dtype") == "bfloat16":
-        job.set("dtype", "bfloat16-pure")
-    job.set_default("dtype", "bfloat16")
+    _read_dtype(job, settings)
     set_optimizer(job, settings.text("optimizer.name"))
     job.set_default("optimizer", "adamw")
-    mode = settings.text("activation_checkpoint.mode")
-    job.set("recompute", mode)
+    job.set("recompute", settings.text("activation_checkpoint.mode"))
     job.set_default("recompute", "selective")
     if settings.flag("training.enable_cpu_offload"):
         job.set("offload", True)
@@ -87,33 +77,57 @@ def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: File
     return job
 
 
+def _name_model(settings: ToolSettings) -> str | None:
+    """Return the network: its family and flavor, `llama3_8b`, else the folder of its files."""
+    family = settings.text("model.name")
+    flavor = settings.text("model.flavor")
+    if family and flavor:
+        return f"{family}_{flavor.lower()}"
+    return settings.text("model.hf_assets_path")
+
+
+def _read_dtype(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set the type of the products: float8 by a converter, else bfloat16."""
+    converters = " ".join(settings.texts("model.converters", "quantize.converters"))
+    job.set("dtype", "float8" if "float8" in converters else None)  # None stays open
+    if settings.text("training.dtype") == "bfloat16":
+        job.set("dtype", "bfloat16-pure")
+    job.set_default("dtype", "bfloat16")
+
+
 def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
     """Set replicas, and what they share out; -1 means all devices that are left."""
-    places = ("parallelism", "training")
-    shard_text = settings.text(*(f"{table}.data_parallel_shard_degree" for table in places)) or "-1"
-    copies_text = (
-        settings.text(*(f"{table}.data_parallel_replicate_degree" for table in places)) or "1"
-    )
-    reshard = (
-        settings.text(*(f"{table}.fsdp_reshard_after_forward" for table in places)) or "default"
-    )
-    has_pipeline = (job.find_count("pipeline") or 1) > 1
-    # With a pipeline weights stay gathered, as each microbatch would gather them again.
-    keeps_gathered_weights = reshard == "never" or (reshard == "default" and has_pipeline)
+    shard_text = _read_degree_text(settings, "data_parallel_shard_degree") or "-1"
+    copies = int(_read_degree_text(settings, "data_parallel_replicate_degree") or "1")
     if shard_text == "1":
         job.set("zero", 0)
-    else:
-        job.set("zero", 2 if keeps_gathered_weights else 3)  # stage 3 shards weights, too
-    copies = int(copies_text)
+    else:  # stage 3 shards weights, too
+        job.set("zero", 2 if _keeps_gathered_weights(job, settings) else 3)
     takes_all_devices = shard_text == "-1"
-    if not takes_all_devices:
-        shard_count = int(shard_text)
-        job.set("data", shard_count * max(1, copies))
-        job.facts.pop("devices", None)  # they follow from the replicas
-        if copies > 1 and shard_count > 1:
-            job.set("shard", shard_count)
-    elif copies > 1:  # the number of shards is not known before that of the devices
-        job.notes.append(f"{copies} copies share out nothing between them")
+    if takes_all_devices:  # the number of shards is not known before that of the devices
+        if copies > 1:
+            job.notes.append(f"{copies} copies share out nothing between them")
+        return
+    shard_count = int(shard_text)
+    job.set("data", shard_count * max(1, copies))
+    job.facts.pop("devices", None)  # they follow from the replicas
+    if copies > 1 and shard_count > 1:
+        job.set("shard", shard_count)
+
+
+def _read_degree_text(settings: ToolSettings, key: str) -> str | None:
+    """Return a key of parallelism, which older files have in the table of the training."""
+    return settings.text(*(f"{table}.{key}" for table in ("parallelism", "training")))
+
+
+def _keeps_gathered_weights(job: JobBuilder, settings: ToolSettings) -> bool:
+    """Return whether weights stay gathered after the forward pass.
+
+    With a pipeline they do by default, as each microbatch would gather them again.
+    """
+    reshard = _read_degree_text(settings, "fsdp_reshard_after_forward") or "default"
+    has_pipeline = (job.find_count("pipeline") or 1) > 1
+    return reshard == "never" or (reshard == "default" and has_pipeline)
 
 
 def _read_pipeline(job: JobBuilder, settings: ToolSettings) -> None:

@@ -51,12 +51,7 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
     job.model = _model_of(builder) or folder.rpartition("/")[2] or None
     trainer.read_devices(job, launch)
     take_facts(job, settings, FACTS)
-    recipe = f"{launch.program} {' '.join(launch.words[:2])}"  # the recipe is one of these words
-    if "distributed" in recipe:  # these recipes use FSDP, which shards as ZeRO 3 does
-        job.set("zero", 3)
-    elif "single_device" in recipe:
-        job.set("devices", 1)
-    _set_objective(job, recipe)
+    _read_recipe_name(job, f"{launch.program} {' '.join(launch.words[:2])}")
     if builder.startswith(("qlora", "qdora")) or settings.flag("model.quantize_base"):
         job.set("weights", "nf4")
     _set_shard_size(job)
@@ -72,6 +67,20 @@ def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files
     job.set_default("accumulation", 1)
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _read_recipe_name(job: JobBuilder, recipe: str) -> None:
+    """Set what the name of a recipe says: its sharding and its objective.
+
+    Args:
+        job: the job.
+        recipe: first words of the command, one of which is the recipe: `lora_dpo_distributed`.
+    """
+    if "distributed" in recipe:  # these recipes use FSDP, which shards as ZeRO 3 does
+        job.set("zero", 3)
+    elif "single_device" in recipe:
+        job.set("devices", 1)
+    _set_objective(job, recipe)
 
 
 def _set_objective(job: JobBuilder, recipe: str) -> None:

@@ -68,14 +68,7 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
         files: files that the arguments name.
     """
     deepspeed = find_configuration(settings)
-    has_deepspeed = launch.launcher == "deepspeed" or deepspeed is not None
-    if launch.program == "trl":
-        tool = "trl"
-    elif has_deepspeed:
-        tool = "deepspeed"
-    else:
-        tool = launch.launcher or "transformers"
-    job = JobBuilder(tool=tool, kind=TRAINING)
+    job = JobBuilder(tool=_name_tool(launch, has_deepspeed=deepspeed is not None), kind=TRAINING)
     job.model = settings.text("model_name_or_path", "model_name", "model_id", "model", "base_model")
     read_devices(job, launch)
     take_accelerate(job, launch, files)
@@ -94,6 +87,15 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     job.set_default("optimizer", "adamw")
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _name_tool(launch: LaunchedProgram, *, has_deepspeed: bool) -> str:
+    """Return the tool of a command: TRL, else DeepSpeed, else the launcher, else transformers."""
+    if launch.program == "trl":
+        return "trl"
+    if has_deepspeed or launch.launcher == "deepspeed":
+        return "deepspeed"
+    return launch.launcher or "transformers"
 
 
 def _read_swift(job: JobBuilder, settings: ToolSettings) -> None:
@@ -212,7 +214,11 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
         _read_configuration_name(job, path)
     # The file first, then the options of the command line, which win.
     read_accelerate(job, config, files)
-    options = launch.settings
+    _take_accelerate_options(job, launch.settings, files)
+
+
+def _take_accelerate_options(job: JobBuilder, options: ToolSettings, files: Files) -> None:
+    """Set what the options of `accelerate launch` say."""
     if options.text("mixed_precision"):
         _set_mixed_precision(job, options.text("mixed_precision"))
     if options.flag("multi_gpu"):
@@ -220,9 +226,8 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     parallel = {name: options.text(name) for name in ACCELERATE_OPTIONS if name in options}
     _read_accelerate_deepspeed(job, parallel, files)
     read_deepspeed(job, options.text("deepspeed_config_file"), files)
-    states_sharding = not parallel.keys().isdisjoint(
-        ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
-    )
+    sharding_options = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+    states_sharding = not parallel.keys().isdisjoint(sharding_options)
     uses_default_sharding = options.flag("use_fsdp") and "zero" not in job.facts
     if states_sharding or uses_default_sharding:
         _read_sharding(job, parallel, "fsdp_")
@@ -244,7 +249,6 @@ def _read_configuration_name(job: JobBuilder, path: str) -> None:
 
 def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
     """Set what a configuration file of Accelerate says."""
-    kind = str(config.get("distributed_type", "")).upper()
     processes = config.get("num_processes")
     if processes and "devices" not in job.facts:
         device_count = int(processes)
@@ -253,18 +257,24 @@ def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) ->
         if node_count > 1:
             job.set("per_node", device_count // node_count)
     _set_mixed_precision(job, str(config.get("mixed_precision", "")))
+    kind = str(config.get("distributed_type", "")).upper()
     if kind == "FSDP":
         _read_fsdp_config(job, config.get("fsdp_config") or {}, "fsdp_")
     elif kind == "DEEPSPEED":
         _read_accelerate_deepspeed(job, config.get("deepspeed_config") or {}, files)
     elif kind == "MULTI_GPU":
         job.set("zero", 0)  # DDP
-    degrees = config.get("parallelism_config") or {}
+    _read_parallelism(job, config.get("parallelism_config") or {})
+
+
+def _read_parallelism(job: JobBuilder, degrees: Mapping[str, Any]) -> None:
+    """Set the degrees in the table `parallelism_config` of a configuration of Accelerate."""
     for key, fact in (("tp_size", "tensor"), ("cp_size", "context")):
         if value := degrees.get(f"parallelism_config_{key}"):
             job.set(fact, int(value))
-    replicas = int(degrees.get("parallelism_config_dp_replicate_size") or 1)
-    if replicas > 1 and (shards := degrees.get("parallelism_config_dp_shard_size")):
+    copies = int(degrees.get("parallelism_config_dp_replicate_size") or 1)
+    shards = degrees.get("parallelism_config_dp_shard_size")
+    if copies > 1 and shards:
         job.set("shard", int(shards))
 
 

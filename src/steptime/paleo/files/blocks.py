@@ -5,7 +5,7 @@ outwards. A `ModelParallel` block repeats each of its layers, once per split, as
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
@@ -89,6 +89,13 @@ def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
         is_layer_or_block = isinstance(meaning, str)  # of what is split it is a number
         if is_layer_or_block:
             _resolve_endpoint(meaning_by_name, name)  # raises for a block without its endpoint
+    return _sort_entries(_resolve_parents(meaning_by_name, file_layers))
+
+
+def _resolve_parents(
+    meaning_by_name: MeaningByName, file_layers: Sequence[FileLayer]
+) -> list[FileLayer]:
+    """Return layers with the full names of their parents, at most `MAX_LAYERS` in all."""
     total_parents = 0
     layers_with_parents: list[FileLayer] = []
     for file_layer in file_layers:
@@ -100,7 +107,7 @@ def expand_blocks(layers: Mapping[str, Any]) -> tuple[FileLayer, ...]:
                 raise file_layer.fault(f"the network has more than {MAX_LAYERS} parents")
         total_parents += len(parents)
         layers_with_parents.append(replace(file_layer, parents=tuple(parents)))
-    return _sort_entries(layers_with_parents)
+    return layers_with_parents
 
 
 def _collect_layers(
@@ -158,29 +165,40 @@ def _read_head(
     """Return a layer with checked name, type and references to its parents."""
     name = scopes[-1] + short_name
     file_layer = FileLayer(name, type="", keys=keys, scopes=scopes)
+    _check_name(name, short_name)
+    if not isinstance(keys, dict):
+        raise file_layer.fault(f"must be a table, not {shorten(keys)}")
+    if name in meaning_by_name:
+        raise file_layer.fault("there are two of this name")
+    meaning_by_name[name] = name
+    parents = _read_parents(file_layer)
+    if keys["type"] == "Input":
+        return replace(file_layer, type="Input")
+    # A layer without parents of its own has those of the block around it.
+    references = tuple((text, scopes) for text in parents) or inherited
+    return replace(file_layer, type=keys["type"], references=references)
+
+
+def _check_name(name: str, short_name: str) -> None:
+    """Raise `InputError` for a name that is empty, too long, or holds @ or unprintable letters."""
     has_valid_characters = short_name.isprintable() and "@" not in short_name
     if not short_name or not has_valid_characters or len(name) > MAX_NAME_LENGTH:
         raise InputError(
             f"{shorten(name)} is no name of a layer: it needs 1 to {MAX_NAME_LENGTH} printable "
             "characters, none of them @"
         )
-    if not isinstance(keys, dict):
-        raise file_layer.fault(f"must be a table, not {shorten(keys)}")
-    if name in meaning_by_name:
-        raise file_layer.fault("there are two of this name")
-    meaning_by_name[name] = name
+
+
+def _read_parents(file_layer: FileLayer) -> list[str]:
+    """Return the parents of a layer as its file writes them; an input has none."""
     is_input = file_layer.text("type") == "Input"
     # All other types must state their parents, though the list may be empty.
-    parents = keys.get("parents", []) if is_input else file_layer.key("parents")
+    parents = file_layer.keys.get("parents", []) if is_input else file_layer.key("parents")
     if not isinstance(parents, list) or not all(isinstance(text, str) for text in parents):
         raise file_layer.fault(f"parents must be a list of names, not {shorten(parents)}")
     if is_input and parents:
         raise file_layer.fault(f"an input has no parents, not {shorten(parents)}")
-    if is_input:
-        references: tuple[Reference, ...] = ()
-    else:  # a layer without parents of its own has those of the block around it
-        references = tuple((text, scopes) for text in parents) or inherited
-    return replace(file_layer, type=keys["type"], references=references)
+    return parents
 
 
 def _resolve_parent(
@@ -208,7 +226,8 @@ def _resolve_parent(
     if part == "all":
         return tuple(f"{name}@{k}" for k in range(endpoint_or_parts))
     if part == "self":
-        if not is_in_split_block or not name.startswith(file_layer.scopes[-1]):
+        is_of_block = is_in_split_block and name.startswith(file_layer.scopes[-1])
+        if not is_of_block:
             raise file_layer.fault(f"{parent}: @self has a meaning only inside its own block")
         return (f"{name}@{file_layer.split}",)
     if f"{name}@{part}" not in meaning_by_name:
@@ -272,6 +291,20 @@ def _check_reserved(meaning_by_name: MeaningByName, file_layer: FileLayer) -> No
 
 def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:
     """Return layers with parents before children, else in the order of the file."""
+    sorter = _prepare_sorter(file_layers)
+    ready: list[int] = []
+    ordered: list[FileLayer] = []
+    while sorter.is_active():
+        for i in sorter.get_ready():
+            heapq.heappush(ready, i)
+        earliest = heapq.heappop(ready)  # layers that depend on nothing open keep the file's order
+        ordered.append(file_layers[earliest])
+        sorter.done(earliest)
+    return tuple(ordered)
+
+
+def _prepare_sorter(file_layers: Sequence[FileLayer]) -> TopologicalSorter[int]:
+    """Return a sorter of the places of layers; raises `InputError` for a cycle of parents."""
     index_by_name = {file_layer.name: i for i, file_layer in enumerate(file_layers)}
     sorter = TopologicalSorter(
         {
@@ -284,12 +317,4 @@ def _sort_entries(file_layers: list[FileLayer]) -> tuple[FileLayer, ...]:
     except CycleError as error:
         parent, child = (file_layers[i] for i in error.args[1][-2:])  # the end of a cycle's path
         raise child.fault(f"is its own ancestor, by way of {shorten(parent.name)}") from None
-    ready: list[int] = []
-    ordered: list[FileLayer] = []
-    while sorter.is_active():
-        for i in sorter.get_ready():
-            heapq.heappush(ready, i)
-        earliest = heapq.heappop(ready)  # layers that depend on nothing open keep the file's order
-        ordered.append(file_layers[earliest])
-        sorter.done(earliest)
-    return tuple(ordered)
+    return sorter

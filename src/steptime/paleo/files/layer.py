@@ -31,6 +31,14 @@ def channels_last(shape: Sequence[int]) -> Shape:
     return (shape[0], *shape[2:], shape[1])
 
 
+def _pad_sides(padding: str | Pair) -> str | tuple[int, int, int, int]:
+    """Return `same`, or the padding of a file as much on either side: top, bottom, left, right."""
+    if padding == "SAME":
+        return "same"
+    vertical, horizontal = (0, 0) if isinstance(padding, str) else padding  # VALID: none
+    return (vertical, vertical, horizontal, horizontal)
+
+
 @dataclass(frozen=True)
 class LayerBuilder:
     """A layer being built.
@@ -130,21 +138,17 @@ class LayerBuilder:
         Raises:
             InputError: if the window does not fit.
         """
-        kernel, strides, padding = window["kernel"], window["strides"], window["padding"]
+        kernel, strides = window["kernel"], window["strides"]
         size = shape[1:3]
-        if padding == "SAME":
-            stated_padding: Any = "same"
-        else:  # VALID, or as much on either side: top, bottom, left, right
-            vertical, horizontal = (0, 0) if padding == "VALID" else padding
-            stated_padding = (vertical, vertical, horizontal, horizontal)
-        sides = resolve_padding(stated_padding, size, kernel, strides, dilation=(1, 1))
-        height, width = (
-            count_positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
-            for i in (0, 1)
+        stated_padding = _pad_sides(window["padding"])
+        top, bottom, left, right = resolve_padding(
+            stated_padding, size, kernel, strides, dilation=(1, 1)
         )
+        height = count_positions(size[0], kernel[0], strides[0], (top, bottom))
+        width = count_positions(size[1], kernel[1], strides[1], (left, right))
         if min(height, width) < 1:
             raise self.fault(f"a window {list(kernel)} does not fit into {list(shape)}")
-        return (height, width), {"stride": strides, "padding": tuple(sides)}
+        return (height, width), {"stride": strides, "padding": (top, bottom, left, right)}
 
     def check_elements(self, shape: Sequence[int], label: str) -> Shape:
         """Return `shape`; raises `InputError` if it has more than 2^53 elements."""

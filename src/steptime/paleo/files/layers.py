@@ -13,7 +13,14 @@ from typing import Any
 
 from steptime.core.errors import shorten
 from steptime.network.layers import dense, image
-from steptime.paleo.files.layer import OPEN_SIZE, LayerBuilder, channels_first, channels_last
+from steptime.paleo.files.layer import (
+    OPEN_SIZE,
+    LayerBuilder,
+    Pair,
+    Shape,
+    channels_first,
+    channels_last,
+)
 from steptime.paleo.layers import Layer
 
 Built = tuple[Layer, str]
@@ -47,21 +54,18 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
 
     `filter [kh, kw, c_O, c_I]`; kh*kw*c_O*c_I + c_I parameters: the bias is the convolution's.
     """
-    batch, *input_size, width = layer.image
+    batch = layer.image[0]
     stated_batch, *size, channels = layer.sizes("output_shape", 4)
     # `output_shape` has the file's batch, which says nothing about another one
     has_file_batch = layer.batch == layer.file_batch
     if has_file_batch and stated_batch != batch:
         raise layer.fault(f"output_shape has batch {stated_batch}, its parent has {batch}")
-    kernel, c_out, c_in = layer.filter()
-    if c_out not in (OPEN_SIZE, channels):  # if open, as many as the output has
-        raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
-    if c_in != width:
-        raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
+    kernel, c_in = _read_transposed_filter(layer, channels)
     outputs = (batch, *size, layer.filters_per_split(channels))
     window = layer.window(kernel)
     # Its convolution, which leads back from the output, must give the size of the parent.
     convolved_size, settings = layer.slide_window(outputs, window)
+    input_size = list(layer.image[1:3])
     if [*convolved_size] != input_size:
         raise layer.fault(
             f"its convolution leads from {list(outputs)} to {list(convolved_size)}, "
@@ -73,6 +77,17 @@ def _build_deconvolution(layer: LayerBuilder) -> Built:
     w = layer.b.weight(f"{layer.name}/w", (c_in, outputs[3], *kernel))
     y = layer.op("conv_transpose2d", layer.x[0], w, output_size=outputs[1:3], **settings)
     return record, layer.finish_product(y)
+
+
+def _read_transposed_filter(layer: LayerBuilder, channels: int) -> tuple[Pair, int]:
+    """Return the kernel and the input channels of a filter that gives so many channels."""
+    kernel, c_out, c_in = layer.filter()
+    if c_out not in (OPEN_SIZE, channels):  # if open, as many as the output has
+        raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
+    width = layer.image[3]
+    if c_in != width:
+        raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
+    return kernel, c_in
 
 
 def _flatten(layer: LayerBuilder, x: str) -> str:
@@ -126,10 +141,9 @@ def _build_concatenation(layer: LayerBuilder) -> Built:
     if type(stated_axis) is not int or not -rank <= stated_axis < rank:
         raise layer.fault(f"dim must be an axis of {list(first_shape)}, not {shorten(stated_axis)}")
     axis = stated_axis % rank
-    sizes_before = first_shape[:axis]
-    sizes_after = first_shape[axis + 1 :]
+    sizes_before, sizes_after = _sizes_around(first_shape, axis)
     for name, shape in zip(layer.file_layer.parents, layer.shapes, strict=True):
-        if (*shape[:axis], *shape[axis + 1 :]) != (*sizes_before, *sizes_after):
+        if _sizes_around(shape, axis) != (sizes_before, sizes_after):
             mismatch = f"{list(shape)} of {shorten(name)} does not fit to {list(first_shape)}"
             raise layer.fault(f"{mismatch} along axis {axis}")
     total_size = sum(shape[axis] for shape in layer.shapes)
@@ -137,6 +151,11 @@ def _build_concatenation(layer: LayerBuilder) -> Built:
     # The file counts axes channels last, tensors have them channels first.
     tensor_axis = channels_first(range(rank)).index(axis)
     return record, layer.op("concat", *layer.x, axis=tensor_axis)
+
+
+def _sizes_around(shape: Shape, axis: int) -> tuple[Shape, Shape]:
+    """Return the sizes of a shape before and after an axis."""
+    return tuple(shape[:axis]), tuple(shape[axis + 1 :])
 
 
 def _build_reshaping(layer: LayerBuilder) -> Built:
@@ -147,6 +166,16 @@ def _build_reshaping(layer: LayerBuilder) -> Built:
     value = layer.file_layer.key("output_shape")
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
         raise layer.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
+    element_count = math.prod(layer.shapes[0])
+    sizes = _fill_open_size(_read_open_sizes(layer, value), element_count)
+    if OPEN_SIZE in sizes or math.prod(sizes) != element_count:
+        raise layer.fault(f"{list(layer.shapes[0])} cannot be seen as {shorten(value)}")
+    record = layer.layer("other", sizes)
+    return record, layer.op("reshape", layer.x[0], shape=channels_first(sizes))
+
+
+def _read_open_sizes(layer: LayerBuilder, value: list[Any]) -> list[int]:
+    """Return the sizes of a shape, of which some may be open (-1), for the asked batch."""
     sizes = [
         OPEN_SIZE if type(size) is int and size == OPEN_SIZE else layer.size("output_shape", size)
         for size in value
@@ -154,14 +183,15 @@ def _build_reshaping(layer: LayerBuilder) -> Built:
     # A shape that states the file's batch means whatever batch is asked for.
     if sizes[0] == layer.file_batch:
         sizes[0] = layer.batch
-    element_count = math.prod(layer.shapes[0])
+    return sizes
+
+
+def _fill_open_size(sizes: list[int], element_count: int) -> list[int]:
+    """Return sizes with the only open one filled in, so that they hold so many elements."""
     stated_count = math.prod(size for size in sizes if size != OPEN_SIZE)
-    if sizes.count(OPEN_SIZE) == 1 and element_count % stated_count == 0:
-        sizes[sizes.index(OPEN_SIZE)] = element_count // stated_count
-    if OPEN_SIZE in sizes or math.prod(sizes) != element_count:
-        raise layer.fault(f"{list(layer.shapes[0])} cannot be seen as {shorten(value)}")
-    record = layer.layer("other", sizes)
-    return record, layer.op("reshape", layer.x[0], shape=channels_first(sizes))
+    if sizes.count(OPEN_SIZE) != 1 or element_count % stated_count:
+        return sizes
+    return [element_count // stated_count if size == OPEN_SIZE else size for size in sizes]
 
 
 def _build_upsampling(layer: LayerBuilder) -> Built:

@@ -105,21 +105,36 @@ def _append_ops(b: Builder, file_layers: Sequence[FileLayer], file_batch: int, b
         shapes = [layer.outputs for layer, _ in parents]
         inputs = [tensor for _, tensor in parents]
         builder = LayerBuilder(b, file_layer, file_batch, batch, shapes, inputs, is_loss)
-        build_layer = TYPES.get(file_layer.type, UNKNOWN)
-        layer, tensor = build_layer(builder)
-        layer_and_tensor_by_name[name] = layer, tensor
-        if file_layer.type not in TYPES:
-            b.unmodelled.append(name)
-        # "" for a layer that adds no op of its name: its input passes through.
-        op = name if layer.kind != "input" and name in b.tensors else ""
-        b.source.append(replace(layer, op=op))
+        layer_and_tensor_by_name[name] = _append_layer(builder)
         if is_last:
-            logits = classes_last(builder, tensor) if is_loss else tensor
-            with b.scope(name):
-                results.append(classify(b, logits) if is_loss else mean_loss(b, tensor))
-    if not b.training:
-        return results[-1]  # the output of the last layer
-    total, *further_losses = results
+            _, tensor = layer_and_tensor_by_name[name]
+            results.append(_append_loss(builder, tensor))
+    return _sum_losses(b, results) if b.training else results[-1]  # the output of the last layer
+
+
+def _append_layer(builder: LayerBuilder) -> tuple[Layer, str]:
+    """Append the ops of a layer and return it with its output; note a layer of unknown type."""
+    b, file_layer = builder.b, builder.file_layer
+    layer, tensor = TYPES.get(file_layer.type, UNKNOWN)(builder)
+    if file_layer.type not in TYPES:
+        b.unmodelled.append(file_layer.name)
+    # "" for a layer that adds no op of its name: its input passes through.
+    has_op = layer.kind != "input" and file_layer.name in b.tensors
+    b.source.append(replace(layer, op=file_layer.name if has_op else ""))
+    return layer, tensor
+
+
+def _append_loss(builder: LayerBuilder, tensor: str) -> str:
+    """Append the loss of a last layer and return it: cross-entropy for a softmax, else the mean."""
+    b = builder.b
+    logits = classes_last(builder, tensor) if builder.is_loss else tensor
+    with b.scope(builder.file_layer.name):
+        return classify(b, logits) if builder.is_loss else mean_loss(b, tensor)
+
+
+def _sum_losses(b: Builder, losses: Sequence[str]) -> str:
+    """Append the sum of the losses and return it; a single loss is its own sum."""
+    total, *further_losses = losses
     for loss in further_losses:
         total = b.op("add", total, loss, name=f"{loss}_sum")
     return total

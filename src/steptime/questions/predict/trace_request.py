@@ -20,8 +20,9 @@ from steptime.questions.predict.trace_options import TraceRequest
 from steptime.questions.predict.traced_step import TracedKind, TracedStepTime
 from steptime.records.readers.sources import RecordSource, list_sources
 from steptime.records.readers.torch_trace import find_device_name, recognises
+from steptime.records.traces.event_trees import ATEN
 from steptime.records.traces.trace_events import read_events
-from steptime.records.traces.traced_ops import ATEN, TracedStep, read_traced_step
+from steptime.records.traces.traced_ops import TracedStep, read_traced_step
 
 TRACE_DTYPES = ("float32", "float64", "bfloat16", "float16")
 UNDISTURBED_SHARE = 0.9  # of a traced step, below which a note says that it was disturbed

@@ -98,20 +98,17 @@ class FrameBuilder:
             yield frame
 
     def _make_chunk_frame(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
+        """Return the frame of a chunk of lines; texts that repeat are described once."""
         lines = [stored.line for stored in chunk]
         workload_texts = [bytes(line.workload) for line in lines]
         for workload_text in dict.fromkeys(workload_texts):
             add_kinds(self.params, workload_of(workload_text).settings.items())
-        method_keys = [
-            (bytes(line.method), line.origin, workload_of(workload_text).plan.data)
-            for line, workload_text in zip(lines, workload_texts, strict=True)
-        ]
         environment_texts = [bytes(line.env) for line in lines]
         # Frames of different columns and equal rows, set side by side.
         column_frames = [
             self._make_line_columns(chunk),
             describe_distinct(workload_texts, describe_workload, WORKLOAD_COLUMNS),
-            describe_distinct(method_keys, lambda key: describe_method(*key), METHOD_COLUMNS),
+            _make_method_columns(lines, workload_texts),
             describe_distinct(environment_texts, describe_environment, ENVIRONMENT_COLUMNS),
             _make_statistics_columns(lines),
         ]
@@ -121,13 +118,7 @@ class FrameBuilder:
     def _make_line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         """Return the columns of the lines themselves, without statistics of their samples."""
         columns: dict[str, list[Any]] = {name: [None] * len(chunk) for name in PLAIN_COLUMNS}
-        for name in ("folder", "folder_rank", "place", "record_id", "seq"):
-            columns[name] = [getattr(stored, name) for stored in chunk]
-        for name in ("origin", "status", "platform", "scope"):
-            columns[name] = [getattr(stored.line, name) for stored in chunk]
-        for name in ("cause", "note", "taken_at"):
-            columns[name] = [getattr(stored.line, name) or None for stored in chunk]
-        columns["workload_key"] = [stored.line.key for stored in chunk]
+        columns |= _list_plain_values(chunk)
         nested = NestedColumns()
         for row_number, stored in enumerate(chunk):
             self._add_quantities(row_number, stored.line, columns, nested)
@@ -140,24 +131,54 @@ class FrameBuilder:
         """Add the quantities of a line to the row of this number."""
         for name, quantity in line.quantities.items():
             value = headline(quantity)
-            if name in AMOUNTS:  # a quantity with a column of its own
+            has_column = name in AMOUNTS
+            if has_column:
                 columns[name][row_number] = None if value is None else float(value)
             else:
                 json_text = None if value is None else json.dumps(value)
                 nested.others.append((row_number, name, json_text))
                 add_kinds(self.others, [(name, value)])
-            if quantity.samples and name != "step_s":  # those of the step are columns, below
+            if quantity.samples and name != "step_s":  # those of the step are columns
                 nested.sampled.append((row_number, name, quantity))
-        step = line.quantities.get("step_s")
-        if step is None:  # a failure, or an op without a time
-            return
-        columns["stated_low"][row_number] = step.low
-        columns["stated_high"][row_number] = step.high
-        if step.samples:
-            nested.steps.append((row_number, step))
-            input_wait = line.quantities.get("input_s", NO_QUANTITY)
-            for name, value in _describe_samples(step, input_wait).items():
-                columns[name][row_number] = value
+        _add_step(row_number, line, columns, nested)
+
+
+def _list_plain_values(chunk: Sequence[FolderLine]) -> dict[str, list[Any]]:
+    """Return the columns of values that lines hold as they are; an empty text is unknown."""
+    columns: dict[str, list[Any]] = {}
+    for name in ("folder", "folder_rank", "place", "record_id", "seq"):
+        columns[name] = [getattr(stored, name) for stored in chunk]
+    for name in ("origin", "status", "platform", "scope"):
+        columns[name] = [getattr(stored.line, name) for stored in chunk]
+    for name in ("cause", "note", "taken_at"):
+        columns[name] = [getattr(stored.line, name) or None for stored in chunk]
+    columns["workload_key"] = [stored.line.key for stored in chunk]
+    return columns
+
+
+def _add_step(
+    row_number: int, line: Line, columns: dict[str, list[Any]], nested: NestedColumns
+) -> None:
+    """Add the interval of a line's step time and its samples to the row of this number."""
+    step = line.quantities.get("step_s")
+    if step is None:  # a failure, or an op without a time
+        return
+    columns["stated_low"][row_number] = step.low
+    columns["stated_high"][row_number] = step.high
+    if step.samples:
+        nested.steps.append((row_number, step))
+        input_wait = line.quantities.get("input_s", NO_QUANTITY)
+        for name, value in _describe_samples(step, input_wait).items():
+            columns[name][row_number] = value
+
+
+def _make_method_columns(lines: Sequence[Line], workload_texts: Sequence[bytes]) -> pl.DataFrame:
+    """Return the columns of the methods of lines, which depend on how workloads are fed, too."""
+    keys = [
+        (bytes(line.method), line.origin, workload_of(workload_text).plan.data)
+        for line, workload_text in zip(lines, workload_texts, strict=True)
+    ]
+    return describe_distinct(keys, lambda key: describe_method(*key), METHOD_COLUMNS)
 
 
 def empty_frame() -> pl.DataFrame:
@@ -184,21 +205,15 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
         OSError: if the disk does not take the file.
     """
     part_paths: list[Path] = []
-    pending: list[pl.DataFrame] = []
     try:
-        for frame in frames:
-            pending.append(frame)
-            if sum(map(len, pending)) >= PART_ROWS:
-                part_path = scratch / f"part-{len(part_paths)}.parquet"
-                part_paths.append(_write_part(pending, part_path))
-                pending = []
+        remaining = _write_full_parts(frames, scratch, part_paths)
         fits_in_memory = not part_paths  # there were fewer rows than a part has
         if fits_in_memory:
-            _write_part(pending, path)
+            _write_part(remaining, path)
             return
-        # `empty_frame` has the columns, should there be no rows left for the last part.
         last_path = scratch / f"part-{len(part_paths)}.parquet"
-        part_paths.append(_write_part([empty_frame(), *pending], last_path))
+        # `empty_frame` has the columns, should there be no rows left for the last part.
+        part_paths.append(_write_part([empty_frame(), *remaining], last_path))
         parts = pl.scan_parquet(part_paths, low_memory=True)
         parts.sink_parquet(path, row_group_size=ROW_GROUP_ROWS, maintain_order=True)
     except pl.exceptions.ComputeError as error:
@@ -206,6 +221,20 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
     finally:
         for part_path in part_paths:
             part_path.unlink()
+
+
+def _write_full_parts(
+    frames: Iterable[pl.DataFrame], scratch: Path, part_paths: list[Path]
+) -> list[pl.DataFrame]:
+    """Write a file for each `PART_ROWS` rows, add its path, and return the frames that remain."""
+    pending: list[pl.DataFrame] = []
+    for frame in frames:
+        pending.append(frame)
+        if sum(map(len, pending)) >= PART_ROWS:
+            part_path = scratch / f"part-{len(part_paths)}.parquet"
+            part_paths.append(_write_part(pending, part_path))
+            pending = []
+    return pending
 
 
 def _write_part(frames: Sequence[pl.DataFrame], path: Path) -> Path:
@@ -284,7 +313,22 @@ def fill_column(
 
 
 def _add_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add the columns that follow from those of lines, workloads, methods and environments.
+    """Add the columns that follow from those of lines, workloads, methods and environments."""
+    is_measured = pl.col("origin") == "measured"
+    stack = pl.when(is_measured).then(pl.col("ran_by")).otherwise(pl.col("stack"))
+    estimate = pl.struct(pl.col(f"estimate_{name}").alias(name) for name in ESTIMATE)
+    has_estimate = pl.col("estimate_value").is_not_null()
+    return frame.with_columns(
+        pl.coalesce("date", pl.col("taken_at").str.head(10)).alias("date"),
+        stack.alias("stack"),
+        *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in TIME_SPREAD),
+        *_derive_batch_columns(),
+        pl.when(has_estimate).then(estimate).alias("estimate"),
+    )
+
+
+def _derive_batch_columns() -> list[pl.Expr]:
+    """Return the batch and the speed in examples, null where the batch is unknown.
 
     The speed of repeats, a run of one sample each, follows from their median: a single slow run of
     five does not decide. The speed of longer runs is that of all samples together.
@@ -294,29 +338,16 @@ def _add_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     nonzero_step_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
     has_samples = pl.col("samples_n").is_not_null()
     is_repeated = pl.col("runs") == pl.col("samples_n")  # each sample is a run of its own
-    # Of repeats the median decides, which a single slow run does not change; of longer runs the
-    # speed of all samples together.
     examples_per_s = (
         pl.when(has_samples & ~is_repeated)
         .then(examples * pl.col("spread_speed"))
         .otherwise(examples / nonzero_step_s)
     )
-    is_measured = pl.col("origin") == "measured"
-    stack = pl.when(is_measured).then(pl.col("ran_by")).otherwise(pl.col("stack"))
-    estimate = pl.struct(pl.col(f"estimate_{name}").alias(name) for name in ESTIMATE)
-    has_estimate = pl.col("estimate_value").is_not_null()
-    return frame.with_columns(
-        pl.when(has_batch).then(pl.col("batch")).alias("batch"),
-        pl.when(has_batch).then(examples).alias("global_batch"),
-        pl.coalesce("date", pl.col("taken_at").str.head(10)).alias("date"),
-        stack.alias("stack"),
-        *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in TIME_SPREAD),
-        pl.when(has_batch).then(examples_per_s).alias("examples_per_s"),
-        *(
-            pl.when(has_batch)
-            .then(examples * pl.col(f"spread_{name}"))
-            .alias(f"examples_{name}_per_s")
-            for name in ("uncertainty", "jitter")
-        ),
-        pl.when(has_estimate).then(estimate).alias("estimate"),
-    )
+    columns = {
+        "batch": pl.col("batch"),
+        "global_batch": examples,
+        "examples_per_s": examples_per_s,
+        "examples_uncertainty_per_s": examples * pl.col("spread_uncertainty"),
+        "examples_jitter_per_s": examples * pl.col("spread_jitter"),
+    }
+    return [pl.when(has_batch).then(column).alias(name) for name, column in columns.items()]

@@ -32,34 +32,36 @@ class NestedColumns:
 
     def columns(self, length: int) -> list[pl.Series]:
         """Return the columns `samples`, `run`, `others` and `sampled` of so many rows."""
-        # Samples of the step time.
-        steps = [step for _, step in self.steps]
+        return [
+            *self._list_steps(length),
+            self._list_free_quantities(length),
+            self._list_sampled(length),
+        ]
+
+    def _list_steps(self, length: int) -> list[pl.Series]:
+        """Return `samples` and `run`: of each row the samples of its step and their runs."""
         step_rows = pl.Series("row", [row for row, _ in self.steps], dtype=COUNT)
-        step_columns = pl.DataFrame([step_rows, *sample_columns(steps)])
+        steps = [step for _, step in self.steps]
+        columns = pl.DataFrame([step_rows, *sample_columns(steps)])
         # A left join gives each row its list, null where it has none.
         all_rows = pl.DataFrame({"row": pl.Series(range(length), dtype=COUNT)})
-        columns_of_steps = all_rows.join(step_columns, on="row", how="left", maintain_order="left")
+        columns_of_rows = all_rows.join(columns, on="row", how="left", maintain_order="left")
+        return [columns_of_rows["samples"], columns_of_rows["run"]]
 
-        # Quantities without a column are entries of key and value; a row has any number of them.
-        free_rows = [row for row, _, _ in self.others]
-        free_columns = {
-            "key": pl.Series([name for _, name, _ in self.others], dtype=STRING),
-            "value": pl.Series([json_text for _, _, json_text in self.others], dtype=STRING),
-        }
-        free_quantities = pl.DataFrame(free_columns).to_struct("others")
+    def _list_free_quantities(self, length: int) -> pl.Series:
+        """Return `others`: of each row its quantities without a column, as keys and values."""
+        keys = pl.Series("key", [name for _, name, _ in self.others], dtype=STRING)
+        values = pl.Series("value", [json_text for _, _, json_text in self.others], dtype=STRING)
+        entries = pl.DataFrame([keys, values]).to_struct("others")
+        return list_column(entries, [row for row, _, _ in self.others], length)
 
-        # Samples of other quantities are entries of key and value, too.
-        sampled_rows = [row for row, _, _ in self.sampled]
-        sampled_names = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
-        sampled_quantities = [quantity for _, _, quantity in self.sampled]
-        sampled_values = pl.DataFrame(sample_columns(sampled_quantities)).to_struct("value")
-        sampled = pl.DataFrame([sampled_names, sampled_values]).to_struct("sampled")
-        return [
-            columns_of_steps["samples"],
-            columns_of_steps["run"],
-            list_column(free_quantities, free_rows, length),
-            list_column(sampled, sampled_rows, length),
-        ]
+    def _list_sampled(self, length: int) -> pl.Series:
+        """Return `sampled`: of each row the quantities other than the step with their samples."""
+        keys = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
+        quantities = [quantity for _, _, quantity in self.sampled]
+        values = pl.DataFrame(sample_columns(quantities)).to_struct("value")
+        entries = pl.DataFrame([keys, values]).to_struct("sampled")
+        return list_column(entries, [row for row, _, _ in self.sampled], length)
 
 
 def sample_columns(quantities: Sequence[Quantity]) -> list[pl.Series]:

@@ -57,25 +57,43 @@ class GroupColumns:
 
 def make_group_columns(members: Members) -> GroupColumns:
     """Return the columns of groups; samples of several records are pooled."""
+    groups = _take_group_columns(members)
+    sampled_count = np.bincount(members.group, members.is_sampled, len(groups.cell))
+    # Reading samples is slow: only those of several records, or without an estimate, are read.
+    has_several_sampled = sampled_count > 1
+    has_no_estimate = np.isnan(groups.estimate["value"])
+    needs_pooling = groups.is_pooled & (has_several_sampled | has_no_estimate)
+    groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
+    stated_value = _take_or_nan(members.value, _last_members(members, members.has_value))
+    is_pooled = groups.is_pooled
+    return replace(
+        groups,
+        value=np.where(is_pooled, groups.value, stated_value),
+        # The value, a median, may lie outside the interval of the mean: it is included.
+        low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
+        high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
+    )
+
+
+def _take_group_columns(members: Members) -> GroupColumns:
+    """Return the columns of groups from single records, before samples of several are pooled.
+
+    Level and cell are equal in a group; where its records may differ, the last one counts.
+    """
     # The index of the first record of each group; all arrays below have an entry for each group.
     _, first_member = np.unique(members.group, return_index=True)
-    sampled_count = np.bincount(members.group, members.is_sampled, len(first_member))
-    has_samples = sampled_count > 0
-    is_repeated, is_pooled = _find_pooled(members, has_samples)
-    # Level and cell are equal in a group; where its records may differ, the last one counts.
     last_member = _last_members(members)
     last_with_value = _last_members(members, members.has_value)
     last_with_samples = _last_members(members, members.is_sampled)
-    stated_value = _take_or_nan(members.value, last_with_value)
+    has_samples = last_with_samples != NO_MEMBER
+    has_stated_value = np.isfinite(_take_or_nan(members.value, last_with_value))
+    is_repeated, is_pooled = _find_pooled(members, has_samples)
 
     def take_single(column: Floats) -> Floats:
         """Return the column of the last record with samples, NaN for groups that are not pooled."""
         return np.where(is_pooled, _take_or_nan(column, last_with_samples), np.nan)
 
-    # A single record with samples has its estimate in the frame already. `_pool_samples` replaces
-    # those of groups of several.
-    single_estimate = {name: take_single(column) for name, column in members.estimate.items()}
-    groups = GroupColumns(
+    return GroupColumns(
         level=members.level[first_member],
         cell=members.cell[first_member],
         partner_key=members.partner_key[last_member],
@@ -87,23 +105,12 @@ def make_group_columns(members: Members) -> GroupColumns:
         low=_take_or_nan(members.low, last_with_value),
         high=_take_or_nan(members.high, last_with_value),
         runs=take_single(members.runs),
-        estimate=single_estimate,
+        # A single record with samples has its estimate in the frame already.
+        estimate={name: take_single(column) for name, column in members.estimate.items()},
         is_step=members.is_step[first_member],
         is_pooled=is_pooled,
         is_repeated=is_repeated,
-        has_value=has_samples | np.isfinite(stated_value),
-    )
-    # Reading samples is slow: only those of several records, or without an estimate, are read.
-    has_several_sampled = sampled_count > 1
-    has_no_estimate = np.isnan(single_estimate["value"])
-    needs_pooling = is_pooled & (has_several_sampled | has_no_estimate)
-    groups = _pool_samples(members, groups, np.flatnonzero(needs_pooling))
-    return replace(
-        groups,
-        value=np.where(is_pooled, groups.value, stated_value),
-        # The value, a median, may lie outside the interval of the mean: it is included.
-        low=np.where(is_pooled, np.minimum(groups.estimate["low"], groups.value), groups.low),
-        high=np.where(is_pooled, np.maximum(groups.estimate["high"], groups.value), groups.high),
+        has_value=has_samples | has_stated_value,
     )
 
 
@@ -176,17 +183,12 @@ def _number_setups(members: Members) -> Ids:
     order = np.lexsort((members.setup, members.group))
     setup_by_group = number_by_first(members.setup)[order]
     starts = members.starts
-    has_several_records = np.bincount(members.group) > 1
-    has_groups = len(has_several_records) > 0
-    # Most groups have one record: its setup is that of the group. The others get a tuple.
+    # Most groups have one record: its setup is that of the group. The others get a number of their
+    # tuple, below 0, so that it never equals the setup of a single record.
+    has_groups = len(starts) > 1
     group_setup = setup_by_group[starts[:-1]] if has_groups else setup_by_group
-    setups_of_group = {
-        group: tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())
-        for group in np.flatnonzero(has_several_records).tolist()
-    }
-    # Negative numbers: a group of several records is never equal to one of a single record.
-    distinct_setups = dict.fromkeys(setups_of_group.values())
-    number_of_setups = {setups: -1 - number for number, setups in enumerate(distinct_setups)}
-    for group, setups in setups_of_group.items():
-        group_setup[group] = number_of_setups[setups]
+    number_by_setups: dict[tuple[int, ...], int] = {}
+    for group in np.flatnonzero(np.diff(starts) > 1).tolist():
+        setups = tuple(setup_by_group[starts[group] : starts[group + 1]].tolist())
+        group_setup[group] = number_by_setups.setdefault(setups, -1 - len(number_by_setups))
     return number_by_first(group_setup)

@@ -150,24 +150,18 @@ class Members:
         is_repeat = is_of_repeats[first][group_index]
         is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
         member_samples = self._read_member_samples(members[is_read], is_repeat[is_read])
-        # The samples of all records in one array, cut where a group ends.
+        # The samples of all records stand in one array, which is cut where a group ends.
         sample_counts = np.bincount(group_index[is_read], member_samples.counts, len(distinct))
-        group_stop = sample_counts.cumsum().astype(np.int64)
-        samples_by_group = (
-            np.split(member_samples.samples, group_stop[:-1]) if len(group_stop) else []
-        )
-        runs_by_group = np.split(member_samples.runs, group_stop[:-1]) if len(group_stop) else []
+        group_stops = sample_counts.cumsum().astype(np.int64)
+        samples_by_group = _cut_column(member_samples.samples, group_stops)
+        runs_by_group = _cut_column(member_samples.runs, group_stops)
         samples = [samples_by_group[number] for number in distinct_index]
         runs = [runs_by_group[number] for number in distinct_index]
         return samples, runs
 
     def _read_member_samples(self, members: Ids, is_repeat: Flags) -> _MemberSamples:
         """Return the samples of records; runs of different records have different numbers."""
-        sampled_seq = self.seq[members[~is_repeat]]
-        list_columns = list(sample_columns(self.quantity))
-        # `take_records` returns records sorted by `seq`, here they are needed in the given order.
-        records_by_seq = self.data.take_records(sampled_seq, list_columns)
-        records = records_by_seq[np.searchsorted(records_by_seq["seq"].to_numpy(), sampled_seq)]
+        records = self._take_sample_lists(self.seq[members[~is_repeat]])
         counts = np.ones(len(members), np.int64)  # a repeat has its value alone
         counts[~is_repeat] = records["samples"].list.len().to_numpy()
         record_index = np.repeat(np.arange(len(members)), counts)  # of each sample
@@ -179,10 +173,25 @@ class Members:
 
         run_in_record = np.zeros(len(record_index), np.int64)
         run_in_record[~is_of_repeat] = _flatten(records["run"])
-        distinct_runs, run_place = np.unique(run_in_record, return_inverse=True)
-        # A number for each pair of record and run: runs of two records are never the same run.
-        runs = record_index * len(distinct_runs) + run_place
-        return _MemberSamples(samples, runs, counts)
+        return _MemberSamples(samples, _number_runs(record_index, run_in_record), counts)
+
+    def _take_sample_lists(self, seqs: Ids) -> pl.DataFrame:
+        """Return the lists `samples` and `run` of records, in the order of `seqs`."""
+        list_columns = list(sample_columns(self.quantity))
+        # `take_records` returns records sorted by `seq`.
+        records_by_seq = self.data.take_records(seqs, list_columns)
+        return records_by_seq[np.searchsorted(records_by_seq["seq"].to_numpy(), seqs)]
+
+
+def _cut_column(column: NDArray[Any], stops: Ids) -> list[NDArray[Any]]:
+    """Return the pieces of a column that end at these places; none without a place."""
+    return np.split(column, stops[:-1]) if len(stops) else []
+
+
+def _number_runs(record_index: Ids, run_in_record: Ids) -> Ids:
+    """Return a number for each pair of record and run: two records never share a run."""
+    distinct_runs, run_place = np.unique(run_in_record, return_inverse=True)
+    return record_index * len(distinct_runs) + run_place
 
 
 def _flatten(lists: pl.Series) -> NDArray[Any]:
@@ -205,22 +214,26 @@ def read_members(data: Folders, grouping: Grouping) -> Members:
     """Return the records that take part, with the numbers of their groups."""
     records = data.scan().filter(grouping.takes_part).select(_member_columns(data, grouping))
     members = records.filter(pl.col("level").is_not_null()).collect()
-    # Levels become their numbers in sorted order, hashes become numbers in the order of records.
     levels = sort_levels(members["level"].unique(maintain_order=True))
-    level_places = pl.Series(range(len(levels)), dtype=pl.Int64)
-    level = members["level"].replace_strict(pl.Series(levels, dtype=pl.String), level_places)
     arrays = {name: members[name].to_numpy() for name in members.columns if name != "level"}
     estimate = {name: arrays.pop(f"estimate_{name}") for name in ESTIMATE}
+    # Hashes become numbers in the order of records.
     return Members(
         data=data,
         quantity=grouping.quantity,
         levels=levels,
-        level=level.to_numpy(),
+        level=_number_levels(members["level"], levels),
         group=number_by_first(arrays.pop("group")),
         cell=number_by_first(arrays.pop("cell")),
         estimate=estimate,
         **arrays,
     )
+
+
+def _number_levels(column: pl.Series, levels: Sequence[str]) -> Ids:
+    """Return the level of each record as its place among the sorted levels."""
+    places = pl.Series(range(len(levels)), dtype=pl.Int64)
+    return column.replace_strict(pl.Series(levels, dtype=pl.String), places).to_numpy()
 
 
 def number_by_first(hashes: NDArray[Any]) -> Ids:
@@ -233,40 +246,87 @@ def number_by_first(hashes: NDArray[Any]) -> Ids:
 
 def _member_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
     """Return the expressions of the columns of `Members`; keys are hashes."""
-    is_step = grouping.quantity == "step_s"
-    value = quantity_value(grouping.quantity).cast(NUMBER)
-    samples, run = sample_columns(grouping.quantity)
-    sample_count = pl.col("samples_n") if is_step else samples.list.len()
-    smallest = pl.col("step_s_min") if is_step else samples.list.min()
-    run_count = pl.col("runs") if is_step else run.list.n_unique()
-    unknown = pl.lit(None, NUMBER)  # records hold intervals and estimates of steps alone
-    estimate = {
-        name: pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE
-    }
-    is_good = value.is_not_null() & (pl.col("status") == "ok")
-    has_samples = sample_count.fill_null(0) > 0
+    columns = _quantity_columns(grouping.quantity)
+    is_good = columns.value.is_not_null() & (pl.col("status") == "ok")
+    has_samples = columns.sample_count.fill_null(0) > 0
     # A single value counts as a repeat only if it is neither predicted nor a copy of another
     # record.
     is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
+    smallest = pl.coalesce(columns.smallest_sample, columns.value)
     return [
         pl.col("seq"),
-        grouping.level.alias("level"),
-        hash_of([grouping.level, *grouping.cell, *grouping.method]).alias("group"),
-        hash_of(grouping.cell).alias("cell"),
-        _partner_key(data, grouping).alias("partner_key"),
-        hash_of(("host", "origin", *METHOD)).alias("setup"),
+        *_key_columns(data, grouping),
         (pl.col("scope") == "").alias("is_step"),
         # A predicted time counts even if the status says that the step does not fit the memory.
         (IS_PREDICTED | is_good).alias("has_value"),
         (is_good & has_samples).alias("is_sampled"),
         (is_good & ~has_samples & is_original).alias("is_repeated"),
-        (pl.coalesce(smallest, value) <= 0).fill_null(value=False).alias("is_resting"),
-        value.alias("value"),
-        (pl.col("stated_low") if is_step else unknown).alias("low"),
-        (pl.col("stated_high") if is_step else unknown).alias("high"),
-        run_count.cast(NUMBER).alias("runs"),
-        *(column.alias(f"estimate_{name}") for name, column in estimate.items()),
+        (smallest <= 0).fill_null(value=False).alias("is_resting"),
+        columns.value.alias("value"),
+        columns.low.alias("low"),
+        columns.high.alias("high"),
+        columns.run_count.cast(NUMBER).alias("runs"),
+        *(column.alias(f"estimate_{name}") for name, column in columns.estimate.items()),
     ]
+
+
+def _key_columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
+    """Return the level, and hashes of the values by which records are grouped and paired."""
+    return [
+        grouping.level.alias("level"),
+        hash_of([grouping.level, *grouping.cell, *grouping.method]).alias("group"),
+        hash_of(grouping.cell).alias("cell"),
+        _partner_key(data, grouping).alias("partner_key"),
+        hash_of(("host", "origin", *METHOD)).alias("setup"),
+    ]
+
+
+class _QuantityColumns(NamedTuple):
+    """Expressions of the numbers of a quantity in a record.
+
+    Attributes:
+        value: the value.
+        sample_count: number of samples.
+        smallest_sample: the smallest sample.
+        run_count: number of runs.
+        low: the stated low end of an interval, null but for step times; `high` likewise.
+        high: the stated high end.
+        estimate: columns of `statistics.estimates` by name, null but for step times.
+    """
+
+    value: pl.Expr
+    sample_count: pl.Expr
+    smallest_sample: pl.Expr
+    run_count: pl.Expr
+    low: pl.Expr
+    high: pl.Expr
+    estimate: dict[str, pl.Expr]
+
+
+def _quantity_columns(quantity: str) -> _QuantityColumns:
+    """Return the numbers of a quantity: step times have columns of their own in the frame."""
+    value = quantity_value(quantity).cast(NUMBER)
+    if quantity == "step_s":
+        return _QuantityColumns(
+            value=value,
+            sample_count=pl.col("samples_n"),
+            smallest_sample=pl.col("step_s_min"),
+            run_count=pl.col("runs"),
+            low=pl.col("stated_low"),
+            high=pl.col("stated_high"),
+            estimate={name: pl.col("estimate").struct.field(name) for name in ESTIMATE},
+        )
+    samples, run = sample_columns(quantity)
+    unknown = pl.lit(None, NUMBER)  # records hold intervals and estimates of steps alone
+    return _QuantityColumns(
+        value=value,
+        sample_count=samples.list.len(),
+        smallest_sample=samples.list.min(),
+        run_count=run.list.n_unique(),
+        low=unknown,
+        high=unknown,
+        estimate=dict.fromkeys(ESTIMATE, unknown),
+    )
 
 
 def _partner_key(data: Folders, grouping: Grouping) -> pl.Expr:

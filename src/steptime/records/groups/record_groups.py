@@ -154,27 +154,33 @@ class RecordGroups:
             level that has no partner, -1 for `against`; `has_mismatch`, whether that level has a
             group in the cell which differs.
         """
+        parts = self._list_unpaired(against, levels, pairs)
+        partner_level = np.concatenate([part.partner_level for part in parts])
+        columns = {
+            "id": np.concatenate([part.ids for part in parts]),
+            "is_a": partner_level != NO_LEVEL,  # of `against`, as `a` of a pair is
+            "partner_level": partner_level,
+            "has_mismatch": np.concatenate([part.has_mismatch for part in parts]),
+        }
+        order = np.lexsort((partner_level, columns["id"], ~columns["is_a"]))
+        return {name: column[order] for name, column in columns.items()}
+
+    def _list_unpaired(
+        self, against: str, levels: Sequence[str], pairs: Mapping[str, Ids]
+    ) -> list[_Unpaired]:
+        """Return the groups without a partner of `against`, then those without one of each level.
+
+        A group of another level lacks a partner of `against`. A group of `against` may lack a
+        partner in several levels, and then has an entry for each.
+        """
         level = self.columns.level
         is_first = level == self.level_index(against)
-        # A group of another level lacks a partner of `against`. A group of `against` may lack a
-        # partner in several levels, and then has an entry for each.
         parts = [self._find_unpaired(NO_LEVEL, pairs["b"], ~is_first, is_first)]
         for level_number, level_name in enumerate(levels):
             is_partner = level == self.level_index(level_name)
             paired_ids = pairs["a"][is_partner[pairs["b"]]]
             parts.append(self._find_unpaired(level_number, paired_ids, is_first, is_partner))
-        ids = np.concatenate([part.ids for part in parts])
-        partner_level = np.concatenate([part.partner_level for part in parts])
-        has_mismatch = np.concatenate([part.has_mismatch for part in parts])
-        is_a = partner_level != NO_LEVEL  # of `against`, as `a` of a pair is
-        order = np.lexsort((partner_level, ids, ~is_a))
-        columns = {
-            "id": ids,
-            "is_a": is_a,
-            "partner_level": partner_level,
-            "has_mismatch": has_mismatch,
-        }
-        return {name: column[order] for name, column in columns.items()}
+        return parts
 
     def _find_unpaired(
         self, partner_level: int, paired_ids: Ids, needs_partner: Flags, is_partner: Flags
@@ -207,30 +213,33 @@ class RecordGroups:
         Expressions may use `id`, `host`, which names all hosts of the group, and `good_s`, the
         median step over all its records if there are several.
         """
-        distinct_ids = np.unique(ids)
-        last = self.columns.last_seq[distinct_ids]  # facts are those of the last record of a group
-        shared_facts = self._read_shared_facts(distinct_ids)  # `hosts` and `good_s`, of all records
-        groups = pl.DataFrame({"seq": last, "id": distinct_ids}).join(
-            shared_facts, on="id", how="left", maintain_order="left"
-        )
         expressions = {
             name: pl.col(cell) if isinstance(cell, str) else cell for name, cell in cells.items()
         }
         read_columns = {name for cell in expressions.values() for name in cell.meta.root_names()}
-        columns_of_groups = {"id", "good_s", "seq"}  # which `groups` has already
-        record_columns = sorted({*read_columns, "host"} - columns_of_groups)
-        last_records = self.data.take_records(last, record_columns)
-        rows = groups.join(last_records, on="seq", how="left", maintain_order="left")
+        rows = self._read_last_records(np.unique(ids), read_columns)
         host = pl.coalesce("hosts", pl.col("host"), pl.lit(""))  # of several records all hosts
         return rows.with_columns(host.alias("host")).select(
             "id", *(cell.alias(name) for name, cell in expressions.items())
         )
 
+    def _read_last_records(self, ids: Ids, columns: set[str]) -> pl.DataFrame:
+        """Return columns of the last record of groups, with `id`, `hosts` and `good_s`."""
+        last = self.columns.last_seq[ids]
+        shared_facts = self._read_shared_facts(ids)  # `hosts` and `good_s`, of all records
+        groups = pl.DataFrame({"seq": last, "id": ids}).join(
+            shared_facts, on="id", how="left", maintain_order="left"
+        )
+        columns_of_groups = {"id", "good_s", "seq"}  # which `groups` has already
+        record_columns = sorted({*columns, "host"} - columns_of_groups)
+        last_records = self.data.take_records(last, record_columns)
+        return groups.join(last_records, on="seq", how="left", maintain_order="left")
+
     def _read_shared_facts(self, ids: Ids) -> pl.DataFrame:
         """Return `id`, `hosts` and `good_s` of the groups that have several records."""
         pooled_ids = ids[self.columns.record_count[ids] > 1]
-        schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
         if not len(pooled_ids):
+            schema = {"id": pl.Int64(), "hosts": pl.String(), "good_s": pl.Float64()}
             return pl.DataFrame(schema=schema)
         members, group_index = self.members.list_members(pooled_ids)
         seq = self.members.seq[members]
@@ -240,17 +249,10 @@ class RecordGroups:
         columns: list[str | pl.Expr] = ["host", "origin", "step_s", "samples", is_ok, samples_n]
         records = self.data.take_records(seq, columns)
         rows = id_of_record.join(records, on="seq", how="left", maintain_order="left")
-
-        # The median of all samples; without samples the last prediction or the median of values.
-        has_samples = pl.col("is_ok") & (pl.col("samples_n") > 0)
-        sampled_s = pl.col("samples").filter(has_samples).explode().median()
-        values_s = pl.col("step_s").filter("is_ok").drop_nulls()
-        is_predicted = pl.col("origin").first() == "predicted"
-        stated_s = pl.when(is_predicted).then(values_s.last()).otherwise(values_s.median())
         hosts = pl.col("host").filter(pl.col("host") != "").unique().sort()
         host_text = hosts.str.join(", ").replace("", None)
         return rows.group_by("id", maintain_order=True).agg(
-            host_text.alias("hosts"), pl.coalesce(sampled_s, stated_s).alias("good_s")
+            host_text.alias("hosts"), _good_s().alias("good_s")
         )
 
     def rows(self, ids: Ids, cells: Cells, columns: Mapping[str, str]) -> list[Row]:
@@ -264,6 +266,19 @@ class RecordGroups:
             facts_by_id[group_id] | dict(zip(columns, numbers, strict=True))
             for group_id, numbers in zip(ids.tolist(), number_rows, strict=True)
         ]
+
+
+def _good_s() -> pl.Expr:
+    """Return the time of a group: the median of all samples of its successful records.
+
+    Without samples it is the last prediction, or the median of the values.
+    """
+    has_samples = pl.col("is_ok") & (pl.col("samples_n") > 0)
+    sampled_s = pl.col("samples").filter(has_samples).explode().median()
+    values_s = pl.col("step_s").filter("is_ok").drop_nulls()
+    is_predicted = pl.col("origin").first() == "predicted"
+    stated_s = pl.when(is_predicted).then(values_s.last()).otherwise(values_s.median())
+    return pl.coalesce(sampled_s, stated_s)
 
 
 def finite_cells(column: NDArray[Any]) -> list[Any]:

@@ -70,7 +70,30 @@ def read_path(
         command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
-    # The first reader that recognises a file reads it; a mapping of the user comes first.
+    readers = _list_readers(mapping, command_keys, steps)
+    content = Import()
+    distinct_paths = dict.fromkeys(paths)
+    for source in chain.from_iterable(map(list_sources, distinct_paths)):
+        content.files += 1
+        if isinstance(source, Unread):
+            content.unread.append(source)
+            continue
+        # The first reader that recognises a file reads it.
+        for name, reader in readers.items():
+            if reader.recognises(source):
+                _read_source(content, name, reader, source)
+                break
+        else:
+            reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
+            content.unread.append(Unread(source.name, line=None, reason=reason))
+    _mark_duplicates(content)
+    return content
+
+
+def _list_readers(
+    mapping: Any, command_keys: Mapping[str, str] | None, steps: int | None
+) -> Mapping[str, Any]:
+    """Return the readers by the names of their formats, a mapping of the user first."""
     readers = {}
     if mapping:
         is_from_file = bool(mapping.sha256)  # otherwise it is a shipped mapping, by its own name
@@ -80,23 +103,7 @@ def read_path(
         from steptime.records.readers.torch_trace import TraceReader
 
         readers["torch-trace"] = TraceReader(steps)
-    content = Import()
-    distinct_paths = dict.fromkeys(paths)
-    for source in chain.from_iterable(map(list_sources, distinct_paths)):
-        content.files += 1
-        if isinstance(source, Unread):
-            content.unread.append(source)
-            continue
-        format_name = next(
-            (name for name, reader in readers.items() if reader.recognises(source)), None
-        )
-        if format_name is None:
-            reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
-            content.unread.append(Unread(source.name, line=None, reason=reason))
-            continue
-        _read_source(content, format_name, readers[format_name], source)
-    _mark_duplicates(content)
-    return content
+    return readers
 
 
 def is_mapped(name: str) -> bool:

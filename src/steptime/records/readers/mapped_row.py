@@ -253,27 +253,30 @@ class MappedRow:
     def _read_amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""
         unit, _ = QUANTITIES[name]
-        must_be_positive = unit == "s" or amount.inverse  # no step takes 0 s; 1 / 0 is no number
-        scale = amount.scale
-        if amount.formula:
-            value = self.value(amount.formula)
-            place = name
-        else:
-            value = parse_cell(self._cell(amount.column))
-            place = amount.column
-        if scale is None:
-            column = amount.formula or amount.column
-            scale = seconds_per_unit(column, self.raw) if unit == "s" else 1.0
+        scale = self._scale_of(amount, unit)
+        value = self.value(amount.formula) if amount.formula else self._cell_value(amount.column)
         number_text = parse_cell(drop_deviation(value))  # 12 of `12 +- 0.3`
         cell = _parse_cell_amount(number_text)
         if cell is not None and cell.dimension:  # `12 ms`: its unit stands in place of `scale`
             number_text = _convert_to_unit(name, number_text, cell, amount.inverse)
             scale = 1.0
+        must_be_positive = unit == "s" or amount.inverse  # no step takes 0 s; 1 / 0 is no number
         check = _check_positive if must_be_positive else _check_number
-        number = check(number_text, place) * scale
+        number = check(number_text, name if amount.formula else amount.column) * scale
         if amount.inverse and not number:
             raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
         return 1 / number if amount.inverse else number
+
+    def _cell_value(self, column: str) -> Any:
+        """Return the value of a cell as formulas take it."""
+        return parse_cell(self._cell(column))
+
+    def _scale_of(self, amount: Amount, unit: str) -> float:
+        """Return the factor to SI: that of the mapping, else by the unit in a time's heading."""
+        if amount.scale is not None:
+            return amount.scale
+        column = amount.formula or amount.column
+        return seconds_per_unit(column, self.raw) if unit == "s" else 1.0
 
 
 def _parse_cell_amount(value: object) -> CellAmount | None:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.expressions.amounts import localise
-from steptime.core.expressions.formula import column_name, formula, parse_cell
+from steptime.core.expressions.formula import column_name, formula
 from steptime.core.signatures.validated import validate_table
 from steptime.core.tables.table_files import (
     Words,
@@ -30,6 +29,7 @@ from steptime.core.toml_files import read_packaged_toml
 from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import MappedRow
+from steptime.records.readers.mapping_cells import ConvertedCells, NumberFormat
 from steptime.records.readers.mapping_keys import Keys, RowKeys
 from steptime.records.readers.mapping_names import list_columns_read, list_words
 from steptime.records.readers.mapping_remarks import (
@@ -47,39 +47,12 @@ OLD_KEYS = {"platform": "device"}
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _NumberFormat(NamedTuple):
-    """How numbers in cells are written."""
+class _ReadRows(NamedTuple):
+    """The rows of a table that are steps, as records and as rows, and the lines that are none."""
 
-    decimal: str
-    thousands: str
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether numbers are written as in Python."""
-        return (self.decimal, self.thousands) == (".", "")
-
-    def to_plain_text(self, cell: object) -> object:
-        """Return a cell with its number written as in Python."""
-        return localise(cell, self.decimal, self.thousands) if isinstance(cell, str) else cell
-
-    def to_value(self, cell: object, text: object) -> Any:
-        """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
-        is_dotted = isinstance(cell, str) and text == cell and "." in cell
-        return text if is_dotted and self.decimal != "." else parse_cell(text)
-
-
-class _ConvertedCells(NamedTuple):
-    """The cells of a row of a table by column.
-
-    Attributes:
-        raw: as in the table, with numbers written as in Python.
-        ours: with words of the table replaced by ours.
-        values: as formulas take them.
-    """
-
-    raw: Cells
-    ours: Cells
-    values: Cells
+    repeat_rows: list[RepeatRow]
+    mapped_rows: list[MappedRow]
+    unread: list[Unread]
 
 
 @dataclass(frozen=True)
@@ -125,33 +98,34 @@ class TableMapping:
     def read(self, source: RecordSource) -> Reading:
         """Return a record for each step, and the lines that are none, with the reasons."""
         self.check_complete()
+        rows = self._read_rows(source)
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
-        repeat_rows: list[RepeatRow] = []
-        mapped_rows: list[MappedRow] = []
+        unread += rows.unread
+        if not rows.repeat_rows:
+            unread = _merge_reasons(source, unread) or self._describe_no_rows(source)
+        records = tuple(pool_repeats(rows.repeat_rows))
+        remarks = [
+            *describe_lines(source, rows.repeat_rows, self.layout),
+            *describe_replaced(self.replaced_keys, self.command_keys),
+            *describe_units(rows.mapped_rows),
+            *describe_repeats(rows.repeat_rows, len(records), rows.mapped_rows, self.layout),
+        ]
+        return Reading(records, tuple(unread), tuple(remarks))
+
+    def _read_rows(self, source: RecordSource) -> _ReadRows:
+        """Return the rows that fit an entry of the mapping, and the faults of the others."""
+        rows = _ReadRows([], [], [])
         file_name = source.name.rpartition("/")[2]
         entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file_name)]
         for line, row in self.rows_of(source, entries):
             try:
                 if isinstance(row, InputError):
                     raise row  # a line that cannot be read, like one that makes no record
-                repeat_rows.append(self._make_record(row))
-                mapped_rows.append(row)
+                rows.repeat_rows.append(self._make_record(row))
+                rows.mapped_rows.append(row)
             except InputError as error:
-                unread.append(Unread(source.name, line, str(error)))
-        if not repeat_rows and not unread:
-            unread = self._describe_no_rows(source)
-        reasons = {entry.reason for entry in unread}
-        have_common_reason = len(unread) > 1 and len(reasons) == 1  # said once for all lines
-        if not repeat_rows and have_common_reason:
-            unread = [Unread(source.name, line=None, reason=unread[0].reason)]
-        records = tuple(pool_repeats(repeat_rows))
-        remarks = [
-            *describe_lines(source, repeat_rows, self.layout),
-            *describe_replaced(self.replaced_keys, self.command_keys),
-            *describe_units(mapped_rows),
-            *describe_repeats(repeat_rows, len(records), mapped_rows, self.layout),
-        ]
-        return Reading(records, tuple(unread), tuple(remarks))
+                rows.unread.append(Unread(source.name, line, str(error)))
+        return rows
 
     def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
         """Return why a table has no row: the line that was taken for the headings."""
@@ -186,7 +160,7 @@ class TableMapping:
         self, table: Path | RecordSource | Iterable[Cells], entries: Sequence[RowKeys]
     ) -> Iterator[tuple[int, MappedRow | InputError]]:
         """Yield line and row for each entry that a row of a table fits, or the fault of the row."""
-        number_format = _NumberFormat(self.keys.decimal, self.keys.thousands)
+        number_format = NumberFormat(self.keys.decimal, self.keys.thousands)
         for line, cells in self._read_cells(table):
             if isinstance(cells, InputError):
                 yield line, cells
@@ -214,7 +188,8 @@ class TableMapping:
             mentioned=list_words(self.rows),
         )
 
-    def _convert_cells(self, cells: Cells, number_format: _NumberFormat) -> _ConvertedCells:
+    def _convert_cells(self, cells: Cells, number_format: NumberFormat) -> ConvertedCells:
+        """Return the cells of a row in plain numbers, in our words and as values of formulas."""
         raw = cells
         if not number_format.is_plain:
             raw = {column: number_format.to_plain_text(cell) for column, cell in cells.items()}
@@ -224,7 +199,7 @@ class TableMapping:
         values = {
             column: number_format.to_value(cells[column], cell) for column, cell in ours.items()
         }
-        return _ConvertedCells(raw, ours, values)
+        return ConvertedCells(raw, ours, values)
 
     def _in_our_words(self, column: str, cell: object) -> object:
         return self.words.get(column_name(column), {}).get(str(cell), cell)
@@ -246,12 +221,11 @@ class TableMapping:
         if status == "ok" and not measured:
             raise InputError(f"{keys.seconds}: no time is said")
         device = row.text(keys.device).strip()
-        stack = row.text(keys.stack) or str(row.options.get("stack", ""))
         if not device:
             raise InputError("device: empty")
+        stack = _name_stack(row)
         options = {"stack": stack, **row.options} if stack else row.options
-        date = row.text(keys.date).strip() if keys.date else ""
-        taken_at = read_date(date) if date else ""
+        taken_at = _read_taken_at(row)
         record = Record(
             origin=keys.origin,
             method=RecordMethod(self.name, row.text(keys.version), options),
@@ -279,6 +253,25 @@ class TableMapping:
         """A text that tells mappings apart: their content and what the command gave beside."""
         keys = json.dumps(dict(self.command_keys), sort_keys=True) if self.command_keys else ""
         return self.sha256 + (sha256(keys.encode()).hexdigest() if keys else "")
+
+
+def _merge_reasons(source: RecordSource, unread: list[Unread]) -> list[Unread]:
+    """Return one entry for the file where all its lines are unread for one reason."""
+    have_common_reason = len(unread) > 1 and len({entry.reason for entry in unread}) == 1
+    if not have_common_reason:
+        return unread
+    return [Unread(source.name, line=None, reason=unread[0].reason)]
+
+
+def _name_stack(row: MappedRow) -> str:
+    """Return the stack of a row, by its key or else by its option; "" if nothing says it."""
+    return row.text(row.keys.stack) or str(row.options.get("stack", ""))
+
+
+def _read_taken_at(row: MappedRow) -> str:
+    """Return the date of a row, "" where the table has none."""
+    date = row.text(row.keys.date).strip() if row.keys.date else ""
+    return read_date(date) if date else ""
 
 
 def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:
@@ -335,9 +328,7 @@ def mapping_of(
     if not isinstance(table, dict):
         raise InputError(f"{place}: a mapping is a table, not {shorten(table)}")
     key_texts = dict(command_keys or {})
-    if "base" in table:
-        base = check_choice("base", table["base"], shipped_names(), place)
-        table = {**read_packaged_toml(f"{FOLDER}/{base}.toml"), **table}
+    table = _add_base(table, place)
     keys = keys_of({**table, **key_texts}, Keys, place)
     missing_keys = tuple(k for k in keys.required_keys if not table.get(k) and k not in key_texts)
     # An entry of rows has the keys of the whole mapping, its own, and those of the command, of
@@ -345,11 +336,8 @@ def mapping_of(
     shared_keys = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     # Keys that are missing have placeholders: the mapping can be read, not used.
     shared_keys |= {key: text for key, text in _PLACEHOLDERS.items() if key in missing_keys}
-    entry_tables = keys.rows or ({},)
-    entries = [
-        _read_entry({**shared_keys, **entry_table, **key_texts}, place)
-        for entry_table in entry_tables
-    ]
+    entry_keys = keys.rows or ({},)
+    entries = [_read_entry({**shared_keys, **row, **key_texts}, place) for row in entry_keys]
     return TableMapping(
         keys,
         tuple(entries),
@@ -358,8 +346,16 @@ def mapping_of(
         keys.source or name,
         missing_keys=missing_keys,
         command_keys=key_texts,
-        replaced_keys=_list_replaced_columns([shared_keys, *entry_tables], key_texts),
+        replaced_keys=_list_replaced_columns([shared_keys, *entry_keys], key_texts),
     )
+
+
+def _add_base(table: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Return the keys of a mapping, completed by those of the mapping of the house it names."""
+    if "base" not in table:
+        return table
+    base = check_choice("base", table["base"], shipped_names(), place)
+    return {**read_packaged_toml(f"{FOLDER}/{base}.toml"), **table}
 
 
 def _list_replaced_columns(

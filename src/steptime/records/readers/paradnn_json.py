@@ -6,7 +6,7 @@ the file; the data type follows from `fl` over `params` x `intensity`, the bytes
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
 from typing import Any, NamedTuple
@@ -90,34 +90,62 @@ class _Machine(NamedTuple):
 def _read_points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
     """Yield the label of each point with its record, or with the reason why it has none."""
     holds_speeds = "example_per_sec" in lists or bool(lists["err_jobs"])  # else a profile
-    if holds_speeds:
-        amounts = _TABLE["speeds"]
-        further_names: tuple[str, ...] = ("step_per_sec",)
-        machine = _find_machine(lists, file)
-        method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
-    else:
-        amounts = _TABLE["profile"]
-        further_names = TRACE_LISTS
-        machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
-        method = RecordMethod("paradnn-profile", "unknown", {})
-    valid_names = {"labels", *amounts, *further_names, *FAILURES}
+    file_format = _speeds_format(lists, file) if holds_speeds else _profile_format(file)
+    valid_names = {"labels", *file_format.amounts, *file_format.further_lists, *FAILURES}
     for name in lists:
         if name not in valid_names:
             yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
-        quantities = _read_quantities(lists, index, amounts, machine.cores)
+        quantities = _read_quantities(lists, index, file_format.amounts, file_format.machine.cores)
         if holds_speeds:
-            steps_per_s = None
-            if "step_per_sec" in lists:
-                steps_per_s = _scale_number(lists["step_per_sec"][index])
-            if not steps_per_s or steps_per_s < 0:  # a point that failed without a state
+            step_s = _read_step(lists, index)
+            if step_s is None:  # a point that failed without a state
                 yield str(label), "has no positive step_per_sec"
                 continue
-            quantities["step_s"] = Quantity(1 / steps_per_s)
-        yield _make_point(label, machine, method, quantities)
+            quantities["step_s"] = Quantity(step_s)
+        yield _make_point(label, file_format.machine, file_format.method, quantities)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
-        yield _make_point(label, machine, method, {}, status=status, cause=str(state))
+        yield _make_point(
+            label, file_format.machine, file_format.method, {}, status=status, cause=str(state)
+        )
+
+
+class _FileFormat(NamedTuple):
+    """The meaning of the lists of a file.
+
+    Attributes:
+        amounts: the quantity and the unit of each list of numbers, by its name.
+        further_lists: lists that are no quantities.
+        machine: the machine of all points.
+        method: how the numbers were obtained.
+    """
+
+    amounts: Mapping[str, tuple[str, float]]
+    further_lists: tuple[str, ...]
+    machine: _Machine
+    method: RecordMethod
+
+
+def _speeds_format(lists: Lists, file: str) -> _FileFormat:
+    """Return the format of a file of speeds; raises `InputError` if it names no device."""
+    method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
+    return _FileFormat(_TABLE["speeds"], ("step_per_sec",), _find_machine(lists, file), method)
+
+
+def _profile_format(file: str) -> _FileFormat:
+    """Return the format of a file of profiles, which are all of a TPU."""
+    machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
+    method = RecordMethod("paradnn-profile", "unknown", {})
+    return _FileFormat(_TABLE["profile"], TRACE_LISTS, machine, method)
+
+
+def _read_step(lists: Lists, index: int) -> float | None:
+    """Return the seconds of a step of a point, None if its speed is no positive number."""
+    if "step_per_sec" not in lists:
+        return None
+    steps_per_s = _scale_number(lists["step_per_sec"][index])
+    return 1 / steps_per_s if steps_per_s and steps_per_s > 0 else None
 
 
 def _read_quantities(
@@ -183,18 +211,36 @@ def _make_point(
 def _find_machine(lists: Lists, file: str) -> _Machine:
     """Find the machine of the speeds by the name of the file and by the numbers.
 
-    FLOP of a step over batch x parameters are 6, forward and backward; a core of eight sees an
-    eighth of the batch. `intensity` is FLOP over the bytes of the parameters.
+    `intensity` is FLOP over the bytes of the parameters, which tells their type.
 
     Raises:
         InputError: if name and numbers contradict each other, or name no device.
     """
-    # A training step has about 6 FLOP an example and parameter. Files of a TPU count one of its
-    # eight cores, so 6 / 8.
     flop_shares, parameter_bytes = _list_flop_shares_and_sizes(lists, file)
     is_float32 = None  # unknown
     if parameter_bytes:
         is_float32 = round(median(parameter_bytes)) == FLOAT32_BYTES
+    # Where no sizes tell the type, it is ParaDnn's: float32 on GPUs, bfloat16 on TPUs.
+    if _find_device(file, flop_shares) == "gpu":
+        dtype = "float16-mixed" if is_float32 is False else "float32"
+        return _Machine(GPU, dtype, cores=1, file=file)
+    dtype = "float32" if is_float32 else "bfloat16-mixed"
+    return _Machine(TPU, dtype, CORES, file)
+
+
+def _find_device(file: str, flop_shares: Sequence[float]) -> str:
+    """Return `tpu` or `gpu`, as the name of the file and the FLOP of a step say.
+
+    FLOP of a step over batch x parameters are 6, forward and backward. Files of a TPU count one of
+    its eight cores, which sees an eighth of the batch: 6 / 8.
+
+    Args:
+        file: the name of the file.
+        flop_shares: FLOP over batch x parameters of each point.
+
+    Raises:
+        InputError: if name and numbers contradict each other, or name no device.
+    """
     file_name = file.rpartition("/")[2].lower()
     devices_of_name = [device for device in ("tpu", "gpu") if device in file_name]
     implied_device = None
@@ -208,12 +254,7 @@ def _find_machine(lists: Lists, file: str) -> _Machine:
             f"the file's name says {' and '.join(devices_of_name) or 'no device'}, "
             f"its FLOP a step say {implied_device or 'nothing'}"
         )
-    # Where no sizes tell the type, it is ParaDnn's: float32 on GPUs, bfloat16 on TPUs.
-    if "gpu" in (*devices_of_name, implied_device):
-        dtype = "float16-mixed" if is_float32 is False else "float32"
-        return _Machine(GPU, dtype, cores=1, file=file)
-    dtype = "float32" if is_float32 else "bfloat16-mixed"
-    return _Machine(TPU, dtype, CORES, file)
+    return devices_of_name[0] if devices_of_name else str(implied_device)
 
 
 def _list_flop_shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:

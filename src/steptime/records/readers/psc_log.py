@@ -5,15 +5,14 @@ GPUs that were not used. Only the fields below are read, never text: the logs ho
 environment of their authors.
 """
 
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.json_types import JsonObject
-from steptime.core.toml_files import read_packaged_toml
+from steptime.records.readers.psc_log_fields import Log, log_fields
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.reading import MAX_EXAMPLES
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -21,7 +20,6 @@ from steptime.records.record import Quantity, Record, RecordMethod
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
 METHOD = "psc-mnist"
 STAGINGS = {"local": "local", "scratch": "shared"}  # the authors' words: ours
-MODES = (("INDEPENDENT", "IN"), ("_PS", "PS"), ("", "single"))  # in a program's name: ours
 STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
 BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
 BATCH_TOLERANCE = 1e-3  # between a whole batch and speed x time, which is rounded
@@ -38,17 +36,11 @@ TIMES = (  # our quantities, and the fields that hold them; a log without a time
     ("published_examples_uncertainty_per_s", "uncertainty"),
     ("published_examples_jitter_per_s", "jitter"),
 )
-_NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
-# The text behind a result: a number that another line breaks into is none.
-_END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
-_TABLE = read_packaged_toml("psc_log.toml")
-MAX_DIGITS = 15  # of a whole number
 ENVIRONMENT = (  # facts of a record, in order
     *("date", "submitted", "device_kind", "device_type", "device_count", "device_type_source"),
     *("gpus_used", "allocated_gpu_type", "allocated_gpu_count", "numcpus", "batch_source"),
     *("staging", "mode", "outcome", "job_id", "host", "partition"),
 )
-MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 
 
 class DevicesUsed(NamedTuple):
@@ -79,10 +71,6 @@ class FileName:
     mode: str = ""
 
 
-Log = JsonObject
-"""The fields of a log, by the names of the table and of `log_fields`; "" and None are unknown."""
-
-
 def recognises(source: RecordSource) -> bool:
     """Return whether a file is the log of a job of Slurm, by its name or its first lines."""
     return bool(
@@ -103,54 +91,95 @@ def read(source: RecordSource) -> Reading:
 
 
 def _make_record(log: Log, name: FileName) -> Record:
+    """Return the record of a log; its file's name says what the log does not."""
+    job = _describe_job(log, name)
+    status, cause = _find_outcome(log, job.has_result)
+    network = read_model("deep_mnist")
+    return Record(
+        origin="published",
+        method=RecordMethod(METHOD, log["tensorflow"] or "unknown", _list_options(log, job)),
+        workload=make_workload(
+            network, batch=job.batch, dtype="float32", optimizer="adam", replicas=job.replicas
+        ),
+        platform=_name_platform(log, job.devices_used),
+        quantities=_list_quantities(log, job.has_result),
+        status=status,
+        cause=cause,
+        note="; ".join(_describe_doubts(log, job)),
+        env=_describe_environment(log, job),
+        taken_at=log["started"],
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The facts of a job that its log and the name of the log say together.
+
+    Attributes:
+        mode: `single`, `IN` (independent copies) or `PS` (parameter server).
+        staging: `local` or `scratch`, where the input was read from.
+        devices_used: the devices that did the work.
+        replicas: the copies of the network.
+        batch: the batch of a step; None if nothing says it.
+        batch_source: `logged`, `filename`, `implied`, or "" for an unknown batch.
+        has_result: whether the job printed a time and a speed.
+    """
+
+    mode: str
+    staging: str
+    devices_used: DevicesUsed
+    replicas: int
+    batch: int | None
+    batch_source: str
+    has_result: bool
+
+    @property
+    def ran_on_gpu(self) -> bool:
+        """Whether GPUs did the work."""
+        return self.devices_used.kind == "gpu"
+
+
+def _describe_job(log: Log, name: FileName) -> _Job:
+    """Return the facts of a job, each from the log where it says it, else from the name."""
     mode = log["mode"] or name.mode or "single"
-    staging = log["staging"] or name.staging or "scratch"
     devices_used = _find_devices(log, name)
-    batch, batch_source = _find_batch(log, name)
     # GPUs that computed count, not those that the job was given.
     device_count = log["gpus_used"] or devices_used.devices or 1
-    replicas = 1 if mode == "single" else device_count
-    network = read_model("deep_mnist")
-    workload = make_workload(
-        network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
+    batch, batch_source = _find_batch(log, name)
+    return _Job(
+        mode=mode,
+        staging=log["staging"] or name.staging or "scratch",
+        devices_used=devices_used,
+        replicas=1 if mode == "single" else device_count,
+        batch=batch,
+        batch_source=batch_source,
+        has_result=log["step_s"] is not None and log["speed"] is not None,
     )
-    has_result = log["step_s"] is not None and log["speed"] is not None
-    status, cause = _find_outcome(log, has_result)
-    ran_on_gpu = devices_used.kind == "gpu"
+
+
+def _list_options(log: Log, job: _Job) -> JsonObject:
+    """Return the options of the method: the devices, the staging and the program."""
+    devices_used = job.devices_used
+    gpu = log["gpu_type"] or devices_used.type
+    return {
+        "gpu": gpu.lower() if job.ran_on_gpu else "",
+        "device_count": devices_used.devices if job.ran_on_gpu else 1,
+        "staging": STAGINGS[job.staging],
+        "strategy": STRATEGIES[job.mode],
+        "program": log["program"],
+    }
+
+
+def _list_quantities(log: Log, has_result: bool) -> dict[str, Quantity]:
+    """Return the numbers of a log: its times if it has a result, and its accuracy."""
     field_by_quantity = {"accuracy": "accuracy"}
     if has_result:
         field_by_quantity |= dict(TIMES)
-    options = {
-        "gpu": (log["gpu_type"] or devices_used.type).lower() if ran_on_gpu else "",
-        "device_count": devices_used.devices if ran_on_gpu else 1,
-        "staging": STAGINGS[staging],
-        "strategy": STRATEGIES[mode],
-        "program": log["program"],
+    return {
+        quantity: Quantity(log[field])
+        for quantity, field in field_by_quantity.items()
+        if log[field] is not None
     }
-    env = _describe_environment(log, devices_used)
-    env |= {
-        "batch_source": batch_source or "unknown",
-        "staging": staging,
-        "mode": mode,
-        "outcome": "ok" if has_result else "failed",
-    }
-    notes = _describe_doubts(log, batch, batch_source, has_result, is_single=replicas == 1)
-    return Record(
-        origin="published",
-        method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
-        workload=workload,
-        platform=_name_platform(log, devices_used),
-        quantities={
-            quantity: Quantity(log[field])
-            for quantity, field in field_by_quantity.items()
-            if log[field] is not None
-        },
-        status=status,
-        cause=cause,
-        note="; ".join(notes),
-        env={name: env[name] for name in ENVIRONMENT},
-        taken_at=log["started"],
-    )
 
 
 def _find_outcome(log: Log, has_result: bool) -> tuple[str, str]:
@@ -162,9 +191,10 @@ def _find_outcome(log: Log, has_result: bool) -> tuple[str, str]:
     return status, "+".join(causes)
 
 
-def _describe_environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
-    """Return the facts of a log about its job and its devices."""
-    return {
+def _describe_environment(log: Log, job: _Job) -> JsonObject:
+    """Return the facts of a log about its job and its devices, in the order of `ENVIRONMENT`."""
+    devices_used = job.devices_used
+    facts = {
         "date": log["day"],
         "submitted": log["submitted"],
         "device_kind": devices_used.kind,
@@ -175,29 +205,41 @@ def _describe_environment(log: Log, devices_used: DevicesUsed) -> JsonObject:
         "allocated_gpu_type": log["gpu_type"].upper(),
         "allocated_gpu_count": log["gpu_count"],
         "numcpus": log["cpus"],
+        "batch_source": job.batch_source or "unknown",
+        "staging": job.staging,
+        "mode": job.mode,
+        "outcome": "ok" if job.has_result else "failed",
         "job_id": log["job_id"],
         "host": log["node"],
         "partition": log["partition"],
     }
+    return {name: facts[name] for name in ENVIRONMENT}
 
 
-def _describe_doubts(
-    log: Log, batch: int | None, batch_source: str, has_result: bool, *, is_single: bool
-) -> list[str]:
-    """Return remarks on numbers that may be wrong; `is_single` is true for one device."""
+def _describe_doubts(log: Log, job: _Job) -> list[str]:
+    """Return remarks on numbers that may be wrong."""
     notes = []
-    if has_result and log["causes"]:
+    if job.has_result and log["causes"]:
         notes.append(f"finished, but the log says {'+'.join(log['causes'])}")
     if log["results"] > 1:
         notes.append(f"the log holds {log['results']} results; this is the first")
-    if not batch_source:
+    if not job.batch_source:
         notes.append(UNKNOWN_BATCH)
-    elif batch and is_single and log["speed"] and log["step_s"]:
-        implied_batch = log["speed"] * log["step_s"]
-        if abs(implied_batch / batch - 1) > BATCHES_AGREE:
+    implied_batch = _imply_batch(log)
+    # Only one device says its whole batch: speed x time of several is that of all.
+    if job.batch and implied_batch and job.replicas == 1:
+        is_contradicted = abs(implied_batch / job.batch - 1) > BATCHES_AGREE
+        if is_contradicted:
             product = f"speed x time is {implied_batch:.6g}"
-            notes.append(f"the batch is {batch} ({batch_source}), {product}")
+            notes.append(f"the batch is {job.batch} ({job.batch_source}), {product}")
     return notes
+
+
+def _imply_batch(log: Log) -> float | None:
+    """Return speed x time of a log, which is the batch; None where it lacks one of them."""
+    if not log["speed"] or not log["step_s"]:
+        return None
+    return float(log["speed"] * log["step_s"])
 
 
 def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
@@ -206,31 +248,47 @@ def _find_batch(log: Log, name: FileName) -> tuple[int | None, str]:
         return log["batch"], "logged"
     if name.batch is not None:
         return name.batch, "filename"
-    if log["speed"] and log["step_s"]:
-        implied_batch = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
-        is_in_range = 0.5 < implied_batch <= MAX_EXAMPLES
+    implied_batch = _imply_batch(log)
+    if implied_batch is not None and 0.5 < implied_batch <= MAX_EXAMPLES:
         # A product that is no whole number is not of one batch.
-        if is_in_range and abs(implied_batch - round(implied_batch)) < BATCH_TOLERANCE:
+        is_integer = abs(implied_batch - round(implied_batch)) < BATCH_TOLERANCE
+        if is_integer:
             return round(implied_batch), "implied"
     return None, ""
 
 
 def _find_devices(log: Log, name: FileName) -> DevicesUsed:
     """Find the devices of a job: by the placement of operations, then by the devices seen."""
-    # Of several sources that name the device, the first one counts: the surest.
     if _ran_on_gpu(log, name):
-        claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
-        product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
-        count = log["gpu_count"] if log["gpu_count"] is not None else name.count
-        return DevicesUsed("gpu", product.upper(), count, source)
+        return _find_gpus(log, name)
+    return _find_cpus(log, name)
+
+
+def _find_gpus(log: Log, name: FileName) -> DevicesUsed:
+    """Return the GPUs of a job, by the surest source that names them."""
+    claims = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
+    product, source = _choose_claim(claims)
+    count = log["gpu_count"] if log["gpu_count"] is not None else name.count
+    return DevicesUsed("gpu", product.upper(), count, source)
+
+
+def _find_cpus(log: Log, name: FileName) -> DevicesUsed:
+    """Return the CPUs of a job, by the surest source that names them."""
     # File names state another CPU than the logs of this partition print: the partition decides.
     node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
     claims = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
-    product, source = next((claim for claim in claims if claim[0]), UNKNOWN_DEVICE)
+    product, source = _choose_claim(claims)
     # Without one of these signs the kind of device is only assumed, so its number is unknown.
     is_surely_on_cpu = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
-    count = log["tasks"] if is_surely_on_cpu else None
-    return DevicesUsed("cpu", product, count, source)
+    return DevicesUsed("cpu", product, log["tasks"] if is_surely_on_cpu else None, source)
+
+
+def _choose_claim(claims: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return the first product that is not empty, with its source; claims are the surest first."""
+    for product, source in claims:
+        if product:
+            return product, source
+    return UNKNOWN_DEVICE
 
 
 def _ran_on_gpu(log: Log, name: FileName) -> bool:
@@ -267,96 +325,11 @@ def file_name(path: str) -> FileName:
         cpu=re.sub(r"-[vV](\d+)$", r" v\1", cpu),
         count=numbers[0] if numbers else None,
         batch=numbers[1] if len(numbers) > 1 else None,
-        staging=next((word for word in words if word in ("local", "scratch")), ""),
-        mode=next((word for word in words if word in ("IN", "PS")), ""),
+        staging=_find_word(words, ("local", "scratch")),
+        mode=_find_word(words, ("IN", "PS")),
     )
 
 
-def log_fields(text: str) -> Log:
-    """Return the fields of a log; standard output and error may be interleaved anywhere in it.
-
-    `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
-    """
-    # Most fields are found by a pattern of the data file, by the type of their value.
-    readers: Mapping[str, Callable[[str, str], Any]]
-    readers = {"text": _find_first, "whole": _find_integer, "number": _find_number}
-    log: Log = {
-        name: read_field(text, pattern)
-        for kind, read_field in readers.items()
-        for name, pattern in _TABLE[kind].items()
-    }
-    program = log["program"]
-    result_pattern = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
-    versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
-    is_staged_locally = re.search(r"^\+ cd /local/", text, re.MULTILINE)
-    # Lines that begin with + are commands, as `bash -x` prints them.
-    has_run_program = re.search(r"^\+ python", text, re.MULTILINE)
-    default_staging = "scratch" if has_run_program else ""
-    is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
-    return log | {
-        "day": log["started"][:10] or _find_printed_day(text),
-        # `P100` of `Tesla P100-PCIE-16GB`.
-        "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
-        "cpu_product": _find_cpu(text),
-        "gpus_used": _count_gpus(text),
-        "sees_no_gpu": "Device mapping: no known devices" in text,
-        "tensorflow": versions[-1] if versions else "",
-        "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
-        "staging": "local" if is_staged_locally else default_staging,
-        "batch": _find_integer(text, r"batch_size = (\d+)")
-        or _find_integer(text, r"batch_size=(\d+)"),
-        "step_s": log["step_s"] or None,  # no step takes no time
-        "causes": tuple(
-            cause
-            for cause, pattern in _TABLE["causes"].items()
-            if re.search(pattern, text, re.MULTILINE)
-        ),
-        "is_benchmark": is_benchmark
-        or bool(_find_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
-        "results": len(re.findall(result_pattern, text, re.MULTILINE)),
-    }
-
-
-def _find_first(text: str, pattern: str) -> str:
-    match = re.search(pattern, text, re.MULTILINE)
-    return match[1] if match else ""
-
-
-def _find_integer(text: str, pattern: str) -> int | None:
-    digits = _find_first(text, pattern)
-    return int(digits) if digits and len(digits) <= MAX_DIGITS else None
-
-
-def _find_printed_day(text: str) -> str:
-    """Return the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
-    printed = rf"^\w{{3}} ({MONTHS}) +(\d{{1,2}}) [\d:]{{8}} \w+ (\d{{4}})$"
-    match = re.search(printed, text, re.MULTILINE)
-    if not match:
-        return ""
-    month = MONTHS.split("|").index(match[1]) + 1
-    return f"{match[3]}-{month:02}-{int(match[2]):02}"
-
-
-def _find_number(text: str, label: str) -> float | None:
-    """Return the first number behind a label; a line of code with the label has none there."""
-    digits = _find_first(text, rf"(?i:{label}){_NUMBER}{_END}")
-    value = float(digits) if digits else math.nan
-    return value if math.isfinite(value) and value >= 0 else None
-
-
-def _find_cpu(text: str) -> str:
-    """Return the CPU that lscpu prints, without maker and clock: E5-2695 v3."""
-    product = _find_first(text, r"^Model name: *(.+)$").partition("@")[0]
-    return " ".join(re.sub(r"\(R\)|\(TM\)|\b(Intel|Xeon|CPU|Processor)\b", " ", product).split())
-
-
-def _count_gpus(text: str) -> int | None:
-    """Count the GPUs on which operations were placed; None if placement was not logged.
-
-    A line that another one breaks into has no number at its end, and is left out.
-    """
-    placement_pattern = r": \(\w+\):? ?/job:[^\s]*?/(?:device:)?([CG]PU):(\d{1,3})\r?$"
-    placements = re.findall(placement_pattern, text, re.MULTILINE)  # kind and number of a device
-    if not placements:
-        return None
-    return len({number for kind, number in placements if kind == "GPU"})
+def _find_word(words: Sequence[str], valid_words: Sequence[str]) -> str:
+    """Return the first word that is one of the valid ones, "" without any."""
+    return next((word for word in words if word in valid_words), "")

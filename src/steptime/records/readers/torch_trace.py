@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from steptime.core.copying import replace
 from steptime.core.errors import InputError, escape_controls, shorten
 from steptime.core.toml_files import read_packaged_toml
 from steptime.core.units import format_count, format_seconds
@@ -145,20 +146,21 @@ def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | No
 
 
 def _describe_unmarked(profile: Profile, events: Sequence[Slice]) -> str:
-    """Return a remark on a trace that marks no steps, with the number of steps that it may hold."""
+    """Return a remark on a trace that marks no steps, with the number of steps that it may hold.
+
+    The number is by the surest sign of the trace: calls of the optimizer, else repeats of the
+    annotation with the longest time, else of each op (`turns`).
+    """
     unmarked = f"marks no steps: read as one step of {format_seconds(profile.step_s[0])}"
-    # The step count that is proposed to the user, by the surest sign of the trace: calls of the
-    # optimizer, else repeats of the annotation with the longest time, else of each op (`turns`).
     optimizer_steps = sum(
         event.name.startswith(OPTIMIZER) and ".step" in event.name for event in events
     )
     if optimizer_steps > 1:
         reason = f"its optimizer stepped {optimizer_steps} times"
         return f"{unmarked}; `--steps {optimizer_steps}` divides it ({reason})"
-    annotation, annotation_count = _find_repeated_annotation(events)
-    if annotation_count > 1 and optimizer_steps == 0:
-        reason = f"its annotation {shorten(annotation)} ran {annotation_count} times"
-        count = annotation_count
+    annotation, count = _find_repeated_annotation(events)
+    if count > 1 and optimizer_steps == 0:
+        reason = f"its annotation {shorten(annotation)} ran {count} times"
         return f"{unmarked}; `--steps {count}` divides it if it holds {count} ({reason})"
     turns = _count_turns(events)
     has_no_repeats = optimizer_steps == 1 or turns == 1
@@ -190,35 +192,37 @@ def _count_turns(events: Sequence[Slice]) -> int:
 
 
 def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -> list[Record]:
-    """Return the record of the step and those of its ops."""
-    workload = _make_workload(source, profile)
-    platform = platform_of(find_device_name(source) or "cpu")
+    """Return the record of the step and those of its ops, divided by the number of steps."""
     # `profile` has one part for each scope; the `op` of a part is the kind of its longest op.
     kinds = {part.scope: part.op for part in profile.seconds_by_part}
-    step = OpTimes(
-        scope="", kind="", quantities={"step_s": Quantity(samples=tuple(profile.step_s))}
+    step_times = {"step_s": Quantity(samples=tuple(profile.step_s))}
+    step = OpTimes(scope="", kind="", quantities=step_times)
+    record = Record(  # what the records of the step and of all ops share
+        origin="published",
+        method=RecordMethod("torch-trace", "unknown"),
+        workload=_make_workload(source, profile),
+        platform=platform_of(find_device_name(source) or "cpu"),
+        quantities={},
     )
-    records = []
-    for times in (step, *list_op_times(profile, kinds, first_step=0)):  # no step is a warm-up
-        env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}
-        if times.kind:
-            env["op_kind"] = times.kind
-        if divisor is not None:
-            env[STEPS] = divisor
-        records.append(
-            Record(
-                origin="published",
-                method=RecordMethod("torch-trace", "unknown"),
-                workload=workload,
-                platform=platform,
-                quantities={
-                    name: _divide(quantity, divisor) for name, quantity in times.quantities.items()
-                },
-                scope=times.scope,
-                env=env,
-            )
+    return [
+        replace(
+            record,
+            quantities={name: _divide(times, divisor) for name, times in op.quantities.items()},
+            scope=op.scope,
+            env=_describe_origin(op, divisor),
         )
-    return records
+        for op in (step, *list_op_times(profile, kinds, first_step=0))  # no step is a warm-up
+    ]
+
+
+def _describe_origin(op: OpTimes, divisor: int | None) -> dict[str, str | int]:
+    """Return the facts beside the record of an op: its entry, its kind, the number of steps."""
+    env: dict[str, str | int] = {"source_entry": op.scope, "batch_source": "unknown"}
+    if op.kind:
+        env["op_kind"] = op.kind
+    if divisor is not None:
+        env[STEPS] = divisor
+    return env
 
 
 def find_device_name(source: RecordSource) -> str:
@@ -253,21 +257,27 @@ def _group_by_scope(profile: Profile) -> Profile:
     Raises:
         InputError: for more ops than `MAX_OPS`.
     """
-    # A scope (a layer) runs several ops: its kind is that of the op with the longest mean time.
+    kinds = _find_kinds(profile)
+    if len(kinds) > MAX_OPS:
+        raise InputError(f"has {len(kinds):,} ops, more than {MAX_OPS:,}")
+    grouped = Profile(profile.step_s)
+    for part, times in profile.seconds_by_part.items():
+        scope = _scope_of(part)
+        part_of_scope = TracePart(scope, kinds[scope], part.pass_)
+        for step, time_s in enumerate(times):
+            grouped.add(part_of_scope, step, time_s)
+    return grouped
+
+
+def _find_kinds(profile: Profile) -> dict[str, str]:
+    """Return the kind of each scope (a layer): that of its op with the longest mean time."""
     longest_op: dict[str, tuple[float, str]] = {}  # by scope: mean time and kind
     for part, times in profile.seconds_by_part.items():
         scope = _scope_of(part)
         time_and_kind = (fmean(times), kind_of(part.op))
         longest_op[scope] = max(longest_op.get(scope, time_and_kind), time_and_kind)
-    if len(longest_op) > MAX_OPS:
-        raise InputError(f"has {len(longest_op):,} ops, more than {MAX_OPS:,}")
-    grouped = Profile(profile.step_s)
-    for part, times in profile.seconds_by_part.items():
-        scope = _scope_of(part)
-        kind = "optimizer" if scope == "optimizer" else longest_op[scope][1]
-        for step, time_s in enumerate(times):
-            grouped.add(TracePart(scope, kind, part.pass_), step, time_s)
-    return grouped
+    kinds = {scope: kind for scope, (_, kind) in longest_op.items()}
+    return kinds | ({"optimizer": "optimizer"} if "optimizer" in kinds else {})
 
 
 def _scope_of(part: TracePart) -> str:

@@ -27,17 +27,11 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
         first_step: number of steps that are left out.
     """
     kind_of_scope = {**kinds, "optimizer": "optimizer"}
-    steps_s = profile.step_s[first_step:]
-    step_count = len(steps_s)
-    times_s: dict[str, dict[str, list[float]]] = {}  # of each step, by scope and pass
-    for part, part_steps_s in profile.seconds_by_part.items():
-        scope = part.scope if part.scope in kind_of_scope else UNATTRIBUTED
-        pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
-        pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
-
+    times_s = _sum_passes(profile, [*kind_of_scope], first_step)
     scope_order = [*kind_of_scope, UNATTRIBUTED]  # ops in the order of the network
     ops = []
-    busy_s = [0.0] * step_count
+    steps_s = profile.step_s[first_step:]
+    busy_s = [0.0] * len(steps_s)
     for scope in sorted(times_s, key=scope_order.index):
         pass_times_s = times_s[scope]
         op_s = [sum(pass_seconds) for pass_seconds in zip(*pass_times_s.values(), strict=True)]
@@ -48,6 +42,22 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
     # Rounding may leave less than nothing of a step that is busy throughout.
     idle_s = [max(0.0, step - busy) for step, busy in zip(steps_s, busy_s, strict=True)]
     return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]
+
+
+def _sum_passes(
+    profile: Profile, scopes: Sequence[str], first_step: int
+) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of each step from `first_step` on, by scope and pass.
+
+    A part that is of none of the scopes is unattributed.
+    """
+    step_count = len(profile.step_s[first_step:])
+    times_s: dict[str, dict[str, list[float]]] = {}
+    for part, part_steps_s in profile.seconds_by_part.items():
+        scope = part.scope if part.scope in scopes else UNATTRIBUTED
+        pass_times_s = times_s.setdefault(scope, {name: [0.0] * step_count for name in PASSES})
+        pass_times_s[part.pass_] = _add_steps(pass_times_s[part.pass_], part_steps_s[first_step:])
+    return times_s
 
 
 def _add_steps(steps_s: Sequence[float], added_s: Sequence[float]) -> list[float]:

@@ -17,21 +17,19 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.graph import PASSES
 from steptime.records.record import UNATTRIBUTED
 from steptime.records.traces.device_marks import TraceSpan, find_device_marks
-from steptime.records.traces.trace_events import (
-    HOST_CATEGORIES,
-    KERNEL_CATEGORIES,
-    LAUNCH_CATEGORIES,
-    NODE,
-    OPTIMIZER,
-    Slice,
+from steptime.records.traces.host_threads import (
+    BACKWARD,
+    Context,
+    HostThreads,
+    Launch,
+    Work,
+    scan_host,
 )
+from steptime.records.traces.trace_events import KERNEL_CATEGORIES, Slice
 
 NO_PYTORCH_OP = "holds no op of PyTorch's profiler"
-COMPUTING_NAMES = ("::", "CompiledFxGraph")  # in names of ops; a Python function has neither
-FORWARD, BACKWARD, UPDATE = PASSES
 US = 1e-6
 
 
@@ -72,48 +70,6 @@ class Profile:
         self.seconds_by_part.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
 
 
-@dataclass(frozen=True)
-class _Context:
-    """The annotation, op, pass and autograd node around a moment of a host thread."""
-
-    end: float = 0.0
-    scope: str = ""
-    op: str = ""
-    pass_: str = FORWARD
-    sequence: int | None = None
-
-
-class _Work(NamedTuple):
-    """An op of a host thread or a kernel, with the time at which the host launched the kernel."""
-
-    start: float
-    end: float
-    context: _Context
-    launch_us: float | None = None
-
-
-class _Launch(NamedTuple):
-    start: float
-    context: _Context
-
-
-@dataclass
-class _Host:
-    """The ops of each host thread, the kernels that they launched and the nodes that they made.
-
-    Attributes:
-        work_by_thread: outermost ops by thread.
-        marks_by_thread: marked steps by thread.
-        launch_by_correlation: launches by correlation number.
-        maker_by_sequence: time and context of the op that made a node, by its sequence number.
-    """
-
-    work_by_thread: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
-    marks_by_thread: dict[tuple[str, str], list[TraceSpan]] = field(default_factory=dict)
-    launch_by_correlation: dict[int, _Launch] = field(default_factory=dict)
-    maker_by_sequence: dict[int, _Launch] = field(default_factory=dict)
-
-
 def build_profile(events: Sequence[Slice]) -> Profile:
     """Return the time of each part of the steps of a trace; without marks it is one step.
 
@@ -122,7 +78,7 @@ def build_profile(events: Sequence[Slice]) -> Profile:
     Raises:
         InputError: for a trace without an op of PyTorch.
     """
-    host = _scan_host(events)
+    host = scan_host(events)
     kernels = [
         _make_kernel_work(event, host.launch_by_correlation)
         for event in events
@@ -135,19 +91,25 @@ def build_profile(events: Sequence[Slice]) -> Profile:
         raise InputError(NO_PYTORCH_OP)
     # Kernels of a device say its time; on a CPU the ops of the thread are the work itself.
     work = sorted(kernels or host_work, key=lambda piece: piece.start)
-    steps, marks, counted_steps = _find_steps(events, host, thread, kernels, work)
+    trace_steps = _find_steps(events, host, thread, kernels, work)
+    profile = _make_profile(trace_steps, is_on_device=bool(kernels))
+    for piece, step_index, seconds in _divide_by_step(work, trace_steps.steps):
+        profile.add(_find_part(piece.context, host.maker_by_sequence), step_index, seconds)
+    return profile
+
+
+def _make_profile(trace_steps: "_Steps", *, is_on_device: bool) -> Profile:
+    """Return the profile of steps whose parts have no time yet."""
+    steps, marks, counted_steps = trace_steps
     # `counted_steps` is above 0 if the marked steps could not be told apart on the device, and
     # `steps` is one step over all of them.
-    profile = Profile(
+    return Profile(
         [(step.end - step.start) * US for step in steps],
-        is_on_device=bool(kernels),
+        is_on_device=is_on_device,
         is_marked=bool(marks) and not counted_steps,
         counted_steps=counted_steps,
         omitted_steps=max(0, len(marks) - max(len(steps), counted_steps)),
     )
-    for piece, step_index, seconds in _divide_by_step(work, steps):
-        profile.add(_find_part(piece.context, host.maker_by_sequence), step_index, seconds)
-    return profile
 
 
 class _Steps(NamedTuple):
@@ -160,10 +122,10 @@ class _Steps(NamedTuple):
 
 def _find_steps(
     events: Sequence[Slice],
-    host: _Host,
+    host: HostThreads,
     thread: tuple[str, str],
-    kernels: Sequence[_Work],
-    work: Sequence[_Work],
+    kernels: Sequence[Work],
+    work: Sequence[Work],
 ) -> _Steps:
     """Return the steps by the marks of the host, or of the device where launches are missing."""
     marks = sorted(host.marks_by_thread.get(thread, []))
@@ -177,15 +139,20 @@ def _find_steps(
     if active_marks and not lacks_launches:
         steps = _find_device_steps(active_marks, work) if kernels else active_marks
         return _Steps(steps, marks)
-    # No marks, or marks of the host that say nothing of the kernels: one step from begin to end.
+    # No marks, or marks of the host that say nothing of the kernels.
     pieces = [*work, *host.work_by_thread.get(thread, [])]
-    spans = [TraceSpan(piece.start, piece.end) for piece in pieces]
-    first_start = min(span.start for span in active_marks or spans)
-    last_end = max(span.end for span in (*active_marks, *spans))
-    return _Steps([TraceSpan(first_start, last_end)], marks, counted_steps=len(active_marks))
+    step = _cover_all(active_marks, [TraceSpan(piece.start, piece.end) for piece in pieces])
+    return _Steps([step], marks, counted_steps=len(active_marks))
 
 
-def _find_step_thread(host: _Host) -> tuple[str, str]:
+def _cover_all(marks: Sequence[TraceSpan], pieces: Sequence[TraceSpan]) -> TraceSpan:
+    """Return one step over all: from the first mark, or else the first piece, to the last end."""
+    first_start = min(span.start for span in marks or pieces)
+    last_end = max(span.end for span in (*marks, *pieces))
+    return TraceSpan(first_start, last_end)
+
+
+def _find_step_thread(host: HostThreads) -> tuple[str, str]:
     """Return the thread that marks steps, or else any thread; of several the one of most work."""
 
     def busy_us(thread: tuple[str, str]) -> float:
@@ -195,7 +162,7 @@ def _find_step_thread(host: _Host) -> tuple[str, str]:
     return max(candidates, key=busy_us, default=("", ""))
 
 
-def _omit_empty_steps(marks: Sequence[TraceSpan], host: _Host) -> list[TraceSpan]:
+def _omit_empty_steps(marks: Sequence[TraceSpan], host: HostThreads) -> list[TraceSpan]:
     """Return the marks within which an op of any thread began.
 
     Without a schedule `torch.profiler` marks one step more than there are, an empty one.
@@ -217,7 +184,7 @@ def _omit_empty_steps(marks: Sequence[TraceSpan], host: _Host) -> list[TraceSpan
     return active_marks
 
 
-def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[_Work]) -> list[TraceSpan]:
+def _find_device_steps(marks: Sequence[TraceSpan], kernels: Sequence[Work]) -> list[TraceSpan]:
     """Return the steps of the device from the marks of the host and the kernels launched in them.
 
     Kernels launched before the first mark are not of the first step, which begins at their end.
@@ -265,7 +232,7 @@ class _StepLaunches:
         self.unmarked_end = max(self.unmarked_end, kernel_end)
 
 
-def _assign_kernels(launches: Sequence[_StepLaunches], kernels: Sequence[_Work]) -> float:
+def _assign_kernels(launches: Sequence[_StepLaunches], kernels: Sequence[Work]) -> float:
     """Set the ends of the kernels of each step; return the end of those before the first step.
 
     Kernels are sorted by start.
@@ -294,8 +261,8 @@ def _assign_kernels(launches: Sequence[_StepLaunches], kernels: Sequence[_Work])
 
 
 def _divide_by_step(
-    work: Sequence[_Work], steps: Sequence[TraceSpan]
-) -> Iterator[tuple[_Work, int, float]]:
+    work: Sequence[Work], steps: Sequence[TraceSpan]
+) -> Iterator[tuple[Work, int, float]]:
     """Yield the seconds of each piece of work in each step; `work` is sorted by start.
 
     Time in which several pieces run counts once, for the piece that began first.
@@ -317,17 +284,17 @@ def _divide_by_step(
                 yield piece, step_index, length_us * US
 
 
-def _make_kernel_work(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
+def _make_kernel_work(kernel: Slice, launches: Mapping[int, Launch]) -> Work:
     """Return a kernel with the context of its launch; without one its own name is the op."""
     launch = None if kernel.correlation is None else launches.get(kernel.correlation)
-    context = _Context() if launch is None else launch.context
+    context = Context() if launch is None else launch.context
     if not context.op:
         context = replace(context, op=kernel.name)
     launch_us = None if launch is None else launch.start
-    return _Work(kernel.start, kernel.end, context, launch_us)
+    return Work(kernel.start, kernel.end, context, launch_us)
 
 
-def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
+def _find_part(context: Context, makers: Mapping[int, Launch]) -> TracePart:
     """Return the owner of a piece of work: in the backward pass the op that made the node."""
     # A backward op without an annotation belongs to the forward op that made its autograd node.
     has_direct_owner = context.pass_ != BACKWARD or context.scope
@@ -337,62 +304,3 @@ def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
     if maker is None:
         return TracePart(UNATTRIBUTED, context.op, BACKWARD)
     return TracePart(maker.context.scope, maker.context.op, BACKWARD)
-
-
-def _scan_host(events: Sequence[Slice]) -> _Host:
-    threads: dict[tuple[str, str], list[Slice]] = {}
-    for event in events:
-        if event.category in HOST_CATEGORIES:
-            threads.setdefault(event.track, []).append(event)
-    host = _Host()
-    for track, thread_events in threads.items():
-        marks = [TraceSpan(event.start, event.end) for event in thread_events if event.is_step_mark]
-        if marks:
-            host.marks_by_thread[track] = marks
-        host.work_by_thread[track] = list(_scan_thread(thread_events, host))
-    return host
-
-
-def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
-    """Yield the outermost ops of one thread, and add launches and makers of nodes to `host`."""
-    open_contexts: list[_Context] = []  # of the events around the present one, outermost first
-    last_sequence: int | None = None
-    for event in sorted(events, key=lambda event: (event.start, -event.length)):
-        while open_contexts and open_contexts[-1].end <= event.start:
-            open_contexts.pop()
-        outer = open_contexts[-1] if open_contexts else _Context()
-        # The event that adds up gradients has no sequence number of its own: it follows the node
-        # that made them, so the number of that node stays in use.
-        if event.name.startswith(NODE) and event.sequence is not None:
-            last_sequence = event.sequence
-        inner = _enter_event(event, outer, last_sequence)
-        is_outermost_op = inner.op and not outer.op
-        if is_outermost_op:
-            yield _Work(event.start, event.end, inner)
-        if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
-            host.launch_by_correlation[event.correlation] = _Launch(event.start, inner)
-        is_forward_op = inner.pass_ == FORWARD and inner.op
-        if is_forward_op and event.sequence is not None:
-            maker = host.maker_by_sequence.get(event.sequence)
-            # Several forward ops carry the number of an autograd node; the last of them made it.
-            if maker is None or maker.start <= event.start:
-                host.maker_by_sequence[event.sequence] = _Launch(event.start, inner)
-        open_contexts.append(inner)
-
-
-def _enter_event(event: Slice, outer: _Context, sequence: int | None) -> _Context:
-    """Return the context within an event, from that around it and the last node's number."""
-    if event.is_step_mark:
-        return replace(outer, end=event.end)
-    if event.category == "user_annotation":
-        if event.name.startswith(OPTIMIZER):
-            return replace(outer, end=event.end, scope="optimizer", pass_=UPDATE)
-        scope = f"{outer.scope}/{event.name}" if outer.scope else event.name
-        return replace(outer, end=event.end, scope=scope)
-    if event.name.startswith(NODE):
-        return replace(outer, end=event.end, pass_=BACKWARD, sequence=sequence)
-    # The outermost op counts: those that it calls are parts of it.
-    is_op = event.category == "cpu_op" and any(text in event.name for text in COMPUTING_NAMES)
-    if is_op and not outer.op:
-        return replace(outer, end=event.end, op=event.name)
-    return replace(outer, end=event.end)

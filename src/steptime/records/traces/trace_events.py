@@ -135,15 +135,14 @@ def _read_slice(event: Mapping[str, Any]) -> Slice | None:
     event_arguments = event.get("args")
     arguments = event_arguments if isinstance(event_arguments, dict) else {}
     category = str(event.get("cat"))
+    process = str(event.get("pid"))[:MAX_TRACK_CHARACTERS]
+    thread = str(event.get("tid"))[:MAX_TRACK_CHARACTERS]
     return Slice(
         start=float(start_us),
         length=float(length_us),
         category=CATEGORIES_BEFORE_1_12.get(category, category),
         name=str(event.get("name"))[:MAX_NAME_CHARACTERS],
-        track=(
-            str(event.get("pid"))[:MAX_TRACK_CHARACTERS],
-            str(event.get("tid"))[:MAX_TRACK_CHARACTERS],
-        ),
+        track=(process, thread),
         sequence=_read_number(arguments.get("Sequence number")),
         correlation=_read_number(arguments.get("correlation")),
         inputs=_read_inputs(arguments) if SHAPES in arguments else (),
@@ -159,21 +158,32 @@ def _read_inputs(arguments: Mapping[str, Any]) -> tuple[TracedInput, ...]:
     dtypes = _pad_list(arguments.get("Input type"), input_count)
     values = _pad_list(arguments.get("Concrete Inputs"), input_count)
     all_strides = _pad_list(arguments.get("Input Strides"), input_count)
-    inputs = []
+    inputs: list[TracedInput] = []
     for shape, dtype, value, strides in zip(shapes, dtypes, values, all_strides, strict=True):
         if not isinstance(shape, list):
             continue
-        # An input that is a list of tensors has a list of shapes, and one type or none.
         is_tensor_list = shape and isinstance(shape[0], list)
         if is_tensor_list:
-            dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
-            inputs += [TracedInput(_read_sizes(tensor_shape), dtype_name) for tensor_shape in shape]
-            continue
-        sizes = _read_sizes(shape)
-        is_matrix = isinstance(strides, list) and len(strides) == len(sizes) >= MATRIX_AXES
-        is_transposed = is_matrix and strides[-1] != 1 and strides[-2] == 1  # column-major
-        inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
+            inputs += _read_tensor_list(shape, dtype)
+        else:
+            is_transposed = _is_column_major(shape, strides)
+            sizes = _read_sizes(shape)
+            inputs.append(TracedInput(sizes, str(dtype or ""), str(value or ""), is_transposed))
     return tuple(inputs)
+
+
+def _read_tensor_list(shapes: list[Any], dtype: object) -> list[TracedInput]:
+    """Return the tensors of an input that is a list of them: of one type, float if none is said."""
+    dtype_name = str(dtype) if dtype and dtype != "TensorList" else "float"
+    return [TracedInput(_read_sizes(shape), dtype_name) for shape in shapes]
+
+
+def _is_column_major(shape: list[Any], strides: object) -> bool:
+    """Return whether the strides of a matrix say that it is transposed."""
+    if not isinstance(strides, list):
+        return False
+    is_matrix = len(strides) == len(_read_sizes(shape)) >= MATRIX_AXES
+    return bool(is_matrix and strides[-1] != 1 and strides[-2] == 1)
 
 
 def _pad_list(value: object, length: int) -> list[Any]:

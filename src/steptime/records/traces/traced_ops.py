@@ -9,8 +9,8 @@ or with their shortest one where that is much shorter; the time between two ops 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -18,9 +18,16 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Part
 from steptime.core.toml_files import read_packaged_toml
 from steptime.core.units import format_count
+from steptime.records.traces.event_trees import (
+    ATEN,
+    EventNode,
+    grow_trees,
+    issue_us,
+    mark_recognised,
+    set_busy_time,
+)
 from steptime.records.traces.trace import US, build_profile
 from steptime.records.traces.trace_events import (
-    HOST_CATEGORIES,
     KERNEL_CATEGORIES,
     LAUNCH_CATEGORIES,
     NODE,
@@ -31,11 +38,8 @@ from steptime.records.traces.trace_events import (
 )
 
 NO_SHAPES = "has no shapes of ops: take it with torch.profiler.profile(record_shapes=True)"
-ATEN = "aten::"
-GRADIENT_STORE = "AccumulateGrad"  # the node that adds a gradient to that of a weight
 HOST_OPS = frozenset(read_packaged_toml("torch_names.toml")["traced"]["host"])
 DELEGATED_SHARE = 0.7  # of an op's time in the ops that it calls, from which on these stand for it
-WAITS = ("Synchronize", "cudaMemcpy")  # in names of calls in which the host waits for the device
 FIRST_STEPS = 1  # slowed by the profiler itself, left out where more steps follow
 DISTURBED_RATIO = 1.3  # of the median over the shortest time, from which on other work disturbed
 MIN_STEPS = 3  # from which on the first is left out
@@ -107,20 +111,6 @@ class TracedStep:
 
 
 @dataclass
-class _Node:
-    """An event of a host thread with the events inside it."""
-
-    event: Slice
-    pass_: Part
-    is_of_weights: bool = False
-    children: list["_Node"] = field(default_factory=list)
-    busy_us: float = 0.0
-    """Its own time, or that of the kernels launched inside it."""
-    calls_recognised: bool = False
-    """Whether an op of known work is inside it."""
-
-
-@dataclass
 class _Totals:
     """The times of equal ops, and seconds without shapes by name [us]."""
 
@@ -151,43 +141,63 @@ def read_traced_step(
     step_events, omitted_steps = _omit_first_step(events)
     if not any(event.inputs for event in step_events):
         raise InputError(NO_SHAPES)
-    # An unmarked trace is one step in `profile`, from which none is left out.
-    steps_s = profile.step_s[omitted_steps:] if profile.is_marked else profile.step_s
     if profile.is_marked:
-        step_count = len(steps_s)
-        step_s = median(steps_s)
-    else:
+        step_count = len(profile.step_s) - omitted_steps
+        step_s = median(profile.step_s[omitted_steps:])
+    else:  # `profile` is of all steps as one
         step_count = steps or _count_optimizer_steps(step_events)
-        step_s = steps_s[0] / step_count
-
+        step_s = profile.step_s[0] / step_count
+    roots = grow_trees(step_events)
     kernel_us_by_launch = _sum_kernels(events) if profile.is_on_device else None
-    roots = _grow_trees(step_events)
-    totals = _Totals()
-    for root in roots:
-        _set_busy_time(root, kernel_us_by_launch)
-        _mark_recognised(root, is_recognised)
-        _collect_ops(root, is_recognised, totals)
+    totals = _sum_ops(roots, kernel_us_by_launch, is_recognised)
     if profile.is_on_device:
         _collect_lone_kernels(step_events, totals)
-    ops = _list_ops(totals, step_count)
-    # Without shapes (compiled regions, ops of extensions) the work of an op is unknown.
-    unshaped_s = {name: us / step_count * US for name, us in totals.unshaped_us.items()}
-    ops_s = sum(op.seconds for op in ops)
-    gap_s = max(0.0, step_s - ops_s - sum(unshaped_s.values()))
-    # On a CPU each gap between ops is in the trace. One that another process lengthened counts with
-    # the usual time between these two ops.
-    if not profile.is_on_device:
-        gap_s = min(gap_s, _sum_gaps(step_events, totals.counted_events) / step_count * US)
-    return TracedStep(
+    step = TracedStep(
         step_s=step_s,
-        ops=ops,
-        unshaped_s=unshaped_s,
+        ops=_list_ops(totals, step_count),
+        # Without shapes (compiled regions, ops of extensions) the work of an op is unknown.
+        unshaped_s={name: us / step_count * US for name, us in totals.unshaped_us.items()},
         is_on_device=profile.is_on_device,
-        gap_s=gap_s,
-        issue_s=sum(map(_issue_us, roots)) / step_count * US,
+        gap_s=0.0,
+        issue_s=sum(map(issue_us, roots)) / step_count * US,
         step_count=step_count,
         is_marked=profile.is_marked,
     )
+    return replace(step, gap_s=_find_gap_s(step, step_events, totals))
+
+
+def _find_gap_s(step: TracedStep, events: Sequence[Slice], totals: _Totals) -> float:
+    """Return the seconds of a step in which no op runs.
+
+    On a CPU each gap between ops is in the trace. One that another process lengthened counts with
+    the usual time between these two ops.
+    """
+    ops_s = sum(op.seconds for op in step.ops)
+    gap_s = max(0.0, step.step_s - ops_s - sum(step.unshaped_s.values()))
+    if step.is_on_device:
+        return gap_s
+    usual_gap_s = _sum_gaps(events, totals.counted_events) / step.step_count * US
+    return min(gap_s, usual_gap_s)
+
+
+def _sum_ops(
+    roots: Sequence[EventNode],
+    kernel_us_by_launch: Mapping[int, float] | None,
+    is_recognised: Callable[[str], bool],
+) -> _Totals:
+    """Return the times of the ops of trees of events.
+
+    Args:
+        roots: the outermost events, whose busy times are set.
+        kernel_us_by_launch: time of kernels by correlation number [us]; None times the host.
+        is_recognised: whether the work of an op follows from what it reads, by its name.
+    """
+    totals = _Totals()
+    for root in roots:
+        set_busy_time(root, kernel_us_by_launch)
+        mark_recognised(root, is_recognised)
+        _collect_ops(root, is_recognised, totals)
+    return totals
 
 
 def _omit_first_step(events: Sequence[Slice]) -> tuple[list[Slice], int]:
@@ -233,32 +243,41 @@ def _usual_us(times_us: Sequence[float]) -> float:
 def _sum_gaps(events: Sequence[Slice], pieces: Sequence[Slice]) -> float:
     """Return the time of all steps between one piece of work and the next on its thread [us].
 
-    The time before the first piece of a step and after the last one is a gap, too.
+    The time before the first piece of a step and after the last one is a gap, too. Gaps between the
+    same two ops should be equal in all steps: their usual length leaves out what other processes on
+    the machine added.
     """
     marks = [event for event in events if event.is_step_mark]
-    # Gaps between the same two ops should be equal in all steps: their usual length leaves out what
-    # other processes on the machine added.
-    end_of_track: dict[tuple[str, str], _TrackEnd] = {}  # the work so far, by thread
+    last_by_track: dict[tuple[str, str], _Stretch] = {}  # the work so far, by thread
     for mark in marks:
-        end_of_track.setdefault(mark.track, _TrackEnd(mark.start, STEP))
-    stretches = [(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
-    stretches += [(mark.end, mark.end, STEP, mark.track) for mark in marks]  # close the last gap
+        begin = _Stretch(mark.start, mark.start, STEP, mark.track)
+        last_by_track.setdefault(mark.track, begin)
     gaps_us: dict[tuple[str, str], list[float]] = defaultdict(list)  # by the names around a gap
-    for start_us, end_us, name, track in sorted(stretches):
-        previous = end_of_track.get(track)
-        if previous is None:  # the first piece of a thread that has no marks
-            end_of_track[track] = _TrackEnd(end_us, name)
-            continue
-        gaps_us[previous.name, name].append(max(0.0, start_us - previous.end_us))
-        end_of_track[track] = _TrackEnd(max(end_us, previous.end_us), name)
+    for stretch in _list_stretches(pieces, marks):
+        previous = last_by_track.get(stretch.track)
+        end_us = stretch.end_us
+        if previous is not None:  # else the first piece of a thread that has no marks
+            gap_us = max(0.0, stretch.start_us - previous.end_us)
+            gaps_us[previous.name, stretch.name].append(gap_us)
+            end_us = max(end_us, previous.end_us)
+        last_by_track[stretch.track] = stretch._replace(end_us=end_us)
     return sum(_usual_us(times_us) * len(times_us) for times_us in gaps_us.values())
 
 
-class _TrackEnd(NamedTuple):
-    """The end of the work of a thread up to some time, and the name of its last piece."""
+class _Stretch(NamedTuple):
+    """A stretch of time of a thread: a piece of work, or the begin or end of a step."""
 
+    start_us: float
     end_us: float
     name: str
+    track: tuple[str, str]
+
+
+def _list_stretches(pieces: Sequence[Slice], marks: Sequence[Slice]) -> list[_Stretch]:
+    """Return pieces of work and the ends of steps, which close their last gaps, in order."""
+    stretches = [_Stretch(piece.start, piece.end, piece.name, piece.track) for piece in pieces]
+    stretches += [_Stretch(mark.end, mark.end, STEP, mark.track) for mark in marks]
+    return sorted(stretches)
 
 
 def _count_optimizer_steps(events: Sequence[Slice]) -> int:
@@ -271,93 +290,44 @@ def _is_optimizer_step(name: str) -> bool:
     return name.startswith(OPTIMIZER) and ".step" in name
 
 
-def _grow_trees(events: Sequence[Slice]) -> list[_Node]:
-    """Return the outermost events of each host thread with those inside them."""
-    threads: dict[tuple[str, str], list[Slice]] = {}
-    for event in events:
-        if event.category in HOST_CATEGORIES and not event.is_step_mark:
-            threads.setdefault(event.track, []).append(event)
-    roots: list[_Node] = []
-    for thread_events in threads.values():
-        open_nodes: list[_Node] = []  # the events around the present one, outermost first
-        for event in sorted(thread_events, key=lambda event: (event.start, -event.length)):
-            while open_nodes and open_nodes[-1].event.end <= event.start:
-                open_nodes.pop()
-            outer = open_nodes[-1] if open_nodes else None
-            node = _make_node(event, outer)
-            siblings = roots if outer is None else outer.children
-            siblings.append(node)
-            open_nodes.append(node)
-    return roots
-
-
-def _make_node(event: Slice, outer: _Node | None) -> _Node:
-    pass_: Part = "forward" if outer is None else outer.pass_
-    if event.name.startswith(NODE):
-        pass_ = "backward"
-    elif event.name.startswith(OPTIMIZER):
-        pass_ = "update"
-    # What an event is holds for all events within it: its pass, and whether it adds to a weight's
-    # gradient.
-    is_of_weights = GRADIENT_STORE in event.name or (outer is not None and outer.is_of_weights)
-    return _Node(event, pass_, is_of_weights)
-
-
-def _set_busy_time(node: _Node, kernel_us_by_launch: Mapping[int, float] | None) -> None:
-    """Set the busy time of a node and of all nodes inside it.
-
-    Args:
-        node: the root of a tree of events.
-        kernel_us_by_launch: time of kernels by correlation number [us]; None times the host.
-    """
-    # The time of the event on the CPU, or of the kernels that were launched within it.
-    for child in node.children:
-        _set_busy_time(child, kernel_us_by_launch)
-    if kernel_us_by_launch is None:  # nothing ran on a device
-        node.busy_us = node.event.length
-        return
+def _collect_ops(node: EventNode, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
+    """Add the ops of a tree to the totals: of nested ops the outermost one of known work."""
     event = node.event
-    launched_us = 0.0
-    if event.category in LAUNCH_CATEGORIES and event.correlation is not None:
-        launched_us = kernel_us_by_launch.get(event.correlation, 0.0)
-    node.busy_us = launched_us + sum(child.busy_us for child in node.children)
-
-
-def _mark_recognised(node: _Node, is_recognised: Callable[[str], bool]) -> bool:
-    """Set whether ops of known work are inside a node; return whether it or one inside is known."""
-    child_marks = [_mark_recognised(child, is_recognised) for child in node.children]
-    node.calls_recognised = any(child_marks)
-    return node.calls_recognised or is_recognised(node.event.name.removeprefix(ATEN))
-
-
-def _collect_ops(node: _Node, is_recognised: Callable[[str], bool], totals: _Totals) -> None:
-    """Add the ops of a tree to the totals."""
-    event = node.event
-    name = event.name.removeprefix(ATEN)
-    is_aten = event.name.startswith(ATEN)
-    has_tensors = any(item.shape for item in event.inputs)
     inner_ops = [child for child in node.children if child.event.category not in LAUNCH_CATEGORIES]
     inner_us = sum(child.busy_us for child in inner_ops)
-    # Of nested ops, the outermost one whose work is known is counted. An op that only calls others
-    # is skipped, and these are counted below.
-    is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
-    computes_by_itself = name not in HOST_OPS and not is_delegated
-    stands_for_its_tree = is_recognised(name) or computes_by_itself
-    if is_aten and has_tensors and stands_for_its_tree:
+    if _stands_for_its_tree(node, is_recognised, inner_us):
         key = OpKey(event.name, node.pass_, event.inputs, node.is_of_weights)
         totals.times_us_by_op[key].append(node.busy_us)
         totals.counted_events.append(event)
         return
     for child in node.children:
         _collect_ops(child, is_recognised, totals)
-    if _is_unshaped(event) and not is_aten:
+    if _is_unshaped(event) and not event.name.startswith(ATEN):
         # Its own work: kernels that it launches itself, or host time outside of inner ops.
         launched_us = sum(_launched_us(child) for child in node.children)
         self_us = launched_us or node.busy_us - inner_us
         totals.unshaped_us[event.name] += max(0.0, self_us)
 
 
-def _launched_us(node: _Node) -> float:
+def _stands_for_its_tree(
+    node: EventNode, is_recognised: Callable[[str], bool], inner_us: float
+) -> bool:
+    """Return whether an op is counted, and the ops inside it are not.
+
+    An op of PyTorch that reads tensors is, if its work is known. One of unknown work is, unless it
+    only calls other ops, which then count.
+    """
+    name = node.event.name.removeprefix(ATEN)
+    is_aten = node.event.name.startswith(ATEN)
+    has_tensors = any(item.shape for item in node.event.inputs)
+    if not is_aten or not has_tensors:
+        return False
+    is_delegated = node.calls_recognised or inner_us >= DELEGATED_SHARE * node.busy_us
+    computes_by_itself = name not in HOST_OPS and not is_delegated
+    return is_recognised(name) or computes_by_itself
+
+
+def _launched_us(node: EventNode) -> float:
     """Return the kernel time of a launch; 0 of other events."""
     return node.busy_us if node.event.category in LAUNCH_CATEGORIES else 0.0
 
@@ -381,20 +351,3 @@ def _collect_lone_kernels(events: Sequence[Slice], totals: _Totals) -> None:
     for event in events:
         if event.category in KERNEL_CATEGORIES and event.correlation not in launches:
             totals.unshaped_us[event.name] += event.length
-
-
-def _issue_us(node: _Node) -> float:
-    """Return the time of an event without the calls in which the host waits for the device."""
-    return node.event.length - sum(_waited_us(child) for child in _walk(node))
-
-
-def _walk(node: _Node) -> Iterator[_Node]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)
-
-
-def _waited_us(node: _Node) -> float:
-    event = node.event
-    is_wait = event.category in LAUNCH_CATEGORIES and any(word in event.name for word in WAITS)
-    return event.length if is_wait else 0.0

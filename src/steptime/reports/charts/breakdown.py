@@ -27,37 +27,44 @@ AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
     # Rows of single ops, each with its scope (`block1.conv`), are of one network.
-    if table.chart_rows and "scope" in table.chart_rows[0]:
+    has_single_ops = bool(table.chart_rows) and "scope" in table.chart_rows[0]
+    if has_single_ops:
         return _draw_icicle(table)
     # A table of very many networks has no rows for a chart, but the mean of all.
     rows = [dict(row) for row in table.chart_rows] or _mean_rows(table)
-    kinds = _rank_by_share(rows, "name")
-    coloured = [kind for kind in kinds if kind != NO_OP_NAME][:MAX_COLOURED_KINDS]
-    # Each network has a bar for each platform and side, where there are several.
-    varying_names = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
-    rows_by_bar = group_by(rows, itemgetter("network", *varying_names))
-    segments = [
-        segment
-        for names, bar_rows in rows_by_bar.items()
-        for segment in _bar_segments(names, bar_rows, coloured)
-    ]
+    kinds = [kind for kind in _rank_by_share(rows, "name") if kind != NO_OP_NAME]
+    segments = _make_segments(rows, coloured_kinds=kinds[:MAX_COLOURED_KINDS])
     bars = list(dict.fromkeys(segment["bar"] for segment in segments))
-    encoding = {
-        "x": style.encode_number("from") | {"axis": AXIS},
-        "x2": {"field": "to"},
-        "y": style.encode_name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
-        "tooltip": style.tooltip(("bar", "kind", "share")),
-    }
-    has_remainder = len(kinds) > 1 + len(coloured)
-    grey = f"{REMAINDER}, and {NO_OP_NAME}" if has_remainder else NO_OP_NAME
+    grey = f"{REMAINDER}, and {NO_OP_NAME}" if len(kinds) > MAX_COLOURED_KINDS else NO_OP_NAME
     mean = f"The mean of {table.summary['networks']} networks. " if not table.chart_rows else ""
     return style.finish(
         "Where the time of a step goes",
         [f"{mean}Grey: {grey}.", table.source],
         segments,
         height={"step": 26 if len(bars) < 15 else 17},
-        layer=_color_layers("bar", encoding, segments),
+        layer=_color_layers("bar", _encode_segment(bars), segments),
     )
+
+
+def _make_segments(rows: Sequence[style.Row], coloured_kinds: Sequence[str]) -> list[style.Row]:
+    """Return the segments of all bars: one a network, for each platform and side if several."""
+    varying_names = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
+    rows_by_bar = group_by(rows, itemgetter("network", *varying_names))
+    return [
+        segment
+        for names, bar_rows in rows_by_bar.items()
+        for segment in _bar_segments(names, bar_rows, coloured_kinds)
+    ]
+
+
+def _encode_segment(bars: Sequence[str]) -> style.Spec:
+    """Return the position of a segment in its bar, bars in this order, and its tooltip."""
+    return {
+        "x": style.encode_number("from") | {"axis": AXIS},
+        "x2": {"field": "to"},
+        "y": style.encode_name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
+        "tooltip": style.tooltip(("bar", "kind", "share")),
+    }
 
 
 def _mean_rows(table: Table) -> list[style.Row]:
@@ -124,14 +131,10 @@ def _draw_icicle(table: Table) -> style.Spec:
     """Return the icicle of one network: boxes of the step, its passes, layers and ops."""
     rows = [dict(row) for row in table.chart_rows]
     boxes, level_count = _stack_sides(rows)
-    x = style.encode_number("from") | {
-        "scale": {"domain": [0, 1], "nice": False},
-        "axis": AXIS | {"grid": False},
-    }
-    y = style.encode_number("level") | {
-        "scale": {"reverse": True, "nice": False},
-        "axis": None,
-    }
+    x_scale = {"domain": [0, 1], "nice": False}
+    x = style.encode_number("from") | {"scale": x_scale, "axis": AXIS | {"grid": False}}
+    y_scale = {"reverse": True, "nice": False}
+    y = style.encode_number("level") | {"scale": y_scale, "axis": None}
     box_encoding = {
         "x": x,
         "x2": {"field": "to"},
@@ -139,6 +142,20 @@ def _draw_icicle(table: Table) -> style.Spec:
         "y2": {"field": "below"},
         "tooltip": style.tooltip(("op", "kind", "time", "share")),
     }
+    box_layers = _color_layers("rect", box_encoding, boxes, opacity=0.6)
+    empty_and_grey = f"Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops."
+    return style.finish(
+        f"Where the time of a step goes: {rows[0]['network']}",
+        [f"Step, pass, layers, op. {empty_and_grey}", table.source],
+        boxes,
+        height=24 * level_count,
+        layer=[*box_layers, _name_layer(x, y, level_count)],
+    )
+
+
+def _name_layer(x: style.Spec, y: style.Spec, level_count: int) -> style.Spec:
+    """Return the names of ops and layers, in the boxes that are wide enough for a few letters."""
+    width = "(datum.to - datum.from) * width"  # of a box in pixels
     names = style.layer(
         "text",
         {"x": x, "y": y, "text": {"field": "op"}},
@@ -146,33 +163,17 @@ def _draw_icicle(table: Table) -> style.Spec:
         baseline="middle",
         dx=NAME_MARGIN,
         dy={"expr": f"height / {level_count} / 2"},  # to the middle of the box
-        limit={"expr": f"max(0, (datum.to - datum.from) * width - {2 * NAME_MARGIN})"},
+        limit={"expr": f"max(0, {width} - {2 * NAME_MARGIN})"},
         fontSize=11,
     )
-    is_wide_enough = f"(datum.to - datum.from) * width > {MIN_LABEL_WIDTH}"
-    names["transform"] = [{"filter": is_wide_enough}]
-    levels = "Step, pass, layers, op."
-    return style.finish(
-        f"Where the time of a step goes: {rows[0]['network']}",
-        [
-            f"{levels} Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops.",
-            table.source,
-        ],
-        boxes,
-        height=24 * level_count,
-        layer=[*_color_layers("rect", box_encoding, boxes, 0.6), names],
-    )
+    names["transform"] = [{"filter": f"{width} > {MIN_LABEL_WIDTH}"}]
+    return names
 
 
 def _stack_sides(rows: Sequence[style.Row]) -> tuple[list[style.Row], int]:
     """Return the boxes of the measured step above those of the predicted one, and all levels."""
     coloured = frozenset(_rank_by_share(rows, "op_kind")[:MAX_COLOURED_KINDS])
-    # The share of an op counts for every layer that it lies in.
-    path_shares: dict[Path, float] = defaultdict(float)
-    for row in rows:
-        path = _scope_path(row)
-        for depth in range(1, len(path) + 1):
-            path_shares[path[:depth]] += row["share"]
+    path_shares = _sum_path_shares(rows)
     boxes: list[style.Row] = []
     top_level = 0
     for side in ("measured", "predicted"):
@@ -185,6 +186,16 @@ def _stack_sides(rows: Sequence[style.Row]) -> tuple[list[style.Row], int]:
             top_level = lowest_level + 1  # an empty level between the sides
     level_count = top_level - 1  # without the empty level after the last side
     return boxes, level_count
+
+
+def _sum_path_shares(rows: Sequence[style.Row]) -> dict[Path, float]:
+    """Return the share of each pass, layer and op; an op counts for every layer it lies in."""
+    path_shares: dict[Path, float] = defaultdict(float)
+    for row in rows:
+        path = _scope_path(row)
+        for depth in range(1, len(path) + 1):
+            path_shares[path[:depth]] += row["share"]
+    return path_shares
 
 
 def _scope_path(row: style.Row) -> Path:
@@ -224,19 +235,25 @@ class _Icicle:
             if share < MIN_SHARE:
                 thin_share += share
                 continue
-            # A layer that holds one layer alone shares its box: `block/attention`.
-            part_depth = _shared_depth(part_rows, depth)
-            inner_rows = [row for row in part_rows if len(_scope_path(row)) > part_depth]
-            name = "/".join(_scope_path(part_rows[0])[depth:part_depth])
-            kind = "" if inner_rows else self._colour_kind(part_rows[0]["op_kind"])
-            time_s = sum(row["time_s"] for row in part_rows) if self.has_times else None
-            yield _box(name, kind, start, start + share, self.top + level, time_s)
-            if inner_rows:
-                yield from self._draw_below(inner_rows, part_depth, level + 1, start)
+            yield from self._draw_part(part_rows, depth, level, start, end=start + share)
             start += share
         if thin_share >= MIN_SHARE:
             end = start + thin_share
             yield _box("smaller ones", REMAINDER, start, end, level=self.top + level, time_s=None)
+
+    def _draw_part(
+        self, rows: Sequence[style.Row], depth: int, level: int, start: float, end: float
+    ) -> Iterator[style.Row]:
+        """Yield the box of one pass, layer or op, from `start` to `end`, and those below it."""
+        # A layer that holds one layer alone shares its box: `block/attention`.
+        part_depth = _shared_depth(rows, depth)
+        name = "/".join(_scope_path(rows[0])[depth:part_depth])
+        inner_rows = [row for row in rows if len(_scope_path(row)) > part_depth]
+        kind = "" if inner_rows else self._colour_kind(rows[0]["op_kind"])
+        time_s = sum(row["time_s"] for row in rows) if self.has_times else None
+        yield _box(name, kind, start, end, self.top + level, time_s)
+        if inner_rows:
+            yield from self._draw_below(inner_rows, part_depth, level + 1, start)
 
     def _sort_key(self, path: Path, depth: int) -> tuple[int, float]:
         """Return the order of a path: passes in their order, all else by share."""

@@ -57,18 +57,34 @@ class _ColorScale:
 def chart(table: Table) -> style.Spec:
     """Return the cells of a table of `analysis.heatmap`."""
     summary = table.summary
+    title = f"{describe_quantity(summary['value'])} by {summary['x']} and {summary['y']}"
+    rows = [dict(row) for row in table.rows]
+    return grid(
+        title[0].upper() + title[1:],
+        [*_describe_cells(table), table.source],
+        rows,
+        x=summary["x"],
+        y=summary["y"],
+        panel=summary["panel"],
+        value=summary["value"],
+    )
+
+
+def _describe_cells(table: Table) -> list[str]:
+    """Return the caption: of how many networks a cell is, of failures, and of bins."""
+    summary = table.summary
     caption = []
     if summary["max_networks"] > 1:
         networks = f"{summary['max_networks']} networks"
-        caption = [f"A cell is the median of up to {networks}; pointing at it tells their spread."]
-    if len(table.rows) > summary["cells"] or any(row["failed"] for row in table.rows):
+        caption.append(
+            f"A cell is the median of up to {networks}; pointing at it tells their spread."
+        )
+    has_failed_cells = len(table.rows) > summary["cells"]
+    if has_failed_cells or any(row["failed"] for row in table.rows):
         caption.append("Signs: no network of the cell succeeded. *: some of it did not.")
     if summary["binned"]:
         caption.append(f"Steps of equal ratio: {', '.join(summary['binned'])}.")
-    names = {key: summary[key] for key in ("x", "y", "panel", "value")}
-    title = f"{describe_quantity(summary['value'])} by {summary['x']} and {summary['y']}"
-    rows = [dict(row) for row in table.rows]
-    return grid(title[0].upper() + title[1:], [*caption, table.source], rows, **names)
+    return caption
 
 
 def grid(
@@ -90,12 +106,11 @@ def grid(
     numbers = [row["value"] for row in rows if row.get("value") is not None]
     colors = _ColorScale(min(numbers, default=0.0), max(numbers, default=1.0))
     cells = [_make_cell_row(row, value, colors, panel) for row in rows]
-    y_values = _order_values(rows, "y")[::-1]  # the smallest is the lowest row
-    view: style.Spec = {"layer": _cell_layers(rows, cells, colors, (x, y, value))}
+    view: style.Spec = {"layer": _cell_layers(cells, colors, (x, y, value))}
     panel_count = len({cell["panel"] for cell in cells})
     if panel_count == 1:
-        height = max(80, min(ROW * len(y_values), 620))
-        view |= {"width": WIDTH, "height": height}
+        row_count = len({cell["y"] for cell in cells})
+        view |= {"width": WIDTH, "height": max(80, min(ROW * row_count, 620))}
     panel_cells, panels = style.facet_panels(cells, "panel", view, columns=3, **PANEL)
     left_out = panel_count - style.MAX_PANELS
     if left_out > 0:
@@ -104,59 +119,56 @@ def grid(
 
 
 def _cell_layers(
-    rows: Sequence[style.Row],
-    cells: Sequence[style.Row],
-    colors: _ColorScale,
-    quantities: tuple[str, str, str],
+    cells: Sequence[style.Row], colors: _ColorScale, quantities: tuple[str, str, str]
 ) -> list[style.Spec]:
     """Return the layers of coloured cells, of failed ones with their signs, and of numbers.
 
     Args:
-        rows: the rows, whose values are in the order of the axes.
-        cells: the cells of the rows.
+        cells: the cells.
         colors: the colours of values.
         quantities: the names of the axes x and y, and of the value.
     """
     x, y, value = quantities
+    position = _encode_position(cells, x, y)
+    tooltip_keys = ("cell", "shown", "networks", "failed")
+    tooltip = style.tooltip(key for key in cells[0] if key in tooltip_keys)
+    cell = {**position, "tooltip": tooltip}
+    colored_cell = {**cell, "color": _encode_value(value, colors)}
+    sign = {**cell, "shape": _encode_cause(cells)}
+    sign_look: style.Spec = {"style": "quiet", "filled": False, "size": 45}
+    number = {**position, **_encode_cell_number()}
+    return [
+        style.layer("rect", colored_cell, needed_fields=("value",)),
+        style.layer("rect", cell, needed_fields=("failed_with",), style="band"),
+        style.layer("point", sign, needed_fields=("failed_with",), **sign_look),
+        style.layer("text", number, needed_fields=("number",), fontSize=11),
+    ]
+
+
+def _encode_position(cells: Sequence[style.Row], x: str, y: str) -> style.Spec:
+    """Return the axes of cells, each named by its quantity; the smallest `y` is the lowest row."""
     axis: style.Spec = {"labelAngle": 0, "grid": False}
     x_axis = {**axis, "title": describe_quantity(x)}
     y_axis = {**axis, "title": describe_quantity(y)}
-    position = {
-        "x": style.encode_name("x", sort=_order_values(rows, "x"), axis=x_axis),
-        "y": style.encode_name("y", sort=_order_values(rows, "y")[::-1], axis=y_axis),
+    return {
+        "x": style.encode_name("x", sort=_order_values(cells, "x"), axis=x_axis),
+        "y": style.encode_name("y", sort=_order_values(cells, "y")[::-1], axis=y_axis),
     }
-    tooltip_keys = ("cell", "shown", "networks", "failed")
-    tooltip = style.tooltip(key for key in cells[0] if key in tooltip_keys)
-    color = _encode_value(value, colors)
-    number_color = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
-    opacity_if_room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
-    number_encoding = {
-        **position,
+
+
+def _encode_cause(cells: Sequence[style.Row]) -> style.Spec:
+    """Return the signs of the causes of failures; that of the first cause is a cross."""
+    shape: style.Spec = style.encode_categories("failed_with", cells)["shape"]
+    return shape | {"legend": {"title": "failed"}, "scale": shape["scale"] | {"range": SIGNS}}
+
+
+def _encode_cell_number() -> style.Spec:
+    """Return the number in a cell: dark on light colours, invisible where cells are narrow."""
+    return {
         "text": {"field": "number"},
-        "color": number_color,
-        "opacity": opacity_if_room,
+        "color": {"condition": {"test": "datum.light", "value": "black"}, "value": "white"},
+        "opacity": {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0},
     }
-    cause_shape = style.encode_categories("failed_with", cells)["shape"]
-    cause_scale = cause_shape["scale"] | {"range": SIGNS}  # the first cause is a cross
-    cause_shape |= {"legend": {"title": "failed"}, "scale": cause_scale}
-    sign_encoding = {**position, "shape": cause_shape, "tooltip": tooltip}
-    return [
-        style.layer(
-            "rect", {**position, "color": color, "tooltip": tooltip}, needed_fields=("value",)
-        ),
-        style.layer(
-            "rect", {**position, "tooltip": tooltip}, needed_fields=("failed_with",), style="band"
-        ),
-        style.layer(
-            "point",
-            sign_encoding,
-            needed_fields=("failed_with",),
-            style="quiet",
-            filled=False,
-            size=45,
-        ),
-        style.layer("text", number_encoding, needed_fields=("number",), fontSize=11),
-    ]
 
 
 def _encode_value(value: str, colors: _ColorScale) -> style.Spec:
@@ -198,23 +210,27 @@ def _make_cell_row(row: style.Row, value: str, colors: _ColorScale, panel: str |
     """Return a cell: its place, its tooltip, and its number or the cause of its failure."""
     number = row.get("value")
     panel_label = f"{panel} {row['panel']}" if panel else ""
+    place = f"{row['x']}, {row['y']}"
     cell = {
         "x": row["x"],
         "y": row["y"],
         "panel": panel_label,
         "value": number,
-        "cell": ", ".join(filter(None, (f"{row['x']}, {row['y']}", panel_label))),
+        "cell": f"{place}, {panel_label}" if panel_label else place,
         "shown": _describe_value(row, value),
     }
     cell |= {key: str(row[key]) for key in ("networks", "failed") if row.get(key)}
     if number is None:
-        reasons = [row.get("status") or "failed", row.get("cause")]
-        cell["failed_with"] = ": ".join(dict.fromkeys(str(reason) for reason in reasons if reason))
-        return cell
-    cell["light"] = colors.is_light(number)
+        return cell | {"failed_with": _describe_failure(row)}
     mark = "*" if row.get("failed") else ""
-    cell["number"] = _shorten_number(number, value) + mark
-    return cell
+    text = _shorten_number(number, value) + mark
+    return cell | {"light": colors.is_light(number), "number": text}
+
+
+def _describe_failure(row: style.Row) -> str:
+    """Return the status and the cause of a failed cell: `oom: killed`."""
+    reasons = [row.get("status") or "failed", row.get("cause")]
+    return ": ".join(dict.fromkeys(str(reason) for reason in reasons if reason))
 
 
 def _describe_value(row: style.Row, value: str) -> str:

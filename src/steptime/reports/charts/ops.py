@@ -11,9 +11,16 @@ from steptime.records.data import Data
 from steptime.records.row import divide, group_by
 from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
-from steptime.reports.charts.roofline_ceilings import axes, find_axis_ends, roof_layers, roofs
+from steptime.reports.charts.roofline_ceilings import (
+    AxisEnds,
+    axes,
+    find_axis_ends,
+    roof_layers,
+    roofs,
+)
 
 MAX_NETWORKS = 60  # so that a page of a large sweep stays small
+NETWORK = ("workload_key", "platform")  # columns that tell networks apart
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
@@ -28,64 +35,81 @@ def chart(data: Data) -> style.Spec:
     ops, network_count = predicted_ops(data)
     if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    names = name_networks(ops)
-    has_platforms = len({row["platform"] for row in ops}) > 1
-    placed_ops = [
-        _place_op(row) | {"panel": f"{name} on {row['platform']}" if has_platforms else name}
-        for row, name in zip(ops, names, strict=True)
-    ]
-    ops_by_network = group_by(placed_ops, itemgetter("panel"))
-    points = [
-        point for name, rows in ops_by_network.items() for point in _make_op_points(name, rows)
-    ]
-    ceilings = [
-        ceiling
-        for name, rows in ops_by_network.items()
-        for ceiling in _make_ceilings(name, rows[0])
-    ]
-    intensities = [point["intensity"] for point in points]
-    axis_ends = find_axis_ends(ceilings, intensities, [point["speed"] for point in points])
-    height = {"height": style.HEIGHT}
-    roof_rows = [
-        roof | {"panel": roof["platform"]}
-        for name in ops_by_network
-        for roof in roofs(ceilings, axis_ends, height, name)
-    ]
+    ops_by_network = group_by(_name_panels(ops), itemgetter("panel"))
+    names = list(ops_by_network)
+    points = [point for name in names for point in _make_op_points(name, ops_by_network[name])]
+    ceilings = [row for name in names for row in _make_ceilings(name, ops_by_network[name][0])]
     headings = [
-        {"panel": name, "heading": _describe_network(name, rows)}
-        for name, rows in ops_by_network.items()
+        {"panel": name, "heading": _describe_network(name, ops_by_network[name])} for name in names
     ]
-    caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(ops_by_network) < network_count:
-        caption.append(f"The first {len(ops_by_network)} of {network_count} networks.")
-    menu = {"input": "select", "options": list(ops_by_network), "name": "Network "}
+    axis_ends = find_axis_ends(
+        ceilings, [point["intensity"] for point in points], [point["speed"] for point in points]
+    )
+    roof_rows = [row for name in names for row in _make_roofs(name, ceilings, axis_ends)]
     return style.finish(
         "Ops of a network under the roofline",
-        [*caption, data.source_of("predicted")],
+        [*_describe_points(len(names), network_count), data.source_of("predicted")],
         [*roof_rows, *points, *headings],
-        params=[{"name": "network", "value": headings[0]["panel"], "bind": menu}],
-        transform=[{"filter": "datum.panel == network"}],
         layer=_layers(axes(axis_ends)),
+        **_add_menu(names),
     )
+
+
+def _describe_points(network_count: int, total_count: int) -> list[str]:
+    """Return the caption: what points are, and how many networks of all are on the chart."""
+    caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
+    if network_count < total_count:
+        caption.append(f"The first {network_count} of {total_count} networks.")
+    return caption
+
+
+def _name_panels(ops: Sequence[style.Row]) -> list[style.Row]:
+    """Return ops with their places on the roofline, and the name of their network as `panel`."""
+    names = name_networks(ops)
+    has_platforms = len({op["platform"] for op in ops}) > 1
+    return [
+        _place_op(op) | {"panel": f"{name} on {op['platform']}" if has_platforms else name}
+        for op, name in zip(ops, names, strict=True)
+    ]
+
+
+def _make_roofs(
+    name: str, ceilings: Sequence[style.Row], axis_ends: AxisEnds
+) -> Iterator[style.Row]:
+    """Yield the lines of the ceilings of a network."""
+    for roof in roofs(ceilings, axis_ends, {"height": style.HEIGHT}, name):
+        yield roof | {"panel": roof["platform"]}
+
+
+def _add_menu(names: Sequence[str]) -> style.Spec:
+    """Return settings of a view that show one network, by a menu that begins with the first."""
+    menu = {"input": "select", "options": names, "name": "Network "}
+    return {
+        "params": [{"name": "network", "value": names[0], "bind": menu}],
+        "transform": [{"filter": "datum.panel == network"}],
+    }
 
 
 def _layers(position: style.Spec) -> list[style.Spec]:
     """Return the layers of the roofline, the ops as areas, and the heading of the network."""
-    area: style.Spec = {"scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]}}
-    area["legend"] = {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]}
-    size = {"field": "share", "type": "quantitative", **area}
-    op_encoding = {**position, "size": size, "tooltip": style.tooltip(TOOLTIP)}
-    op_layer = style.layer(
-        "point", op_encoding, needed_fields=("share",), filled=True, opacity=0.65
-    )
-    heading_encoding = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
-    heading_style = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
-    heading_layer = style.layer(
-        "text", heading_encoding, needed_fields=("heading",), **heading_style
-    )
+    op = {**position, "size": _encode_share(), "tooltip": style.tooltip(TOOLTIP)}
+    op_layer = style.layer("point", op, needed_fields=("share",), filled=True, opacity=0.65)
+    heading = {"x": {"value": 0}, "y": {"value": 0}, "text": {"field": "heading"}}
+    heading_look = {"align": "left", "baseline": "bottom", "dy": -8, "limit": {"expr": "width"}}
+    heading_layer = style.layer("text", heading, needed_fields=("heading",), **heading_look)
     roof = roof_layers(position, {})
     names = chain.from_iterable(zip(roof.halos, roof.texts, strict=True))  # a halo behind its text
     return [roof.line, op_layer, *names, heading_layer]
+
+
+def _encode_share() -> style.Spec:
+    """Return the area of an op by its share of the step, from 16 to 1000 square pixels."""
+    return {
+        "field": "share",
+        "type": "quantitative",
+        "scale": {"type": "sqrt", "domain": [0, 1], "range": [16, 1000]},
+        "legend": {"title": "share of the step", "format": "~%", "values": [0.01, 0.1, 0.3]},
+    }
 
 
 def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
@@ -93,22 +117,22 @@ def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     is_op = pl.col("scope") != ""
     is_predicted = pl.col("origin") == "predicted"
     has_succeeded = pl.col("status") == "ok"
-    is_placed = pl.all_horizontal(
-        pl.col("flop") > 0,
-        pl.col("traffic_bytes") > 0,
-        pl.col("step_s") > 0,
-    )
-    network = ["workload_key", "platform"]
-    records = data.scan()
-    ops = records.filter(is_op, is_predicted, has_succeeded)
+    ops = data.scan().filter(is_op, is_predicted, has_succeeded)
     ops = ops.drop("samples", "run", "sampled", "others", "estimate")  # nested, and not drawn
-    placed = ops.filter(is_placed)
-    first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
-    networks_in_order = first_ops.sort("first").collect()
+    networks_in_order = _list_networks(ops)
     first_networks = networks_in_order.head(MAX_NETWORKS).lazy()
     # All ops of these networks, those without FLOP too: they are a share of the step.
-    rows = ops.join(first_networks, on=network, how="semi", maintain_order="left")
+    rows = ops.join(first_networks, on=NETWORK, how="semi", maintain_order="left")
     return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
+
+
+def _list_networks(ops: pl.LazyFrame) -> pl.DataFrame:
+    """Return the networks with an op that has a place on the roofline, by their first such op."""
+    has_place = pl.all_horizontal(
+        pl.col("flop") > 0, pl.col("traffic_bytes") > 0, pl.col("step_s") > 0
+    )
+    first_ops = ops.filter(has_place).group_by(NETWORK).agg(first=pl.col("seq").min())
+    return first_ops.sort("first").collect()
 
 
 def _make_ceilings(name: str, row: style.Row) -> list[style.Row]:

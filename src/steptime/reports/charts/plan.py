@@ -1,6 +1,7 @@
 """Pictures of a plan: the timeline of its pipeline, and the memory of its devices."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
@@ -57,21 +58,9 @@ def _add_widths(rows: list[style.Row]) -> list[style.Row]:
 
 def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Iterator[style.Row]:
     """Yield the bars of a device; thin ones of a slice become shares of one bar's height."""
-    end_s = events[-1].end_s
     # A run: events of one kind one behind the other (`groupby` joins neighbours alone).
     runs = [list(run) for _, run in groupby(events, key=lambda event: event.direction)]
-
-    def find_slice(run: Sequence[PipelineEvent]) -> int:
-        """Return the slice of a thin run, `SINGLE_BAR` for a run with a bar of its own."""
-        first = run[0]
-        last = run[-1]
-        is_outermost = first is events[0] or last is events[-1]
-        waits_outside_work = is_outermost and first.direction == BUBBLE  # ramp-up and drain
-        is_thick = last.end_s - first.start_s >= end_s * THIN_SHARE
-        if waits_outside_work or is_thick:
-            return SINGLE_BAR
-        return int(slice_count * first.start_s / end_s)
-
+    find_slice = partial(_find_slice, events=events, slice_count=slice_count)
     # Thin runs side by side in one slice become one bar, of which each kind has its share.
     for slice_number, group in groupby(runs, key=find_slice):
         slice_runs = list(group)
@@ -79,6 +68,24 @@ def _merge_thin_bars(events: Sequence[PipelineEvent], slice_count: int) -> Itera
             yield from map(_make_bar, slice_runs)
         else:
             yield from _stack_kinds(list(chain.from_iterable(slice_runs)))
+
+
+def _find_slice(
+    run: Sequence[PipelineEvent], events: Sequence[PipelineEvent], slice_count: int
+) -> int:
+    """Return the slice of a thin run of a device's events, `SINGLE_BAR` for one with its own bar.
+
+    Thick runs have a bar of their own, and so has waiting before the first and after the last
+    work, which shows the ramp-up and the drain of the pipeline.
+    """
+    device_end_s = events[-1].end_s
+    first, last = run[0], run[-1]
+    is_outermost = first is events[0] or last is events[-1]
+    waits_outside_work = is_outermost and first.direction == BUBBLE
+    is_thick = last.end_s - first.start_s >= device_end_s * THIN_SHARE
+    if waits_outside_work or is_thick:
+        return SINGLE_BAR
+    return int(slice_count * first.start_s / device_end_s)
 
 
 def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
@@ -100,16 +107,11 @@ def _stack_kinds(events: Sequence[PipelineEvent]) -> Iterator[style.Row]:
 
 def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
     """Return the bar of consecutive events of one kind on a device."""
-    first = run[0]
-    last = run[-1]
+    first, last = run[0], run[-1]
     # A number below 0 is no microbatch or stage: of a bubble, or of the update.
     microbatches = sorted({event.microbatch for event in run if event.microbatch >= 0})
     stages = sorted({event.stage for event in run if event.stage >= 0})
-    is_single = len(run) == 1 and bool(microbatches)
-    number = str(first.microbatch) if is_single else ""
-    microbatch_text = number
-    if len(microbatches) > 1:
-        microbatch_text = f"{microbatches[0]} to {microbatches[-1]}"
+    work_s = sum(event.end_s - event.start_s for event in run)
     return {
         "device": first.device,
         # The word of the legend: a direction says it, but for that of the weights' gradients.
@@ -118,11 +120,18 @@ def _make_bar(run: Sequence[PipelineEvent]) -> style.Row:
         "to": last.end_s,
         "upper": first.device - HALF_BAR,
         "lower": first.device + HALF_BAR,
-        "word": number,
-        "takes": format_seconds(sum(event.end_s - event.start_s for event in run)),
-        "microbatch": microbatch_text,
+        "word": str(microbatches[0]) if len(run) == 1 and microbatches else "",
+        "takes": format_seconds(work_s),
+        "microbatch": _describe_microbatches(microbatches, len(run)),
         "stage": ", ".join(map(str, stages)),
     }
+
+
+def _describe_microbatches(microbatches: Sequence[int], event_count: int) -> str:
+    """Return the microbatches of a bar: `3`, `2 to 5`; "" for several events of one."""
+    if len(microbatches) > 1:
+        return f"{microbatches[0]} to {microbatches[-1]}"
+    return str(microbatches[0]) if microbatches and event_count == 1 else ""
 
 
 def pipeline(
@@ -141,40 +150,52 @@ def pipeline(
     """
     device_count = 1 + max(row["device"] for row in rows)
     x = {**style.encode_number("from", "time in a step (s)", "s"), "scale": {"nice": False}}
-    device_axis = {
-        "title": "device of the pipeline",
-        "tickMinStep": 1,
-        "format": "d",
-        "grid": False,
-    }
-    device_scale = {"reverse": True, "nice": False, "zero": False}
-    y = {"field": "upper", "type": "quantitative", "axis": device_axis, "scale": device_scale}
-    kinds = {row["kind"] for row in rows}
-    colours = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
-    kind_scale = {"domain": list(colours), "range": list(colours.values())}
-    bar_encoding = {
+    y = _encode_device()
+    bar = {
         "x": x,
         "x2": {"field": "to"},
         "y": y,
         "y2": {"field": "lower"},
         "tooltip": style.tooltip(("kind", "takes", "microbatch", "stage", "device")),
-        "color": style.encode_name("kind", scale=kind_scale, legend=LEGEND),
+        "color": _encode_kind(rows),
     }
-    # The number of the microbatch, in the middle of each bar that is wide enough for it.
-    word_encoding = {
+    layers = [style.layer("rect", bar, **NO_EDGE), _word_layer(x, y, width_expression)]
+    height = min(MAX_HEIGHT, max(60, 30 * device_count))
+    return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
+
+
+def _encode_device() -> style.Spec:
+    """Return the axis of devices, the first one on top."""
+    title = "device of the pipeline"
+    axis = {"title": title, "tickMinStep": 1, "format": "d", "grid": False}
+    scale = {"reverse": True, "nice": False, "zero": False}
+    return {"field": "upper", "type": "quantitative", "axis": axis, "scale": scale}
+
+
+def _encode_kind(rows: Sequence[style.Row]) -> style.Spec:
+    """Return the colours of the kinds of work that bars have."""
+    kinds = {row["kind"] for row in rows}
+    colours = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return style.encode_name("kind", scale=scale, legend=LEGEND)
+
+
+def _word_layer(x: style.Spec, y: style.Spec, width_expression: str) -> style.Spec:
+    """Return the number of the microbatch in the middle of each bar that is wide enough for it."""
+    encoding = {
         "x": {**x, "field": "middle"},
         "y": {**y, "field": "device"},
         "text": {"field": "fits"},
     }
     needed_width = f"{LETTER_WIDTH} * (1 + length(datum.word))"
     fitting_word = f"datum.part * {width_expression} > {needed_width} ? datum.word : ''"
-    formulas = {"middle": "(datum.from + datum.to) / 2", "fits": fitting_word}  # new fields
-    word_colour = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
-    words = style.layer("text", word_encoding, fontSize=10, color=word_colour)
-    words["transform"] = [{"calculate": formula, "as": name} for name, formula in formulas.items()]
-    layers = [style.layer("rect", bar_encoding, **NO_EDGE), words]
-    height = min(MAX_HEIGHT, max(60, 30 * device_count))
-    return style.finish(title, caption, rows, layer=layers, width=WIDTH, height=height)
+    colour = {"expr": f"indexof({PALE}, datum.kind) < 0 ? 'white' : '#222'"}
+    words = style.layer("text", encoding, fontSize=10, color=colour)
+    words["transform"] = [
+        {"calculate": "(datum.from + datum.to) / 2", "as": "middle"},
+        {"calculate": fitting_word, "as": "fits"},
+    ]
+    return words
 
 
 def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
@@ -199,30 +220,31 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
 
 def memory(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of `memory_rows`: stacked parts, the usable memory as a line."""
-    x = style.encode_name("device", axis={"title": "device of the pipeline", "labelAngle": 0})
     size_axis = style.encode_number("bytes", "memory (byte)", "B")
-    used_parts = {row["part"] for row in rows}
-    legend = {**LEGEND, "values": [part for part in Memory._fields if part in used_parts]}
-    colour = style.encode_name("part", scale={"domain": Memory._fields}, legend=legend)
-    tip = style.tooltip(("device", "part", "takes", "of"))
-    encoding = {"color": colour, "order": {"field": "at"}, "tooltip": tip}
-    usable_line = {"y": {**size_axis, "field": "room", "aggregate": "max"}}
-    line_label = {**usable_line, "x": {"value": "width"}, "text": {"value": "room"}}
+    bar = {
+        "x": style.encode_name("device", axis={"title": "device of the pipeline", "labelAngle": 0}),
+        "y": size_axis,
+        "color": _encode_part(rows),
+        "order": {"field": "at"},
+        "tooltip": style.tooltip(("device", "part", "takes", "of")),
+    }
+    line = {"y": {**size_axis, "field": "room", "aggregate": "max"}}
+    line_look: style.Spec = {"strokeDash": [6, 4], "strokeWidth": 1.6, "style": "ink"}
+    label = {**line, "x": {"value": "width"}, "text": {"value": "room"}}
+    label_look: style.Spec = {"align": "left", "baseline": "middle", "dx": 4}
     layers = [
-        style.layer("bar", {"x": x, "y": size_axis, **encoding}, **NO_EDGE),
-        style.layer(
-            "rule",
-            usable_line,
-            needed_fields=("room",),
-            strokeDash=[6, 4],
-            strokeWidth=1.6,
-            style="ink",
-        ),
-        style.layer(
-            "text", line_label, needed_fields=("room",), align="left", baseline="middle", dx=4
-        ),
+        style.layer("bar", bar, **NO_EDGE),
+        style.layer("rule", line, needed_fields=("room",), **line_look),
+        style.layer("text", label, needed_fields=("room",), **label_look),
     ]
     return style.finish("Memory of each device", (), rows, layer=layers, width=WIDTH, height=220)
+
+
+def _encode_part(rows: Sequence[style.Row]) -> style.Spec:
+    """Return the colours of the parts of memory; the legend names those that any device has."""
+    used_parts = {row["part"] for row in rows}
+    legend = {**LEGEND, "values": [part for part in Memory._fields if part in used_parts]}
+    return style.encode_name("part", scale={"domain": Memory._fields}, legend=legend)
 
 
 def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style.Spec:
@@ -233,23 +255,25 @@ def picture(answer: Mapping[str, Any], plan_time: PlanTime, split: str) -> style
         caption = _pipeline_caption(pipeline_bars, answer["bubble_share"])
         charts.append(pipeline(pipeline_bars, caption=caption))
     charts.append(memory(memory_rows(answer["memory"])))
-    # Every chart has the same schema and config. In a combined chart only the outer one has them.
+    sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
+    subtitle = [line for sentence in sentences for line in style.wrap_text(sentence, WIDTH)]
+    title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
+    return _stack_charts(charts) | {
+        "spacing": 34,
+        "title": {"text": title, "subtitle": subtitle, "fontSize": 18},
+        "resolve": {"scale": {"color": "independent", "x": "independent"}},
+    }
+
+
+def _stack_charts(charts: Sequence[style.Spec]) -> style.Spec:
+    """Return one chart of several upon each other; only the outer one has a schema and a config."""
     shared_names = ("$schema", "config")
     shared = {name: charts[0][name] for name in shared_names}
     views = [
         {name: value for name, value in chart.items() if name not in shared_names}
         for chart in charts
     ]
-    sentences = [*answer["headline"], f"{split} ({answer['method']}, {answer['stack']})"]
-    subtitle = [line for sentence in sentences for line in style.wrap_text(sentence, WIDTH)]
-    title = f"{answer['model']} on {answer['device_count']} {answer['device']}"
-    return {
-        **shared,
-        "vconcat": views,
-        "spacing": 34,
-        "title": {"text": title, "subtitle": subtitle, "fontSize": 18},
-        "resolve": {"scale": {"color": "independent", "x": "independent"}},
-    }
+    return {**shared, "vconcat": views}
 
 
 def _pipeline_caption(rows: Sequence[style.Row], bubble_share: float) -> list[str]:

@@ -39,71 +39,98 @@ def chart(data: Data) -> style.Spec:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [style.point(row, FIELDS, TOOLTIP) for row in rows]
     times_s = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
-    # The two ends of the line of equality, with the band around it.
-    line_start_s, line_end_s = min(times_s) / 1.5, max(times_s) * 1.5
-    line_ends: list[style.Row] = [
-        {"at": line_start_s, "low": line_start_s / BAND, "high": line_start_s * BAND},
-        {
-            "at": line_end_s,
-            "low": line_end_s / BAND,
-            "high": line_end_s * BAND,
-            "text": "equal",
-        },
+    words = f"{_count_inside(data):,} of {count:,} within a factor of 2 (shaded)."
+    caption = [
+        words + _describe_bars(points),
+        *style.describe_sample(count, "network"),
+        data.source,
     ]
-    has_bars = len(points) <= MAX_BARS
-    inside_count = len(
-        data.results_frame(["ratio"]).filter(pl.col("ratio").is_between(1 / BAND, BAND))
+    values = [*_find_line_ends(times_s), *points]
+    layers = _layers(points, times_s)
+    return style.finish(
+        "Predicted against measured", caption, values, width=SIDE, height=SIDE, layer=layers
     )
-    words = f"{inside_count:,} of {count:,} within a factor of 2 (shaded)."
-    if has_bars:
-        words += " Bars: 95 % interval."
-        if any(point["predicted_high_s"] for point in points):
-            words += " Lines across: 80 % of steps, as predicted."
-    caption = [words, *style.describe_sample(count, "network"), data.source]
-    view = {"width": SIDE, "height": SIDE, "layer": _layers(points, times_s, has_bars)}
-    return style.finish("Predicted against measured", caption, [*line_ends, *points], **view)
 
 
-def _layers(
-    points: Sequence[style.Row], times_s: Sequence[float], has_bars: bool
-) -> list[style.Spec]:
+def _count_inside(data: Data) -> int:
+    """Return the number of networks whose step is predicted within a factor of `BAND`."""
+    is_inside = pl.col("ratio").is_between(1 / BAND, BAND)
+    return len(data.results_frame(["ratio"]).filter(is_inside))
+
+
+def _have_bars(points: Sequence[style.Row]) -> bool:
+    """Return whether points are so few that intervals are drawn."""
+    return len(points) <= MAX_BARS
+
+
+def _describe_bars(points: Sequence[style.Row]) -> str:
+    """Return the sentences that say what intervals are; "" without any."""
+    if not _have_bars(points):
+        return ""
+    words = " Bars: 95 % interval."
+    if any(point["predicted_high_s"] for point in points):
+        words += " Lines across: 80 % of steps, as predicted."
+    return words
+
+
+def _find_line_ends(times_s: Sequence[float]) -> list[style.Row]:
+    """Return the two ends of the line of equality, with the band around it."""
+    margin = 1.5  # factor beyond the points
+    start_s, end_s = min(times_s) / margin, max(times_s) * margin
+    start = {"at": start_s, "low": start_s / BAND, "high": start_s * BAND}
+    end = {"at": end_s, "low": end_s / BAND, "high": end_s * BAND, "text": "equal"}
+    return [start, end]
+
+
+def _layers(points: Sequence[style.Row], times_s: Sequence[float]) -> list[style.Spec]:
     """Return the band around equality, the points, and their intervals if they have bars."""
+    axes = {
+        "x": style.encode_log_number("predicted_s", times_s, "predicted time of a step (s)", "s"),
+        "y": style.encode_log_number("measured_s", times_s, "measured time of a step (s)", "s"),
+    }
     has_platforms = len({point["platform"] for point in points}) > 1
     colour_field = "platform" if has_platforms else "family"
-    colour = style.encode_categories(colour_field, points)["color"]
+    colour = {"color": style.encode_categories(colour_field, points)["color"]}
     shape = style.encode_categories("family", points)["shape"]
-    x = style.encode_log_number("predicted_s", times_s, "predicted time of a step (s)", "s")
-    y = style.encode_log_number("measured_s", times_s, "measured time of a step (s)", "s")
-    along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
-    band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
-    equal = {**along, "text": {"field": "text"}}
-    measured = {
-        "x": x,
-        "y": {**y, "field": "measured_low_s"},
-        "y2": {"field": "measured_high_s"},
-        "color": colour,
-    }
-    predicted = {
-        "x": {**x, "field": "predicted_low_s"},
-        "x2": {"field": "predicted_high_s"},
-        "y": y,
-        "color": colour,
-    }
-    point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
-    layers = [
-        style.layer("area", band, needed_fields=("at",), style="band"),
-        style.layer("line", along, needed_fields=("at",), style="ink", fill=None, strokeWidth=1.2),
-        style.layer("text", equal, needed_fields=("text",), align="right", dx=-22, dy=2),
+    point = {**axes, **colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
+    size = {} if _have_bars(points) else {"size": 18}
+    return [
+        *_equality_layers(axes),
+        *(_interval_layers(axes, colour) if _have_bars(points) else []),
+        style.layer("point", point, needed_fields=("measured_s",), filled=True, **size),
     ]
-    if has_bars:
-        layers.append(
-            style.layer("rule", measured, needed_fields=("measured_low_s",), strokeWidth=1.4)
-        )
-        layers.append(
-            style.layer(
-                "rule", predicted, needed_fields=("predicted_high_s",), strokeWidth=1, opacity=0.5
-            )
-        )
-    size = {} if has_bars else {"size": 18}
-    layers.append(style.layer("point", point, needed_fields=("measured_s",), filled=True, **size))
-    return layers
+
+
+def _equality_layers(axes: style.Spec) -> list[style.Spec]:
+    """Return the line of equal times with its text, on the band of a factor around it."""
+    line = {"x": {**axes["x"], "field": "at"}, "y": {**axes["y"], "field": "at"}}
+    band = {**line, "y": {**axes["y"], "field": "low"}, "y2": {"field": "high"}}
+    text = {**line, "text": {"field": "text"}}
+    line_look: style.Spec = {"style": "ink", "fill": None, "strokeWidth": 1.2}
+    return [
+        style.layer("area", band, needed_fields=("at",), style="band"),
+        style.layer("line", line, needed_fields=("at",), **line_look),
+        style.layer("text", text, needed_fields=("text",), align="right", dx=-22, dy=2),
+    ]
+
+
+def _interval_layers(axes: style.Spec, colour: style.Spec) -> list[style.Spec]:
+    """Return the intervals of measurements (upright) and of predictions (across)."""
+    x, y = axes["x"], axes["y"]
+    measured = {"y": {**y, "field": "measured_low_s"}, "y2": {"field": "measured_high_s"}}
+    predicted = {"x": {**x, "field": "predicted_low_s"}, "x2": {"field": "predicted_high_s"}}
+    predicted_look = {"strokeWidth": 1, "opacity": 0.5}
+    return [
+        style.layer(
+            "rule",
+            {"x": x, **measured, **colour},
+            needed_fields=("measured_low_s",),
+            strokeWidth=1.4,
+        ),
+        style.layer(
+            "rule",
+            {"y": y, **predicted, **colour},
+            needed_fields=("predicted_high_s",),
+            **predicted_look,
+        ),
+    ]

@@ -81,34 +81,63 @@ def chart(table: Table) -> style.Spec:
     ceilings = _select_ceilings(summary["ceilings"], groups)
     layout = _choose_layout(points, ceilings, summary.get("color"))
     point_rows, caption = _draw_points(points, layout.color, summary.get("line"))
-    point_color = _encode_color(layout.color, point_rows)
-    speeds = [speed for point in points for speed in _speeds(point)]
-    axis_ends = find_axis_ends(ceilings, [point[X] for point in points], speeds)
-    names_platforms = layout.names_platforms(has_legend=bool(point_color))
-    ceiling_rows: list[style.Row] = []
-    panel_platforms = layout.platforms if layout.has_panels else [""]  # "": all in one panel
-    for platform in panel_platforms:
-        ceiling_rows += roofs(ceilings, axis_ends, layout.size, platform, names_platforms)
-    position = axes(axis_ends)
-    # Vega calls the size of a panel `child_width`, and that of a single picture `width`.
-    size_prefix = "child_" if layout.has_panels else ""
-    roof = roof_layers(position, _ceiling_color(layout, point_color), size_prefix)
-    point_layers = _point_layers(position, point_color, len(points))
-    layers = [roof.line, *roof.halos, *point_layers, *roof.texts]  # no halo hides a point
+    picture = _Picture(layout, points, point_rows, ceilings)
     rows = [
         row | {"panel": row["platform"] if layout.has_panels else ""}
-        for row in [*ceiling_rows, *point_rows]
+        for row in [*picture.make_ceiling_rows(), *point_rows]
     ]
     height = {} if layout.has_panels else {"height": layout.size["height"]}
-    panels, view = style.facet_panels(rows, "panel", {"layer": layers, **height}, 2, **layout.size)
-    point_noun = ""
-    if summary.get("ops"):
-        point_noun = "Ops"
-    elif points:
-        point_noun = "Networks"
-    return style.finish(
-        _title(layout.platforms, point_noun), [*caption, table.source], panels, **view
-    )
+    panel = {"layer": picture.draw_layers(), **height}
+    panel_rows, view = style.facet_panels(rows, "panel", panel, 2, **layout.size)
+    noun = _choose_noun(has_points=bool(points), are_ops=bool(summary.get("ops")))
+    title = _title(layout.platforms, noun)
+    return style.finish(title, [*caption, table.source], panel_rows, **view)
+
+
+def _choose_noun(has_points: bool, are_ops: bool) -> str:
+    """Return the noun of the points for the title; "" without points."""
+    if are_ops:
+        return "Ops"
+    return "Networks" if has_points else ""
+
+
+class _Picture:
+    """Points and ceilings with what they share: axes, and the colours of platforms."""
+
+    def __init__(
+        self,
+        layout: _Layout,
+        points: Sequence[style.Row],
+        point_rows: Sequence[style.Row],
+        ceilings: Sequence[style.Row],
+    ) -> None:
+        """Choose axes that show all `points`; `point_rows` are the marks of those drawn."""
+        speeds = [speed for point in points for speed in _speeds(point)]
+        self.layout = layout
+        self.ceilings = ceilings
+        self.point_count = len(points)
+        self.axis_ends = find_axis_ends(ceilings, [point[X] for point in points], speeds)
+        self.point_color = _encode_color(layout.color, point_rows)
+
+    def make_ceiling_rows(self) -> list[style.Row]:
+        """Return the rows of the ceilings, panel by panel."""
+        layout = self.layout
+        names_platforms = layout.names_platforms(has_legend=bool(self.point_color))
+        panel_platforms = layout.platforms if layout.has_panels else [""]  # "": all in one panel
+        rows: list[style.Row] = []
+        for platform in panel_platforms:
+            rows += roofs(self.ceilings, self.axis_ends, layout.size, platform, names_platforms)
+        return rows
+
+    def draw_layers(self) -> list[style.Spec]:
+        """Return the layers of a panel; those of points lie above the halos of names."""
+        position = axes(self.axis_ends)
+        # Vega calls the size of a panel `child_width`, and that of a single picture `width`.
+        size_prefix = "child_" if self.layout.has_panels else ""
+        ceiling_color = _ceiling_color(self.layout, self.point_color)
+        roof = roof_layers(position, ceiling_color, size_prefix)
+        point_layers = _point_layers(position, self.point_color, self.point_count)
+        return [roof.line, *roof.halos, *point_layers, *roof.texts]
 
 
 def _choose_layout(
@@ -163,18 +192,24 @@ def _draw_points(
     is_sample = bool(sample_remarks)
     if is_sample:  # lines are drawn whole
         plotted_points += [point for point in points if id(point) in line_fields]
-    rows = []
-    for point in plotted_points:
-        fields = {f"of_{name}": point[name] for name in (color, line) if name}
-        fields |= line_fields.get(id(point), {})
-        if point[X] is None:  # a point without an intensity is a tick at the left edge
-            fields["edge"] = point[MEASURED]
-        rows.append(style.point(point, ("platform", X, MEASURED, PREDICTED), TOOLTIP) | fields)
+    properties = [name for name in (color, line) if name]
+    rows = [
+        _make_point_row(point, properties) | line_fields.get(id(point), {})
+        for point in plotted_points
+    ]
     caption = _describe_signs(points) + sample_remarks
     if line:
         line_count = len({fields["line"] for fields in line_fields.values()})
         caption.append(f"A line follows {line}, all else equal: the {line_count} longest lines.")
     return rows, caption
+
+
+def _make_point_row(point: style.Row, properties: Sequence[str]) -> style.Row:
+    """Return the mark of a point, with each property that colours or joins points as `of_NAME`."""
+    row = style.point(point, ("platform", X, MEASURED, PREDICTED), TOOLTIP)
+    row |= {f"of_{name}": point[name] for name in properties}
+    has_intensity = point[X] is not None
+    return row if has_intensity else row | {"edge": point[MEASURED]}  # a tick at the left edge
 
 
 def _describe_signs(points: Sequence[style.Row]) -> list[str]:
@@ -198,8 +233,20 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
     Points are on a line if they differ in `line` and in measured or predicted numbers alone. The
     two ends of the longest line carry a text, `end`.
     """
-    settings = {"platform", "dtype", "origin"}  # points of a line agree in all settings
-    varying_names = {"name", "model", "bound", line, *(column.key for column in TOOLTIP)} - settings
+    fields_by_id: dict[int, style.Row] = {}
+    for line_number, line_points in enumerate(_collect_lines(points, line)[:MAX_LINES]):
+        line_points.sort(key=lambda point: point[line])
+        fields_by_id |= {id(point): {"line": line_number, "end": None} for point in line_points}
+        is_longest = line_number == 0
+        if is_longest:
+            for point in (line_points[0], line_points[-1]):
+                fields_by_id[id(point)]["end"] = f"{line} {point[line]}"
+    return fields_by_id
+
+
+def _collect_lines(points: Sequence[style.Row], line: str) -> list[list[style.Row]]:
+    """Return the groups of points that differ in `line` alone, those of most values first."""
+    varying_names = _list_varying_names(line)
 
     def shared_settings(row: style.Row) -> tuple[Any, ...]:
         return tuple(
@@ -209,18 +256,15 @@ def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
         )
 
     placed_points = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
-    points_by_settings = group_by(placed_points, shared_settings)
-    lines = [line_points for line_points in points_by_settings.values() if len(line_points) > 1]
-    lines.sort(key=lambda line_points: -len({point[line] for point in line_points}))
-    fields_by_id: dict[int, style.Row] = {}
-    for line_number, line_points in enumerate(lines[:MAX_LINES]):
-        line_points.sort(key=lambda point: point[line])
-        is_longest = line_number == 0
-        for point in line_points:
-            has_text = is_longest and point in (line_points[0], line_points[-1])
-            end_text = f"{line} {point[line]}" if has_text else None
-            fields_by_id[id(point)] = {"line": line_number, "end": end_text}
-    return fields_by_id
+    groups = group_by(placed_points, shared_settings).values()
+    lines = [group for group in groups if len(group) > 1]
+    return sorted(lines, key=lambda group: -len({point[line] for point in group}))
+
+
+def _list_varying_names(line: str) -> set[str]:
+    """Return the columns in which points of a line may differ: names and numbers, no settings."""
+    settings = {"platform", "dtype", "origin"}
+    return {"name", "model", "bound", line, *(column.key for column in TOOLTIP)} - settings
 
 
 def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
@@ -247,48 +291,50 @@ def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> l
     """Return the layers of the points, of their lines, and of those at the left edge."""
     is_sparse = point_count <= MAX_CONNECTED_POINTS
     measured_position = position_of(axes, X, MEASURED)
-    gap = {**measured_position, "y2": {"field": PREDICTED}}
-    path = {**measured_position, "detail": {"field": "line"}, "order": {"field": X}}
-    tooltip = style.tooltip(TOOLTIP)
-    edge_y = {**axes["y"], "field": "edge"}
-    edge = {"x": {"value": 5}, "y": edge_y, **encoding, "tooltip": tooltip}
-    edge.pop("shape", None)  # a tick has no shape
     end_text = {**measured_position, "text": {"field": "end"}}
-    layers = []
-    if is_sparse:
-        layers.append(
-            style.layer(
-                "rule", gap, needed_fields=(MEASURED, PREDICTED, X), style="quiet", opacity=0.45
-            )
-        )
-    layers += [
-        style.layer(
-            "line",
-            path,
-            needed_fields=("line", MEASURED),
-            style="quiet",
-            fill=None,
-            strokeWidth=1.2,
-        ),
-        style.layer(
-            "tick", edge, needed_fields=("edge",), thickness=1.5, orient="horizontal", size=10
-        ),
-    ]
-    for field, is_filled, crowded_opacity in ((PREDICTED, False, 0.3), (MEASURED, True, 0.7)):
-        dots = {**position_of(axes, X, field), **encoding, "tooltip": tooltip}
-        size, opacity = (65, 0.9) if is_sparse else (25, crowded_opacity)
-        layers.append(
-            style.layer(
-                "point",
-                dots,
-                needed_fields=(field, X),
-                filled=is_filled,
-                size=size,
-                opacity=opacity,
-            )
-        )
-    bold = {"dy": -12, "fontWeight": "bold"}
+    text_look = {"align": "center", "dy": -12, "fontWeight": "bold"}
     return [
-        *layers,
-        style.layer("text", end_text, needed_fields=("end", MEASURED), align="center", **bold),
+        *([_gap_layer(measured_position)] if is_sparse else []),
+        _path_layer(measured_position),
+        _edge_layer(axes, encoding),
+        _dot_layer(axes, encoding, PREDICTED, is_sparse=is_sparse),
+        _dot_layer(axes, encoding, MEASURED, is_sparse=is_sparse),
+        style.layer("text", end_text, needed_fields=("end", MEASURED), **text_look),
     ]
+
+
+def _gap_layer(measured_position: style.Spec) -> style.Spec:
+    """Return the lines between the measured and the predicted speed of a point."""
+    gap = {**measured_position, "y2": {"field": PREDICTED}}
+    return style.layer(
+        "rule", gap, needed_fields=(MEASURED, PREDICTED, X), style="quiet", opacity=0.45
+    )
+
+
+def _path_layer(measured_position: style.Spec) -> style.Spec:
+    """Return the lines through points that differ in one setting."""
+    path = {**measured_position, "detail": {"field": "line"}, "order": {"field": X}}
+    look: style.Spec = {"style": "quiet", "fill": None, "strokeWidth": 1.2}
+    return style.layer("line", path, needed_fields=("line", MEASURED), **look)
+
+
+def _edge_layer(axes: style.Spec, encoding: style.Spec) -> style.Spec:
+    """Return the ticks at the left edge, of points whose intensity is not known."""
+    y = {**axes["y"], "field": "edge"}
+    edge = {"x": {"value": 5}, "y": y, **encoding, "tooltip": style.tooltip(TOOLTIP)}
+    edge.pop("shape", None)  # a tick has no shape
+    look: style.Spec = {"thickness": 1.5, "orient": "horizontal", "size": 10}
+    return style.layer("tick", edge, needed_fields=("edge",), **look)
+
+
+def _dot_layer(
+    axes: style.Spec, encoding: style.Spec, field: str, *, is_sparse: bool
+) -> style.Spec:
+    """Return the dots of the measured or predicted speeds; smaller where there are many."""
+    dots = {**position_of(axes, X, field), **encoding, "tooltip": style.tooltip(TOOLTIP)}
+    is_measured = field == MEASURED
+    if is_sparse:
+        look = {"size": 65, "opacity": 0.9}
+    else:
+        look = {"size": 25, "opacity": 0.7 if is_measured else 0.3}
+    return style.layer("point", dots, needed_fields=(field, X), filled=is_measured, **look)

@@ -150,34 +150,41 @@ def position_of(axes: style.Spec, x: str, y: str) -> style.Spec:
 def roof_layers(axes: style.Spec, color_encoding: style.Spec, size_prefix: str = "") -> RoofLayers:
     """Return the layers of the ceilings and of their names, coloured by `color_encoding` if any.
 
-    A name lies along its line, above a peak and below a slope; `size_prefix` begins the names of
-    the Vega signals that hold a panel's size.
+    A ceiling is a line from (`from`, `roof`) to (`to`, `top`). Its name, `peak` or for a slope
+    `side`, stands at the height `at`. A name lies along its line, above a peak and below a slope;
+    `size_prefix` begins the names of the Vega signals that hold a panel's size.
     """
-    # A ceiling is a line from (`from`, `roof`) to (`to`, `top`). Its name, `peak` or for a slope
-    # `side`, stands at the height `at`.
+    above_peak = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
+    below_slope = {"align": "left", "baseline": "top", "dx": 9, "dy": 5}
+    below_slope["angle"] = {"expr": _slope_angle(axes, size_prefix)}
+    halos = []
+    texts = []
+    for kind, x, text_style in (("peak", "to", above_peak), ("side", "from", below_slope)):
+        text = {**position_of(axes, x, "at"), "text": {"field": kind}}
+        colored_text = text | color_encoding
+        halos.append(style.layer("text", text, needed_fields=(kind,), style="halo", **text_style))
+        texts.append(style.layer("text", colored_text, needed_fields=(kind,), **text_style))
+    return RoofLayers(_roof_line(axes, color_encoding), halos, texts)
+
+
+def _roof_line(axes: style.Spec, color_encoding: style.Spec) -> style.Spec:
+    """Return the layer of the lines of ceilings, dashed for caches and vector units."""
     position = {**position_of(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
     mark: style.Spec = {"strokeWidth": 1.6}
     if not color_encoding:
         mark["style"] = "ink"
-    line = style.layer(
-        "rule", {**position, **color_encoding, "strokeDash": dash}, needed_fields=("roof",), **mark
-    )
+    encoding = {**position, **color_encoding, "strokeDash": dash}
+    return style.layer("rule", encoding, needed_fields=("roof",), **mark)
 
+
+def _slope_angle(axes: style.Spec, size_prefix: str) -> str:
+    """Return the Vega expression of the angle, in degrees, of a line of bandwidth.
+
+    On logarithmic axes such a line rises by a decade of FLOP/s a decade of intensity.
+    """
     left, right = axes["x"]["scale"]["domain"]
     low, high = axes["y"]["scale"]["domain"]
     decades_ratio = math.log(right / left) / math.log(high / low)
-    # The slope of a line of bandwidth in pixels.
-    slope = f"{size_prefix}height / {size_prefix}width * {decades_ratio}"
-    angle = {"expr": f"-180 / PI * atan({slope})"}
-    above_peak = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
-    below_slope = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
-    halos = []
-    texts = []
-    for kind, x, text_style in (("peak", "to", above_peak), ("side", "from", below_slope)):
-        text = {**position_of(axes, x, "at"), "text": {"field": kind}}
-        halos.append(style.layer("text", text, needed_fields=(kind,), style="halo", **text_style))
-        texts.append(
-            style.layer("text", text | color_encoding, needed_fields=(kind,), **text_style)
-        )
-    return RoofLayers(line, halos, texts)
+    slope = f"{size_prefix}height / {size_prefix}width * {decades_ratio}"  # in pixels
+    return f"-180 / PI * atan({slope})"

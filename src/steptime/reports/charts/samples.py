@@ -41,21 +41,23 @@ def chart(data: Data) -> style.Spec:
     panel_rows, view = style.facet_panels(
         rows, "panel", layers, columns=3, gap=GAP, width=WIDTH, height=70
     )
-    words = EXPLANATION
+    has_panels = "facet" in view
+    if has_panels:
+        view |= _arrange_panels([row["panel"] for row in panel_rows])
+    explanation = EXPLANATION
     if len(series) < series_count:
-        words += f" The {len(series)} of {series_count} networks that scatter most."
-    caption = [
-        words,
-        "Disturbed: other work took the processor during the sample.",
-        data.source_of("measured"),
-    ]
-    if "facet" in view:
-        resolve = {"scale": {"x": "independent", "y": "independent"}}
-        # A name has a line more for each `|`; rows of panels need room for the longest name.
-        further_lines = max(row["panel"].count("|") for row in panel_rows)
-        spacing = {"row": ROW_GAP + LINE_HEIGHT * further_lines, "column": GAP}
-        view |= {"resolve": resolve, "bounds": "flush", "spacing": spacing}
+        explanation += f" The {len(series)} of {series_count} networks that scatter most."
+    disturbed = "Disturbed: other work took the processor during the sample."
+    caption = [explanation, disturbed, data.source_of("measured")]
     return style.finish("Samples in the order taken", caption, panel_rows, **view)
+
+
+def _arrange_panels(names: Sequence[str]) -> style.Spec:
+    """Return settings of panels with axes of their own, and room for the longest of their names."""
+    resolve = {"scale": {"x": "independent", "y": "independent"}}
+    further_lines = max(name.count("|") for name in names)  # a name has a line more for each `|`
+    spacing = {"row": ROW_GAP + LINE_HEIGHT * further_lines, "column": GAP}
+    return {"resolve": resolve, "bounds": "flush", "spacing": spacing}
 
 
 def _find_series(data: Data) -> tuple[pl.DataFrame, int]:

@@ -17,31 +17,8 @@ def front(
         points: the points of the front, each with its servers in words.
         tpot_target_s: the target of the time per output token; None without one.
     """
-    rows = [
-        {
-            "device": point["device"],
-            "user": point["tokens_per_s_per_user"],
-            "per device": point["tokens_per_s_per_device"],
-            "servers": point["servers"],
-            "users": point["concurrency"],
-            "TTFT": format_seconds(point["ttft_s"]),
-        }
-        for point in sorted(points, key=lambda point: point["tokens_per_s_per_user"])
-    ]
-    place = {
-        "x": style.encode_log_number("user", [row["user"] for row in rows], "tokens/s of a user"),
-        "y": style.encode_log_number(
-            "per device", [row["per device"] for row in rows], "tokens/s of a device"
-        ),
-    }
-    device_encoding = style.encode_categories("device", rows, "device", orient="bottom")
-    tip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
-    layers = [
-        style.layer(
-            "line", {**place, "color": device_encoding["color"]}, interpolate="step-before"
-        ),
-        style.layer("point", {**place, **device_encoding, "tooltip": tip}, filled=True, size=60),
-    ]
+    rows = sorted(map(_make_row, points), key=lambda row: row["user"])
+    layers = _draw_lines(rows)
     caption = ["To the right answers come faster, upwards a device gives more of them."]
     if tpot_target_s:
         slowest = {"x": {"datum": 1 / tpot_target_s, "type": "quantitative"}}
@@ -49,3 +26,33 @@ def front(
         caption.append(f"Dashed: a token in {format_seconds(tpot_target_s)}, the target.")
     title = f"Servers of {model}: speed for a user and of a device"
     return style.finish(title, caption, rows, layer=layers, width=640, height=400)
+
+
+def _make_row(point: Mapping[str, Any]) -> style.Row:
+    """Return a point of the front under the names that axes and tooltips show."""
+    return {
+        "device": point["device"],
+        "user": point["tokens_per_s_per_user"],
+        "per device": point["tokens_per_s_per_device"],
+        "servers": point["servers"],
+        "users": point["concurrency"],
+        "TTFT": format_seconds(point["ttft_s"]),
+    }
+
+
+def _draw_lines(rows: Sequence[style.Row]) -> list[style.Spec]:
+    """Return a stepped line a device, with its points."""
+    user_speeds = [row["user"] for row in rows]
+    device_speeds = [row["per device"] for row in rows]
+    position = {
+        "x": style.encode_log_number("user", user_speeds, "tokens/s of a user"),
+        "y": style.encode_log_number("per device", device_speeds, "tokens/s of a device"),
+    }
+    device = style.encode_categories("device", rows, "device", orient="bottom")
+    line = {**position, "color": device["color"]}
+    tooltip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
+    point = {**position, **device, "tooltip": tooltip}
+    return [
+        style.layer("line", line, interpolate="step-before"),
+        style.layer("point", point, filled=True, size=60),
+    ]

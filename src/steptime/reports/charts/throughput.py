@@ -42,54 +42,68 @@ def chart(data: Data) -> style.Spec:
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_draw_family(family, points) for family in families[: style.MAX_PANELS]]
     explanation = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
-    # A single panel is the picture itself, which has a title of its own.
-    view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
-    if len(panels) > 1:
-        panels = [{**panel, "width": 290, "height": 190} for panel in panels]
-        scales = {"scale": {"color": "independent", "shape": "independent"}}
-        view = {"concat": panels, "columns": 2, "resolve": scales, "spacing": 30}
-    caption = [
-        explanation,
-        *style.describe_sample(line_count, "line", MAX_LINES),
-        data.source,
-    ]
-    return style.finish("Throughput by batch", caption, points, **view)
+    sample = style.describe_sample(line_count, "line", MAX_LINES)
+    caption = [explanation, *sample, data.source]
+    return style.finish("Throughput by batch", caption, points, **_arrange_panels(panels))
+
+
+def _arrange_panels(panels: Sequence[style.Spec]) -> style.Spec:
+    """Return the view of a single panel, or of several side by side."""
+    if len(panels) == 1:  # the picture itself, which has a title of its own
+        return {name: value for name, value in panels[0].items() if name != "title"}
+    sized_panels = [{**panel, "width": 290, "height": 190} for panel in panels]
+    scales = {"scale": {"color": "independent", "shape": "independent"}}
+    return {"concat": sized_panels, "columns": 2, "resolve": scales, "spacing": 30}
 
 
 def _draw_family(family: str, points: Sequence[style.Row]) -> style.Spec:
+    """Return the panel of a family: its lines, named in a legend if they are few."""
     family_points = [point for point in points if point["family"] == family]
-    batches = sorted({point["batch"] for point in family_points})
     line_count = len({point["line"] for point in family_points})
-    place = {
-        "x": style.encode_log_number("batch", batches, "batch (examples)", grid=False),
-        "y": style.encode_log_number(
-            "speed", [p["speed"] for p in family_points], "speed (examples/s)"
-        ),
-    }
-    place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
-    opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25
-    encoding = style.encode_categories(
-        "line", family_points, style.NO_TITLE, orient="bottom", columns=1
-    )
-    if line_count > MAX_LEGEND_LINES:  # too many for names of their own
-        colour = style.encode_categories(
-            "platform", points, "platform", orient="bottom", columns=1
-        )["color"]
+    has_legend = line_count <= MAX_LEGEND_LINES
+    if has_legend:
+        encoding = _encode_legend("line", family_points, style.NO_TITLE)
+    else:
+        colour = _encode_legend("platform", points, "platform")["color"]
         encoding = {"color": colour, "detail": {"field": "line"}}
-    line_encoding = {channel: value for channel, value in encoding.items() if channel != "shape"}
-    tooltip = style.tooltip(TOOLTIP)
-    marks = [
-        style.layer("line", {**place, **line_encoding}, opacity=opacity),
-        style.layer(
-            "point", {**place, **encoding, "tooltip": tooltip}, filled=True, opacity=opacity
-        ),
-    ]
-    title = family if line_count <= MAX_LEGEND_LINES else f"{family}, {line_count} lines"
+    title = family if has_legend else f"{family}, {line_count} lines"
     return {
         "title": {"text": title, "fontSize": 13, "offset": 8},
         "transform": [{"filter": {"field": "family", "equal": family}}],
-        "layer": marks,
+        "layer": _draw_lines(family_points, encoding, opacity=0.9 if has_legend else 0.25),
     }
+
+
+def _encode_legend(field: str, points: Sequence[style.Row], title: str) -> style.Spec:
+    """Return the colours and shapes of a field, with a legend below the panel."""
+    return style.encode_categories(field, points, title, orient="bottom", columns=1)
+
+
+def _draw_lines(
+    points: Sequence[style.Row], encoding: style.Spec, opacity: float
+) -> list[style.Spec]:
+    """Return the lines and points of a family; `encoding` tells lines apart."""
+    position = {"x": _encode_batch(points), "y": _encode_speed(points)}
+    line_encoding = {channel: value for channel, value in encoding.items() if channel != "shape"}
+    point = {**position, **encoding, "tooltip": style.tooltip(TOOLTIP)}
+    return [
+        style.layer("line", {**position, **line_encoding}, opacity=opacity),
+        style.layer("point", point, filled=True, opacity=opacity),
+    ]
+
+
+def _encode_batch(points: Sequence[style.Row]) -> style.Spec:
+    """Return the logarithmic axis of the batch; its ticks are the batches of the points."""
+    batches = sorted({point["batch"] for point in points})
+    x = style.encode_log_number("batch", batches, "batch (examples)", grid=False)
+    x["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
+    return x
+
+
+def _encode_speed(points: Sequence[style.Row]) -> style.Spec:
+    """Return the logarithmic axis of the speed."""
+    speeds = [point["speed"] for point in points]
+    return style.encode_log_number("speed", speeds, "speed (examples/s)")
 
 
 def _make_line_point(row: style.Row) -> style.Row:
