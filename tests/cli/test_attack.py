@@ -27,7 +27,7 @@ def test_every_command_that_reads_records_is_attacked(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "records"),
     [
-        pytest.param(40, 12, marks=pytest.mark.slow),
+        pytest.param(12, 4, marks=pytest.mark.slow),
         pytest.param(10_000, 2_000, marks=pytest.mark.rare),
     ],
 )

@@ -119,7 +119,7 @@ EDITS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(EDITS)
 def test_a_network_with_words_changed(edits):
     tokens = list(TOKENS)

@@ -172,11 +172,11 @@ def test_published_fine_tunings_are_predicted_as_far_as_they_can_be():
 def test_fine_tunings_of_one_device_take_the_bytes_that_were_published(tmp_path):
     """Of one A100, by torch's allocator: nearer than all others."""
     head, *rows = (ROOT / "docs/examples/fine-tuning.csv").read_text("utf-8").splitlines()
-    some = [row for row in rows if re.match(r"fms-acceleration,\w+,a100-sxm4-80gb,1,", row)]
+    some = [row for row in rows if re.match(r"fms-acceleration,\w+,a100-sxm4-80gb,1,", row)][::4]
     (tmp_path / "some.csv").write_text("\n".join([head, *some]) + "\n", "utf-8")
     found = answer(options([str(tmp_path / "some.csv"), "--json"])).document
     memory = [one for one in found["cases"] if one["quantity"] == "memory_bytes"]
-    assert len(memory) == len(some) == 12
+    assert len(memory) == len(some) == 3
     assert all(abs(one["ratio"] - 1) < 0.03 and one["fits"] for one in memory)
 
 
