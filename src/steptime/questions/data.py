@@ -68,19 +68,19 @@ def data(
     """
     data_source: DataSource = registry.resolve(SOURCES, "data_sources", "data set", name)
     source = data_source.find_installed_files() if from_ is None else Path(from_)
-    written = data_source.write(source, Path(out))
+    data_set = data_source.write(source, Path(out))
     headline = (
-        f"{name}: {written.training_examples:,} training and {written.test_examples:,} test images "
-        f"in {out}, each file as published (sha256)"
+        f"{name}: {data_set.training_examples:,} training and "
+        f"{data_set.test_examples:,} test images in {out}, each file as published (sha256)"
     )
     return DataAnswer(
         name=name,
         out=str(out),
-        source=str(written.source),
-        training_examples=written.training_examples,
-        test_examples=written.test_examples,
+        source=str(data_set.source),
+        training_examples=data_set.training_examples,
+        test_examples=data_set.test_examples,
         rows=tuple(
-            DataFile(file=file, sha256=sha256) for file, sha256 in written.checksums.items()
+            DataFile(file=file, sha256=sha256) for file, sha256 in data_set.checksums.items()
         ),
         headline=(headline,),
     )
