@@ -301,12 +301,9 @@ class StepModel:
         """
         if self.method.name != "calibrated":
             return low_s, high_s
-        kind = conformal.FINE_TUNINGS if self._is_fine_tuning else conformal.DEVICE_STEPS
+        is_fine_tuning = self.workload.tuning.has_frozen_weights
+        kind = conformal.FINE_TUNINGS if is_fine_tuning else conformal.DEVICE_STEPS
         return conformal.widen(kind, step_s, low_s, high_s, self.device)
-
-    @property
-    def _is_fine_tuning(self) -> bool:
-        return bool(self.workload.tuning.has_frozen_weights)
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
@@ -331,9 +328,9 @@ class StepModel:
     def remarks_on(self, graph: Graph) -> tuple[str, ...]:
         """Return the remarks of a step of a graph, equal for graphs of equal `remark_key`."""
         remarks = list_remarks(graph, self.method, self.workload.dtype, self.device, self.stack)
-        has_interval = self.method.name == "calibrated"
-        if has_interval and self._is_fine_tuning and self.assumes:
-            remarks = (*remarks, conformal.describe_assumed_software(self.stack.name))
+        is_fine_tuning = self.workload.tuning.has_frozen_weights
+        if self.method.name == "calibrated" and is_fine_tuning and self.assumes:
+            return (*remarks, conformal.describe_assumed_software(self.stack.name))
         return remarks
 
     def estimate_forward(self, batch: int) -> float:
