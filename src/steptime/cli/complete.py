@@ -25,7 +25,7 @@ _MODELS = "steptime.network.families:list_names"
 _STACKS = "steptime.hardware.catalog:stack_names"
 _NOUN_BY_TARGET = {_DEVICES: "device", _LINKS: "link", _MODELS: "model", _STACKS: "stack"}
 NAMES_TARGET_BY_PARAMETER = {
-    **dict.fromkeys(("device", "of", "server"), _DEVICES),
+    **dict.fromkeys(("device", "of"), _DEVICES),
     **dict.fromkeys(("model", "models", "draft"), _MODELS),
     **dict.fromkeys(("link", "inside", "host_link"), _LINKS),
     "stack": _STACKS,
