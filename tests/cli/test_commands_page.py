@@ -242,8 +242,10 @@ def test_a_command_imports_no_other_and_builds_no_help():
         ("run fc --staging", "option '--staging' needs a value; known: shared, local"),
         (
             "calibrate --server",
-            "option '--server' needs a value; NAME=VALUE: With --serving: a setting of the "
-            "server that the results lack, as tensor=2; may be repeated",
+            (
+                "option '--server' needs a value; NAME=VALUE: With --serving: a setting of the "
+                "server that the results lack, as tensor=2; may be repeated"
+            ),
         ),
         ("count fc --json=", "option '--json' takes no value"),
         ("count fc fc alexnet", "unexpected argument 'fc alexnet'; see --help"),
