@@ -262,11 +262,11 @@ def read_value(parameter: QuestionParameter, value: Any) -> Any:
     """Return the text, the texts or the flag of a command line, which the question reads.
 
     Raises:
-        InputError: for an empty value of an option.
+        InputError: for an empty value of an option or an argument.
     """
     texts = value if isinstance(value, list) else [value]
     is_empty = any(isinstance(text, str) and not text.strip() for text in texts)
-    if is_empty and not parameter.kind.is_argument:
+    if is_empty:
         advice = "" if parameter.default is REQUIRED else "leave it out, or "
         hint = f"{advice}give a value; {describe_value(parameter)}"
         raise InputError(f"{parameter.option}: an empty value; {hint}")
