@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import steptime
+from every import every
 from steptime.core.errors import InputError
 
 DECODER = "transformer:kind=decoder,layers=2,width=64,heads=4,length=16,vocabulary=90"
@@ -219,3 +220,31 @@ def test_the_prefill_of_a_server_is_a_prediction(count):
         answer = steptime.serve(served, device, 1, length, 1, stack=stack)
         prefill_s = answer.ttft_s - sum(answer.predict_difference.to_dict().values())
         assert prefill_s == pytest.approx(expected.step_s, rel=1e-9), (text, device, stack)
+
+
+FINE_TUNINGS = (
+    (DECODER, "h200-sxm", {"lora": "8"}),
+    (DECODER, "rtx-4090", {"lora": "r=16", "weights": "nf4"}),
+    (MODELS[-1], "l40s", {"adapter": "dora,r=4", "stack": "torch-eager"}),
+    (MODELS[-1], "a100-sxm4-80gb", {"train": "block1/*"}),
+)
+
+
+@every(("model", "device", "how"), FINE_TUNINGS)
+def test_a_fine_tuning_is_one_answer_and_its_assumed_stack_changes_no_number(model, device, how):
+    """On one device; that the stack may be another one is a note, and in no interval."""
+    expected = steptime.predict(model, device, 2, **how)
+    named = steptime.predict(model, device, 2, **{"stack": expected.assumed["stack"], **how})
+    fitted = steptime.fit(model, device, 2, **how)
+    planned = steptime.plan(model, device, global_batch=2, microbatch=2, optimizer="adam", **how)
+    (chosen,) = steptime.choose(model, device, batch=2, **how).rows
+    fitted_row = next(row for row in fitted.rows if row.batch == 2)
+    for answer in (named, fitted_row, planned, chosen):
+        for name in SECONDS:
+            value = getattr(answer, name)
+            assert value == pytest.approx(getattr(expected, name), rel=1e-9), (answer, name)
+    is_noted = any("fine-tunings run under many stacks" in note for note in expected.notes)
+    assert is_noted == ("stack" not in how)
+    assert {*expected.notes} <= {*fitted.notes}
+    assert {*expected.notes} <= {*planned.notes}
+    assert not any("under many stacks" in note for note in named.notes)

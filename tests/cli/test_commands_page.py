@@ -18,11 +18,14 @@ from command_lines import Option, command_lines
 from every import every
 from places import ROOT
 from steptime.analysis.analyses import ANALYSES, PLOTS
-from steptime.api import PANELS, PROGRAMS
+from steptime.api import PANELS, PROGRAMS, QUESTIONS
 from steptime.cli.commands import SHELLS, kind_names, root_commands
+from steptime.cli.complete import NAMES_TARGET_BY_PARAMETER
 from steptime.cli.main import run
 from steptime.cli.panels import PANEL_OF_OPTION, PANEL_OF_PARAMETER
 from steptime.cli.panels import PANELS as PANELS_OF_OPTIONS
+from steptime.core.registry import load
+from steptime.core.signatures.signature import parameters_of
 
 MAKER = runpy.run_path(str(ROOT / "scripts/make-commands"))
 PICTURES = [f"analyse {name}" for name in PLOTS]
@@ -233,13 +236,24 @@ def test_a_command_imports_no_other_and_builds_no_help():
         ("count fc --model fc", "no such option '--model'; MODEL needs no option"),
         ("count fc --no-json", "no such option '--no-json'; see --help"),
         ("count fc --batch 1 --batch 2", "option '--batch' is given twice"),
-        ("count fc --batch", "option '--batch' needs a value"),
-        ("count fc --batch --json", "option '--batch' needs a value"),
+        ("count fc --batch", "option '--batch' needs a value; N: Examples in a step"),
+        ("count fc --batch --json", "option '--batch' needs a value; N: Examples in a step"),
+        ("count fc --phase", "option '--phase' needs a value; known: train, infer"),
+        ("run fc --staging", "option '--staging' needs a value; known: shared, local"),
+        (
+            "calibrate --server",
+            (
+                "option '--server' needs a value; NAME=VALUE: With --serving: a setting of the "
+                "server that the results lack, as tensor=2; may be repeated"
+            ),
+        ),
         ("count fc --json=", "option '--json' takes no value"),
         ("count fc fc alexnet", "unexpected argument 'fc alexnet'; see --help"),
-        ("count", "Missing argument 'MODEL'."),
-        ("analyse memory records", "Missing option '--out' / '-o'."),
-        ("sweep stats", "Missing option '--out'."),
+        (
+            "analyse memory records",
+            "missing option '--out' / '-o'; FILE: A .png, .svg, .pdf or .html file",
+        ),
+        ("sweep stats", "missing option '--out'; DIR: Folder for the records"),
         ("--json count fc", "no such option '--json'; see --help"),
     ],
 )
@@ -248,10 +262,38 @@ def test_a_wrong_line_is_told_in_our_words(line, message, capsys):
     assert capsys.readouterr().err == f"steptime: {message}\n"
 
 
+@every(
+    ("line", "message"),
+    [
+        ("count", "missing argument 'MODEL'; known: fc, cnn, rnn, "),
+        ("fit gpt2 --device", "option '--device' needs a value; known: a10, "),
+        ("fit gpt2", "missing option '--device'; known: a10, "),
+    ],
+)
+def test_many_names_are_told_in_part_with_the_command_that_lists_them(line, message, capsys):
+    assert run(line.split()) == 2
+    error_line = capsys.readouterr().err
+    assert error_line.startswith(f"steptime: {message}")
+    assert re.search(r"\(\d+ in all: steptime list (models|devices)\)\n$", error_line)
+
+
 def test_an_empty_value_is_refused_for_what_it_is(capsys):
-    for words in (["--dtype="], ["--dtype", ""]):
+    for words in (["--optimizer="], ["--optimizer", ""]):
         assert run(["count", "fc", *words]) == 2
-        assert "--dtype: an empty value" in capsys.readouterr().err
+        message = "--optimizer: an empty value; leave it out, or give a value; known: sgd, "
+        assert message in capsys.readouterr().err
+    assert run(["fit", "fc", "--device="]) == 2
+    assert "--device: an empty value; give a value; known: a10, " in capsys.readouterr().err
+
+
+def test_the_names_of_every_parameter_are_found():
+    """A shell offers them, and messages on wrong command lines tell them."""
+    targets = set(NAMES_TARGET_BY_PARAMETER.values())
+    for row in QUESTIONS.values():
+        targets |= {parameter.kind.completes for parameter in parameters_of(load(row.answer))}
+    for target in targets - {""}:
+        names = load(target)
+        assert list(names() if callable(names) else names), target
 
 
 def test_options_of_a_long_help_stand_under_their_panels(capsys):

@@ -236,12 +236,16 @@ def test_a_name_with_a_wrong_letter_is_answered_by_the_nearest(
     assert not faults, "\n".join(faults)
 
 
+VALUE_IS_MISSING = re.compile("needs a value|an empty value")
 OFFERS = re.compile(r"known:|did you mean|steptime list|there is: ")
 
 
 def _is_right(command: str, mistake: Mistake, code: int, out: str, err: str) -> bool:
     is_one_line = err.startswith("steptime: ") and len(err.splitlines()) == 1
-    return (code, out) == (2, "") and is_one_line and _names_option(command, mistake.option, err)
+    lacks_value = VALUE_IS_MISSING.search(err)
+    has_advice = not lacks_value or bool(re.search(r"; (known: |[^ ;]+: )", err))
+    names_option = _names_option(command, mistake.option, err)
+    return (code, out) == (2, "") and is_one_line and names_option and has_advice
 
 
 def _names_option(command: str, option: str, err: str) -> bool:

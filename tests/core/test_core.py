@@ -176,7 +176,9 @@ def test_unknown_names_the_nearest():
         "a.toml: unknown dtype 'complex'; known: float32, float64, bfloat16"
     )
     many = [f"device{n:02}" for n in range(20)]
-    assert str(unknown("device", "?", many)).endswith("device07, ... (20 in all)")
+    lister = ": steptime list devices"
+    assert str(unknown("device", "?", many)).endswith(f"device07, ... (20 in all{lister})")
+    assert str(unknown("place", "?", many)).endswith("device07, ... (20 in all)")
     assert find_similar_names("FC", ["fc", "rnn"]) == ["fc"]
     assert not find_similar_names("q" * 10_000, ["fc"])
 

@@ -111,7 +111,7 @@ REFUSED = {  # tool: words of its one line
     "evaluate": "published.csv",
     "sweep_status": "nothing was submitted from here",
     "data": "nothing",
-    "run": "Missing argument 'MODEL'",
+    "run": "missing argument 'MODEL'",
     "calibrate": "nothing",
     "sweep": "absent.toml",
     "sweep_collect": "absent",
@@ -176,7 +176,7 @@ def test_wrong_input_is_a_tool_error_of_one_line_with_the_nearest_name(folder):
     assert not any("\n" in line for line in lines)
     assert "unknown device 't44'" in lines[0]
     assert "did you mean 'device'" in lines[1]
-    assert "Missing argument 'MODEL'" in lines[2]
+    assert "missing argument 'MODEL'" in lines[2]
     assert lines[3] == "fit: the parameter 'model' is missing"
     assert "unknown field 'steps'; did you mean" in lines[5]
     assert "unknown tool 'predicted'; did you mean 'predict'?" in lines[6]

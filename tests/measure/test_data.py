@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import idx_folder
+import steptime
 from every import every
 from places import TESTS
 from steptime.build import build, make_workload, read_model
@@ -437,8 +438,10 @@ def test_mnist_is_read_from_an_installed_package_that_is_not_run(tmp_path, monke
     _published(monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert mnist.find_installed_files() == data
-    written = mnist.write(mnist.find_installed_files(), tmp_path / "deep/out")
-    assert written["images"] == {"train": 3, "test": 3}
+    answer = steptime.data_("mnist", out=tmp_path / "deep/out")
+    assert (answer.training_examples, answer.test_examples) == (3, 3)
+    assert {row.file: row.sha256 for row in answer.rows} == mnist.PUBLISHED
+    assert answer.source == str(data)
     found = find(str(tmp_path / "deep/out")).parts["train"]
     assert found.labels.tolist() == [0, 1, 2]
     assert found.images[2, 0, 27].tolist() == [*[7] * 27, 255]

@@ -180,7 +180,7 @@ def test_lora_as_text(lora, wanted):
         ("rank=8", "unknown key 'rank'"),
         ("r=8,dropout=2", "at most 0.99"),
         ("r=8,r=9", "--lora 'r' is given twice"),
-        ("r=", "is not of the form name=value"),
+        ("r=", "is not of the form NAME=VALUE"),
     ],
 )
 def test_lora_that_is_none(lora, says):

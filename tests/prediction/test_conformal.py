@@ -59,9 +59,6 @@ def test_ends_are_those_of_the_kind_times_the_scale() -> None:
     interval = find_ends(TRAININGS, device).interval_around(2.0)
     assert interval.low == pytest.approx(2 * exp(-row["below"]))
     assert interval.high == pytest.approx(2 * exp(row["above"]))
-    assumed = find_ends(TRAININGS, device, is_software_assumed=True)
-    scale = read_packaged_toml(conformal.FILE)["scales"]["assumed_software"]
-    assert assumed.above == pytest.approx(scale * row["above"])
 
 
 def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> None:

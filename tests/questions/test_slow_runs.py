@@ -87,6 +87,12 @@ SPEEDS = {
     "128 img/sec": 0.5,
     "0.128k samples/s": 0.5,
     "1,280 images per second": 0.05,
+    "128 img / sec": 0.5,
+    "0.128k samples / second": 0.5,
+    "410 msec/step": 0.41,
+    "0.41 seconds per iteration": 0.41,
+    "2 batches per second": 0.5,
+    "3 secs": 3.0,
 }
 
 
@@ -108,7 +114,7 @@ def test_a_speed_in_tokens_and_mfu():
 
 WRONG = {
     "410": "say its unit: 410ms",
-    "410 furlongs": "unknown unit",
+    "410 furlongs": "unknown unit 'furlongs'; write 410ms,",
     "fast": "is no speed; write 410ms",
     "120% MFU": "is a share up to 1",
     "0 it/s": "is above 0",

@@ -262,6 +262,27 @@ def test_a_front_has_no_point_that_another_beats(tmp_path):
     assert left == [(9, 1), (8, 3), (6, 5)]
 
 
+def test_a_front_tries_each_server_once(monkeypatch):
+    tried = []
+    monkeypatch.setattr(
+        questions_search, "_front_points", lambda _, kinds: tried.append(kinds) or ()
+    )
+    answer = steptime.serve(
+        "gpt2",
+        "l4",
+        input=200,
+        output=20,
+        rate=1,
+        count=30,
+        tpot=0.1,
+        search=True,
+        max_device_count=2,
+    )
+    (kinds,) = tried
+    assert answer.rows
+    assert len({id(kind) for kind in kinds}) == len(kinds)
+
+
 def test_prompts_that_the_cache_has_in_part():
     """Of 1,000 tokens 600 are there: 400 are read, which see them."""
     told = steptime.serve("llama3_8b", **H100, input=1000, output=8, prefix=0.6)

@@ -20,7 +20,7 @@ from cyclopts import Parameter, Token
 
 from steptime import cli
 from steptime.cli.arrange import arrange_printout, print_csv_table
-from steptime.cli.complete import make_completer
+from steptime.cli.complete import describe_value, make_completer
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, find_panel
 from steptime.core.answer import answer_kinds
 from steptime.core.errors import (
@@ -228,7 +228,7 @@ def _make_cyclopts_parameter(
         parameter.name,
         parameter_kind,
         default=inspect.Parameter.empty if is_required else default,
-        annotation=Annotated[_find_cyclopts_type(parameter), cyclopts_parameter],
+        annotation=Annotated[_find_cyclopts_type(parameter), cyclopts_parameter, parameter],
     )
 
 
@@ -262,13 +262,14 @@ def read_value(parameter: QuestionParameter, value: Any) -> Any:
     """Return the text, the texts or the flag of a command line, which the question reads.
 
     Raises:
-        InputError: for an empty value of an option.
+        InputError: for an empty value of an option or an argument.
     """
     texts = value if isinstance(value, list) else [value]
     is_empty = any(isinstance(text, str) and not text.strip() for text in texts)
-    if is_empty and not parameter.kind.is_argument:
-        option = parameter.option
-        raise InputError(f"{option}: an empty value; leave it out, or give a value (--help)")
+    if is_empty:
+        advice = "" if parameter.default is REQUIRED else "leave it out, or "
+        hint = f"{advice}give a value; {describe_value(parameter)}"
+        raise InputError(f"{parameter.option}: an empty value; {hint}")
     return value
 
 

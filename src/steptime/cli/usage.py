@@ -16,7 +16,9 @@ from cyclopts.exceptions import (
 )
 
 from steptime.cli.commands import command_names, kind_names, root_commands
+from steptime.cli.complete import describe_value
 from steptime.core.errors import shorten
+from steptime.core.signatures.signature import QuestionParameter
 from steptime.core.spelling import find_similar_names
 from steptime.core.toml_files import read_packaged_toml
 
@@ -50,14 +52,28 @@ def _describe_value_error(error: CycloptsError) -> str:
         return f"option {shorten(error.token.keyword)} is given twice"
     if argument is None:
         return message_line
-    if isinstance(error, MissingArgumentError) and error.keyword:
-        return f"option {shorten(error.keyword)} needs a value"
     if isinstance(error, MissingArgumentError):
-        kind = "argument" if argument.field_info.is_positional else "option"
-        return f"Missing {kind} {' / '.join(map(shorten, argument.names))}."
+        return _describe_missing_value(error, argument)
     if isinstance(error, CoercionError):
         return f"option {shorten(argument.name)} takes no value"
     return message_line
+
+
+def _describe_missing_value(error: MissingArgumentError, argument: Argument) -> str:
+    """Describe an option without its value, or one that is missing, with the values it takes."""
+    parameter = find_parameter(argument)
+    hint = f"; {describe_value(parameter)}" if parameter else ""
+    if error.keyword:
+        return f"option {shorten(error.keyword)} needs a value{hint}"
+    kind = "argument" if argument.field_info.is_positional else "option"
+    return f"missing {kind} {' / '.join(map(shorten, argument.names))}{hint}"
+
+
+def find_parameter(argument: Argument) -> QuestionParameter | None:
+    """Return the parameter of a question that an argument of cyclopts was made from."""
+    metadata = getattr(argument.field_info.annotation, "__metadata__", ())
+    parameters = (item for item in metadata if isinstance(item, QuestionParameter))
+    return next(parameters, None)
 
 
 def _find_unknown_option(error: CycloptsError, app: App) -> str:

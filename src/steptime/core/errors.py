@@ -10,6 +10,7 @@ MAX_VALUE_CHARACTERS = 60
 MAX_SUGGESTIONS = 8  # names after "did you mean"
 MAX_LISTED_NAMES = 18  # up to here a message lists all valid names
 NEAREST_NAMES = 8  # names of a longer list that a message shows
+LISTED_NOUNS = ("device", "link", "model", "stack")  # kinds of names that `steptime list` lists
 Name = TypeVar("Name")
 
 
@@ -74,15 +75,27 @@ def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "
         if first_suggestions:
             alternatives = f"{', '.join(first_suggestions)} or {last_suggestion}"
         hint = f"did you mean {alternatives}?"
-    elif not names:
-        hint = "there is none"
-    elif len(names) <= MAX_LISTED_NAMES:
-        hint = "known: " + ", ".join(names)
     else:
-        nearest = by_likeness(str(value), names)[:NEAREST_NAMES]
-        hint = f"known: {', '.join(nearest)}, ... ({len(names)} in all)"
+        hint = describe_names(names, noun, str(value))
     prefix = f"{place}: " if place else ""
     return InputError(f"{prefix}unknown {noun} {shorten(value)}; {hint}")
+
+
+def describe_names(names: list[str], noun: str, typed: str = "") -> str:
+    """Describe the names that are valid: `known: sgd, adam`, of many the most similar to a text.
+
+    Args:
+        names: the names that are valid.
+        noun: the kind of name, which tells whether `steptime list` lists them.
+        typed: the text that the user typed.
+    """
+    if not names:
+        return "there is none"
+    if len(names) <= MAX_LISTED_NAMES:
+        return "known: " + ", ".join(names)
+    nearest_names = by_likeness(typed, names)[:NEAREST_NAMES]
+    lister = f": steptime list {noun}s" if noun in LISTED_NOUNS else ""
+    return f"known: {', '.join(nearest_names)}, ... ({len(names)} in all{lister})"
 
 
 def check_choice(noun: str, value: Name, valid_names: Collection[Any], place: str = "") -> Name:

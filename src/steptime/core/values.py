@@ -78,7 +78,7 @@ def parse_pairs(texts: Iterable[str] | None, noun: str) -> dict[str, str]:
         name, equals, value = (part.strip() for part in text.partition("="))
         is_pair = name and equals and value
         if not is_pair:
-            raise InputError(f"{noun} {shorten(text)} is not of the form name=value")
+            raise InputError(f"{noun} {shorten(text)} is not of the form NAME=VALUE")
         if name in value_by_name:
             raise InputError(f"{noun} '{name}' is given twice")
         value_by_name[name] = value

@@ -248,7 +248,7 @@ class Tuning:
             raise InputError(f"--adapter {self.adapter}: r is at least 1")
         if self.saved and not self.has_adapter:
             raise InputError(
-                f"--modules-to-save {self.saved}: beside an adapter, such as --lora 16"
+                f"--modules-to-save {self.saved}: goes with an adapter, such as --lora 16"
             )
 
     def with_methods(self, methods: tuple[str, ...]) -> "Tuning":

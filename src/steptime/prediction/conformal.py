@@ -3,7 +3,8 @@
 `data/intervals.toml` has, by kind of work, how far measurements lie below and above predictions,
 in ln. It is written by `python -m validation.intervals`; the unit there is the campaign (a
 repository and who measured), never a row. The residuals are those of measured devices under named
-software: on other devices, and where nobody names the software, they are larger by a factor.
+software: on other devices they are larger by a factor. Where nobody names the software the interval
+is that of the assumed one, and a remark says how much wider that of any software is.
 
 Of kernels and of steps of one device the file says how many times as far as
 `calibrated/interval.py` has it, which knows forms of kernels apart, and steps that wait for their
@@ -79,21 +80,30 @@ class Ends(NamedTuple):
         return Interval(value, *self.bounds_around(value))
 
 
-def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> Ends:
+def find_ends(kind: str, device: Device) -> Ends:
     """Return the distance to the ends of an 80 % interval of a kind of work.
 
     Args:
         kind: the kind of work, one of the constants of this module.
         device: the device; one that nobody measured has a wider interval.
-        is_software_assumed: whether the stack was assumed, which widens the interval, too. Of a
-            network on one device, whose stack is nearly always the usual one, it does not.
     """
     # How far measurements lie below and above predictions, in ln, on measured devices.
     row = read_packaged_toml(FILE)["kinds"][kind]
     scale = 1.0 if kind in UNSCALED else device_scale(device)
-    if is_software_assumed:
-        scale *= read_packaged_toml(FILE)["scales"]["assumed_software"]
     return Ends(scale * row["below"], scale * row["above"])
+
+
+def describe_assumed_software(stack_name: str) -> str:
+    """Return the remark on a fine-tuning whose stack nobody named.
+
+    The stack of a whole training on one device is nearly always the usual one; that of a
+    fine-tuning is one of many.
+    """
+    factor = float(read_packaged_toml(FILE)["scales"]["assumed_software"])
+    return (
+        f"fine-tunings run under many stacks, and the interval is that of {stack_name}: name yours "
+        f"by --stack; under any of them the interval is {factor:.1f} times as wide"
+    )
 
 
 def find_typical_ends(kind: str, device: Device) -> Ends:
@@ -141,7 +151,6 @@ def widen(
     low: Any,
     high: Any,
     device: Device,
-    is_software_assumed: bool = False,
 ) -> tuple[Any, Any]:
     """Return the ends of an interval that follows from kernels, as campaigns say.
 
@@ -151,7 +160,7 @@ def widen(
     is_unbounded = low is None or high is None
     if is_unbounded or has_calibrated_interval(kind, device):
         return low, high
-    ends = find_ends(kind, device, is_software_assumed)
+    ends = find_ends(kind, device)
     # Of these kinds the ends are exponents of the kernels' interval: above 1 they widen it.
     if kind in SCALED:
         low_ratio = low / (value + TINY)

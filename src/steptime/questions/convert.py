@@ -105,12 +105,12 @@ def convert(
     path = source.out
     if path is None:
         raise InputError(
-            f"-o FILE is needed, with one of the endings {', '.join(TARGET_BY_ENDING)}"
+            f"--out FILE is needed, with one of the endings {', '.join(TARGET_BY_ENDING)}"
         )
     ending = path.suffix.lower()
     needs_code = ending == EXPORT_ENDING  # no other source can be exported by PyTorch
     if ending not in TARGET_BY_ENDING or (needs_code and not source.is_code):
-        raise unknown("ending of the new file", ending, TARGET_BY_ENDING, "-o")
+        raise unknown("ending of the new file", ending, TARGET_BY_ENDING, "--out")
     target = TARGET_BY_ENDING[ending]
     if isinstance(source.model, Workload):
         workload = source.model
@@ -124,7 +124,7 @@ def convert(
         default_phase = target.phases[0]
         workload = make_workload(model_choice, text_of(batch), dtype, phase or default_phase)
     if workload.phase not in target.phases:
-        raise InputError(f"-o: {ending} says a network that infers: --phase infer")
+        raise InputError(f"--out: {ending} says a network that infers: --phase infer")
     graph = build(workload)
     notes = [*target.write(path, graph, workload), *options.describe_unmodelled(graph.unmodelled)]
     if source.fixed_batch_reason:
@@ -190,7 +190,7 @@ def _resolve_source(model: kinds.Model, input_texts: list[str], out: Path | None
 def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    write_atomically(path, json.dumps(table) + "\n", f"-o {shorten(path)}")
+    write_atomically(path, json.dumps(table) + "\n", f"--out {shorten(path)}")
     return []
 
 
@@ -201,8 +201,8 @@ def _write_onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
     try:
         content = export_onnx(graph)
     except NoOnnxError as error:
-        raise InputError(f"-o {shorten(path)}: {error}") from None
-    write_atomically(path, content, f"-o {shorten(path)}")
+        raise InputError(f"--out {shorten(path)}: {error}") from None
+    write_atomically(path, content, f"--out {shorten(path)}")
     return []
 
 
@@ -210,7 +210,7 @@ def _write_topology(path: Path, graph: Graph, _: Workload) -> list[str]:
     from steptime.energy.scale_sim import topology
 
     text, omitted = topology(graph)
-    write_atomically(path, text, f"-o {shorten(path)}")
+    write_atomically(path, text, f"--out {shorten(path)}")
     omitted_counts = ", ".join(f"{kind} {number}" for kind, number in omitted.items())
     return [f"no products, so not in the file: {omitted_counts}"] if omitted else []
 

@@ -1,15 +1,18 @@
 """Real data sets as files: the question `data`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.signatures.kinds import File, Kind
 from steptime.questions import kinds
 
-SOURCES = {"mnist": "steptime.measure.data.mnist"}
-"""A module with `installed()`, where the source lies, and `write(source, out)`."""
+if TYPE_CHECKING:
+    from steptime.measure.data.data_source import DataSource
+
+SOURCES = {"mnist": "steptime.measure.data.mnist:SOURCE"}
+"""The `DataSource` of each data set."""
 
 
 class DataFile(AnswerRow, frozen=True, kw_only=True):
@@ -63,22 +66,21 @@ def data(
         MissingFileError: where the source is not there.
         BadDataError: for a source that does not give the published files.
     """
-    module = registry.resolve(SOURCES, "data_sources", "data set", name)
-    source = module.installed() if from_ is None else Path(from_)
-    contents = module.write(source, Path(out))
-    images = contents["images"]
+    data_source: DataSource = registry.resolve(SOURCES, "data_sources", "data set", name)
+    source = data_source.find_installed_files() if from_ is None else Path(from_)
+    data_set = data_source.write(source, Path(out))
     headline = (
-        f"{name}: {images['train']:,} training and {images['test']:,} test images in {out}, "
-        "each file as published (sha256)"
+        f"{name}: {data_set.training_examples:,} training and "
+        f"{data_set.test_examples:,} test images in {out}, each file as published (sha256)"
     )
     return DataAnswer(
         name=name,
         out=str(out),
-        source=contents["source"],
-        training_examples=images["train"],
-        test_examples=images["test"],
+        source=str(data_set.source),
+        training_examples=data_set.training_examples,
+        test_examples=data_set.test_examples,
         rows=tuple(
-            DataFile(file=file, sha256=sha256) for file, sha256 in contents["sha256"].items()
+            DataFile(file=file, sha256=sha256) for file, sha256 in data_set.checksums.items()
         ),
         headline=(headline,),
     )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 pairs = values.parse_pairs
+MISSING_MODEL = "missing argument 'MODEL', such as resnet50; steptime list models names all"
+MISSING_DEVICE = "missing option '--device', such as a100; steptime list devices names all"
 PLACES = ("cpu", "cuda", "mps", "tpu")
 
 
@@ -38,7 +40,7 @@ def software(texts: list[str] | None, **values: str | bool | None) -> dict[str, 
     Raises:
         InputError: if an option is in both.
     """
-    settings = pairs(texts, "option")
+    settings = pairs(texts, "--option")
     for name, value in values.items():
         if value is not None:
             is_repeated = name in settings
@@ -156,7 +158,9 @@ def workload_of(
         raise InputError(f"{shorten(model_text)}: several models go with predict --grid")
     has_several_batches = "," in batch_text or ".." in batch_text
     if has_several_batches:
-        raise InputError(f"{shorten(batch_text)}: several batches go with predict --grid")
+        raise InputError(f"--batch {shorten(batch_text)}: several batches go with predict --grid")
+    if batch is not None:
+        parse_count(text_of(batch), "--batch")
     # Trusted: the user typed the model, so it may be the user's own code.
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:

@@ -84,7 +84,7 @@ def query(
     if out is not None:
         return _write_table(folder, Path(out), sql or ALL_RECORDS, limits)
     if sql is None:
-        raise InputError("Missing argument 'SQL'.")
+        raise InputError("missing argument 'SQL', such as 'SELECT model, mean_s FROM results'")
     answer_rows = tuple(sql_query.query(Data.load([folder], print_note), sql, limits))
     row_count = len(answer_rows)
     headline = (format_count(row_count, "row"),)

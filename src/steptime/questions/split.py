@@ -173,7 +173,7 @@ def split(
     )
     workload = _choose_common_dtype(workload, first, second)
     joining_link = catalog.link(link, "--link")
-    method_settings = shared.pairs(setting_texts(options), "option")
+    method_settings = shared.pairs(setting_texts(options), "--option")
     # `with_dtype` marks the type as chosen: a default type each device would replace by its own.
     fixed_dtype_workload = workload.with_dtype(workload.dtype)
     first_model = StepModel(fixed_dtype_workload, first, method=method, options=method_settings)

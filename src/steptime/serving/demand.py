@@ -115,7 +115,7 @@ def check_demand(demand: Demand) -> None:
     check_lengths(demand.lengths)
     arrivals = (demand.concurrency, demand.rate, demand.requests)
     if sum(map(bool, arrivals)) != 1:
-        raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
+        raise InputError("serve: a load needs one of --concurrency N, --rate R and --requests FILE")
     if demand.lengths and demand.requests:
         raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")
     # Arrivals at a rate are drawn at random, also at the rates that a search for targets tries.

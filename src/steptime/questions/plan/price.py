@@ -1,5 +1,6 @@
 """One plan priced: from a problem and a step to the answer."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import TypedDict
@@ -99,6 +100,7 @@ def price_plan(
     energy_j = plan_time.energy_j
     device_w = None if energy_j is None else energy_j / plan_time.step_s / device_count
     does_fit = fits(problem, plan_time)
+    assumed = assumed_settings(request, problem)
     answer = PlanAnswer(
         headline=(),  # described below, from the whole answer
         model=shape.label,
@@ -115,7 +117,7 @@ def price_plan(
         tuning=problem.rank.tuning.text or None,
         method=problem.method.name,
         stack=problem.method.settings.stack,
-        assumed=assumed_settings(request, problem),
+        assumed=assumed,
         other_stacks=_other_stacks(stacks),
         nearest_stack=None if stacks is None else stacks.nearest,
         step_s=plan_time.step_s,
@@ -139,10 +141,18 @@ def price_plan(
         **_power_fields(problem, device_w),
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
         training=_training_run(plan_time, any_stack_time, tokens_of_step, request.tokens),
-        notes=tuple(plan_notes(problem, plan_time)),
+        notes=(*plan_notes(problem, plan_time), *_note_assumed_software(problem, assumed)),
         nearest_fitting=None if does_fit else _nearest_plan(problem, step),
     )
     return msgspec.structs.replace(answer, headline=describe_headline(answer))
+
+
+def _note_assumed_software(problem: PlanProblem, assumed: Mapping[str, str]) -> Iterator[str]:
+    """Yield the remark on a fine-tuning on one device whose stack is assumed, as of `predict`."""
+    is_single_device = not problem.cluster.levels
+    is_stack_assumed = "stack" in assumed and problem.method.name == "calibrated"
+    if problem.rank.tuning.has_frozen_weights and is_single_device and is_stack_assumed:
+        yield conformal.describe_assumed_software(assumed["stack"])
 
 
 def request_of(request: Request, answer: PlanAnswer) -> Request:

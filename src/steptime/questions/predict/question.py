@@ -163,8 +163,7 @@ def predict(
         )
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
     if model is None or device is None:
-        missing = "argument 'MODEL'" if model is None else "option '--device'"
-        raise InputError(f"Missing {missing}.")
+        raise InputError(options.MISSING_MODEL if model is None else options.MISSING_DEVICE)
     run = _read_run(steps, kwh_price, kwh_co2)
     if all_cells:  # every combination of networks, devices, batches and replicas
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")

@@ -138,7 +138,7 @@ def run(
         options.refuse({"MODEL": model}, "{} goes without --demo")
         return run_demo(folder or Path("results"), backend, budget_s)
     if model is None:
-        raise InputError("Missing argument 'MODEL'.")
+        raise InputError(options.MISSING_MODEL)
     measured_backend, is_compiled = options.stack_of(stack, backend, compile_)
     dataset_options = _read_dataset_options(data, staging, stage_to, loaders, prefetch, train_steps)
     feeding = _read_feeding(input_, dataset_options, phase)

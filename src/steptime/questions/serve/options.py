@@ -244,7 +244,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         """Return the service that the options describe; raises `InputError`."""
         if self.requests is not None:
             lengths = {"--input": input_tokens, "--output": output_tokens}
-            options.refuse(lengths, "--requests says it: leave out {}")
+            options.refuse(lengths, "--requests FILE has the tokens of each request: leave out {}")
         calibration = find_calibration(self.calibration, self.stack)
         return Service(
             model=fspath(model),
@@ -262,7 +262,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             kv=self.kv,
             stack=self.stack if calibration is None else calibration.stack,
             method=self.method,
-            options=options.pairs(setting_texts(self.options), "option"),
+            options=options.pairs(setting_texts(self.options), "--option"),
             prices=None if self.prices is None else Path(self.prices),
             demand=self.demand(),
             prefix=self._share("prefix"),

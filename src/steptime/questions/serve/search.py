@@ -256,11 +256,11 @@ def _format_value(value: object) -> str:
 def _front_kinds(
     kinds: Sequence[ServiceKind], candidates: Sequence[Candidate]
 ) -> list[ServiceKind]:
-    """Return the kinds of a front: those that hold the targets, and those of few devices."""
+    """Return the kinds of a front, each once: those that hold the targets, then the smallest."""
     holding_kinds = [candidate.kind for candidate in candidates if candidate.readers is None]
-    # Servers that hold the targets come first; the smallest show what other splits can give.
     smallest_first = sorted(kinds, key=lambda kind: kind.device_count)
-    return [*holding_kinds, *smallest_first][:MAX_FRONT_KINDS]
+    unique_kinds = {id(kind): kind for kind in (*holding_kinds, *smallest_first)}.values()
+    return list(unique_kinds)[:MAX_FRONT_KINDS]
 
 
 def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:

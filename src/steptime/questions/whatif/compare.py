@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple, TypedDict
 
 from steptime.core.progress import track_progress
-from steptime.core.units import first_of, format_percent
+from steptime.core.units import first_of, format_count, format_percent
 from steptime.grids.batches import MAX_BATCH
 from steptime.hardware.device import Device
 from steptime.prediction.steps.step_model import StepModel
@@ -245,7 +245,7 @@ def describe_summary(summary: Summary) -> list[str]:
         )
         ops = ", ".join(f"{name}-bound {value:.3g}x" for name, value in op_speedups if value)
         spread = (
-            f"(geometric mean of {summary.network_count} networks; "
+            f"(geometric mean of {format_count(summary.network_count, 'network')}; "
             f"{summary.min_speedup or 0:.3g} to {summary.max_speedup or 0:.3g})"
         )
         bounds = ", ".join(f"{row.bound} {row.network_count}" for row in summary.bounds)

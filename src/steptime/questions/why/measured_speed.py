@@ -13,8 +13,11 @@ FORMS = "410ms, 1450 examples/s, 12k tokens/s, 4.75 it/s, 2.1 s/it or '38% MFU'"
 MAX_STEP_S = 86_400.0 * 365
 EXAMPLES = frozenset(["example", "sample", "image", "img", "seq", "sequence", "frame"])
 TOKENS = frozenset(["token", "tok", "t"])
-ITERATIONS = frozenset(["it", "iter", "iteration", "step", "batch"])
+ITERATIONS = frozenset(["it", "iter", "iteration", "step", "batch", "batche"])  # of `batches`
 SCALES = {"k": 1e3, "m": 1e6}
+TIME_UNITS = {"sec": "s", "second": "s", "msec": "ms", "millisecond": "ms", "minute": "min"}
+"""The units of time of words that people write for them, without a plural's `s`."""
+_PER = re.compile(r"\s*(?:/|\bper\b)\s*")  # `img / sec`, `ms per step`
 _SPEED = re.compile(r"(mfu)?\s*=?\s*(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)\s*(.*)", re.ASCII)
 
 
@@ -83,12 +86,13 @@ def _split_speed(value: float | str) -> tuple[float, str]:
         raise InputError(f"{OPTION} {shorten(value)}: is no speed; write {FORMS}")
     mfu_prefix, number_text, unit_text = match.groups()
     number = float(number_text.replace(",", ""))
-    words = unit_text.strip()
+    words = _PER.sub("/", unit_text.strip())
     is_mfu = mfu_prefix or words.startswith("%") or words == "mfu"
     if is_mfu:
         return _read_mfu(value, number, words)
-    if words in SECONDS_OF_UNIT:
-        return number, words
+    time_unit = _find_time_unit(words)
+    if time_unit:
+        return number, time_unit
     # In `1.2k tokens/s` the first letter scales the number; in `ms/it` it belongs to the unit.
     first_letter = words[:1]
     further_words = words[1:].strip()
@@ -99,14 +103,15 @@ def _split_speed(value: float | str) -> tuple[float, str]:
     return _read_rate(value, number, words)
 
 
+def _find_time_unit(word: str) -> str:
+    """Return the unit of time that a word stands for, "" for none: `secs` is `s`."""
+    return word if word in SECONDS_OF_UNIT else TIME_UNITS.get(word.removesuffix("s"), "")
+
+
 def _read_rate(value: float | str, number: float, words: str) -> tuple[float, str]:
     """Return a throughput's number, and what it counts in a second."""
-    short_words = words.replace(" per ", "/").replace("/sec", "/s")  # `/second` becomes `/sond`
-    numerator, _, denominator = short_words.partition("/")
-    numerator = numerator.strip()
-    denominator = denominator.strip().removesuffix("ond")
-    is_per_second = denominator == "s"
-    if is_per_second:
+    numerator, _, denominator = words.partition("/")
+    if _find_time_unit(denominator) == "s":
         singular = numerator.removesuffix("s")
         for nouns, unit in (
             (EXAMPLES, "examples"),
@@ -116,10 +121,11 @@ def _read_rate(value: float | str, number: float, words: str) -> tuple[float, st
             if singular in nouns:
                 return number, unit
     is_per_iteration = denominator.removesuffix("s") in ITERATIONS
-    if numerator in SECONDS_OF_UNIT and is_per_iteration:
-        return number * SECONDS_OF_UNIT[numerator], "s/iterations"
-    hint = f"unknown unit {shorten(words)}" if words else "say its unit"
-    raise InputError(f"{OPTION} {shorten(value)}: {hint}: {FORMS}")
+    time_unit = _find_time_unit(numerator)
+    if time_unit and is_per_iteration:
+        return number * SECONDS_OF_UNIT[time_unit], "s/iterations"
+    hint = f"unknown unit {shorten(words)}; write" if words else "say its unit:"
+    raise InputError(f"{OPTION} {shorten(value)}: {hint} {FORMS}")
 
 
 def _read_mfu(value: float | str, number: float, words: str) -> tuple[float, str]:

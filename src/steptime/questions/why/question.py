@@ -95,8 +95,7 @@ def why(
         name = None if model is None else str(model)
         return explain_folder(Path(folder), name, target_device, method, method_options)
     if model is None or target_device is None:
-        missing = "argument 'MODEL'" if model is None else "option '--device'"
-        raise InputError(f"Missing {missing}.")
+        raise InputError(shared.MISSING_MODEL if model is None else shared.MISSING_DEVICE)
     replica_count = _replica_count(replicas, link)
     workload = step.workload(model, batch, target_device)
     if from_ is not None:  # the way from Paleo's time of a step to the calibrated one
