@@ -130,6 +130,19 @@ def test_the_fault_of_a_model_is_that_with_all_of_its_arguments():
     assert "context_hidden_states=2x" in fault
 
 
+def test_a_value_that_decides_a_size_is_the_fault_with_its_line():
+    class RepeatsByValue(nn.Module):
+        main_input_name = "input_ids"
+        config = SimpleNamespace()
+
+        def forward(self, input_ids):
+            return torch.zeros(int(input_ids.max()))
+
+    fault = describe_input_fault(RepeatsByValue())
+    assert "a value decides a size or a branch (test_transformers_models.py, line " in fault
+    assert "return torch.zeros(int(input_ids.max()))" in fault
+
+
 class NeverFits(nn.Module):
     """A model whose own layers do not fit each other, whatever it is given."""
 

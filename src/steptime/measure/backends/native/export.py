@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,12 @@ from steptime.core.json_types import JsonObject
 from steptime.formats.code import ASSUMED, BATCH_AXIS, FACTS_FILE
 from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown, drop_checks
+from steptime.measure.backends.native.flexible_attention import (
+    ASSUMPTIONS,
+    replace_flex_attention,
+)
 from steptime.measure.backends.native.inner_gradients import refused_gradients
 from steptime.measure.backends.native.inputs import (
-    VALUE_ERRORS,
     Spec,
     batch_axes,
     describe_inputs,
@@ -48,13 +50,12 @@ from steptime.measure.backends.native.losses import traceable_losses
 from steptime.measure.backends.native.low_type import export_in_low_type
 from steptime.measure.backends.native.making import META, without_values
 from steptime.measure.backends.native.module import module_of
+from steptime.measure.backends.native.obstacles import describe_obstacle
 from steptime.measure.backends.native.outputs import tensors_alone
 from steptime.measure.backends.native.transformers_models import (
     MAIN_INPUT,
     describe_input_fault,
 )
-
-MAX_REASON = 300  # characters of what torch says
 
 
 class _ProgramExport(NamedTuple):
@@ -98,6 +99,7 @@ def export(
     axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
     if axis >= len(next(iter(shapes_of(inputs).values()))):
         raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
+    ASSUMPTIONS.clear()  # those of another module
     program_export = _export_with_assumptions(module, network, inputs, axis)
     program = program_export.program
     drop_checks(program)
@@ -117,7 +119,11 @@ def export(
         BATCH_AXIS: axis,
         "checkpoints": checkpoints_of(program),
         "unrolled": program_export.is_unrolled,
-        ASSUMED: [*getattr(module, "assumptions", ()), *program_export.assumptions],
+        ASSUMED: [
+            *getattr(module, "assumptions", ()),
+            *program_export.assumptions,
+            *ASSUMPTIONS,
+        ],
     }
     _save(program, path, {FACTS_FILE: json.dumps(facts)})
     return program_export.fixed_batch_reason
@@ -190,7 +196,7 @@ def _export_with_open_batch(
         program = _export_with_types(network, wide, axes)
         return _ProgramExport("", program, is_unrolled=False)
     except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
-        fixed_batch_reason = _find_obstacle(error)
+        fixed_batch_reason = describe_obstacle(error)
     program = _export_with_types(network, inputs, {})
     # A loop over the batch is unrolled: then a larger batch has more nodes.
     try:
@@ -289,35 +295,6 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
             new.unlink(missing_ok=True)
 
 
-def _find_obstacle(error: Exception) -> str:
-    """Return the obstacle of an export: packed sequences and values by name, else torch's words."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    # Torch's recurrent layers hold `batch_sizes` where their input is a packed sequence.
-    if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
-        hint = "give the recurrent layer the padded tensor, which counts the padding, too"
-        return f"packs sequences by their lengths, which are values that no export has; {hint}"
-    if isinstance(error, InputError):
-        return str(error)
-    if isinstance(error, VALUE_ERRORS):
-        line = _find_user_line(error)
-        return f"a value decides a size or a branch{line}, which no export has; give it as a number"
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return text[:MAX_REASON]
-
-
-def _find_user_line(error: Exception) -> str:
-    """Say which line of the module an error comes from: ` (net.py, line 7: n = int(b.max()))`.
-
-    It is the innermost that lies neither in torch nor here; "" if there is none.
-    """
-    libraries = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        is_in_library = entry.filename.startswith((*libraries, "<"))  # "<string>": made code
-        if not is_in_library and "contextlib" not in entry.filename:
-            return f" ({Path(entry.filename).name}, line {entry.lineno}: {entry.line})"
-    return ""
-
-
 def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
     """Return a hint where the network takes its inputs with a batch in front, else ""."""
     shapes = shapes_of(inputs)
@@ -366,7 +343,7 @@ def _answer(request: Mapping[str, Any]) -> JsonObject:
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
         except Exception as error:  # noqa: BLE001  # torch and user code raise anything
-            fault = _lacking_batch(module, inputs) or _find_obstacle(error)
+            fault = _lacking_batch(module, inputs) or describe_obstacle(error)
     raise InputError(f"{place}: {fault}")
 
 
@@ -389,6 +366,7 @@ def main() -> None:
             request = json.load(sys.stdin)
             _limit_cpu(request["cpu_limit_s"])
             mark_checkpoints()
+            replace_flex_attention()
             answer = _answer(request)
         except InputError as error:
             answer = {"refused": str(error)}

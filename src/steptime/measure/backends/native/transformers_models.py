@@ -20,7 +20,6 @@ from steptime.measure.backends.native.inputs import (
 from steptime.measure.backends.native.known_values import keep_small_values, list_value_buffers
 from steptime.measure.backends.native.making import (
     META,
-    describe_fault,
     make_module,
     without_values,
 )
@@ -32,6 +31,7 @@ from steptime.measure.backends.native.model_inputs import (
     list_layer_widths,
     propose_model_inputs,
 )
+from steptime.measure.backends.native.obstacles import describe_obstacle
 from steptime.measure.backends.native.packed_model import propose_packed_models
 
 BATCH = 2
@@ -264,8 +264,9 @@ def describe_input_fault(model: nn.Module) -> str:
     # That an argument is missing says less than what is wrong with all of them.
     complete = (inputs for inputs in proposals if not missing_arguments(model, inputs))
     inputs = next(complete, proposals[0])
-    fault = find_run_fault(without_values(model), inputs)
-    reason = describe_fault(fault) if fault is not None else "it runs, and is not exported"
+    # Sizes that values decide stay open, as in an export: some do no harm.
+    fault = find_run_fault(without_values(model), inputs, opens_sizes=True)
+    reason = describe_obstacle(fault) if fault is not None else "it runs, and is not exported"
     return f"runs with none of the usual inputs; with {describe_inputs(inputs)}: {reason}"
 
 
