@@ -176,20 +176,19 @@ class PlanCost:
         plan = self.plan
         if not plan.overlaps:
             return 0.0
-        # What passes hide behind another microbatch (`overlap_s`) is exposed while there is none:
-        # in warm-up and drain, for a forward and a backward pass of each of a device's stages. With
-        # DualPipe that is a backward pass, of one direction, for half of the devices less one.
-        overlap_s = 0.0
+        # `overlap_s` is what a pass hides behind another microbatch. Here it is exposed.
+        exposed_s = 0.0
         for part, count in load:
             forward, backward = self.passes(part)
-            overlap_s += count * backward.overlap_s
+            exposed_s += count * backward.overlap_s
             if not plan.goes_both_ways:
-                overlap_s += count * forward.overlap_s
-        # The load has all stages of the device, with DualPipe one of either direction.
+                exposed_s += count * forward.overlap_s
+        # DualPipe: the load has the stages of both directions, of which one is exposed.
         if plan.goes_both_ways:
-            return overlap_s / 2 * (plan.pipeline / 2 - 1)
-        # One of its stages, for each device of the pipeline.
-        return overlap_s * plan.pipeline / plan.virtual
+            return exposed_s / 2 * (plan.pipeline / 2 - 1)
+        # The load has all `virtual` stages of a device. One of them is exposed for each device of
+        # the pipeline.
+        return exposed_s * plan.pipeline / plan.virtual
 
 
 def cost_plan(problem: PlanProblem, step: PlanStep) -> PlanCost:

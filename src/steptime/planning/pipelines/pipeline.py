@@ -82,7 +82,30 @@ def pipedream_flush(
 
     Source: Narayanan and others 2021.
     """
-    # Both orders by themselves; they are merged below.
+    forward_tasks, backward_tasks = _list_tasks_in_groups(
+        device, device_count, virtual, microbatches
+    )
+    # Warm-up: forward alone. Then one forward and one backward task in turn. The drain: as many
+    # backward tasks as the warm-up had forward ones.
+    warmup_count = _count_warmup_tasks(device, device_count, virtual, microbatches)
+    warmup_count = min(warmup_count, len(forward_tasks))
+    steady_count = len(forward_tasks) - warmup_count
+    yield from forward_tasks[:warmup_count]
+    steady_pairs = zip(forward_tasks[warmup_count:], backward_tasks[:steady_count], strict=True)
+    for forward_task, backward_task in steady_pairs:
+        yield forward_task
+        yield backward_task
+    yield from backward_tasks[steady_count:]
+
+
+def _list_tasks_in_groups(
+    device: int, device_count: int, virtual: int, microbatches: int
+) -> tuple[list[Task], list[Task]]:
+    """Return a device's forward tasks and its backward tasks, each in the order of 1F1B.
+
+    Group after group of microbatches passes all stages of the device: forward from its first stage
+    on, backward from its last one.
+    """
     forward_tasks: list[Task] = []
     backward_tasks: list[Task] = []
     group_count = max(1, microbatches // device_count)
@@ -90,27 +113,25 @@ def pipedream_flush(
         start = group_number * device_count
         is_last_group = group_number + 1 == group_count
         end = microbatches if is_last_group else start + device_count
-        group = range(start, end)
         for chunk in range(virtual):
             forward_stage = chunk * device_count + device
             backward_stage = (virtual - 1 - chunk) * device_count + device
-            forward_tasks += [(FORWARD, forward_stage, i) for i in group]
-            backward_tasks += [(BACKWARD, backward_stage, i) for i in group]
-    # Before its first backward pass a device runs as many forward passes as devices follow.
+            forward_tasks += [(FORWARD, forward_stage, i) for i in range(start, end)]
+            backward_tasks += [(BACKWARD, backward_stage, i) for i in range(start, end)]
+    return forward_tasks, backward_tasks
+
+
+def _count_warmup_tasks(device: int, device_count: int, virtual: int, microbatches: int) -> int:
+    """Return the number of forward tasks of a device before its first backward task in 1F1B."""
     later_devices = device_count - 1 - device
-    warmup_tasks = later_devices
-    if virtual > 1:  # interleaved: a group must have passed all chunks but the last one, too
-        largest_group = microbatches - (group_count - 1) * device_count  # the last one
-        # Two microbatches less for each device nearer to the end (Megatron's interleaved schedule).
-        warmup_tasks = 2 * later_devices + (virtual - 1) * largest_group
-    warmup_tasks = min(warmup_tasks, len(forward_tasks))
-    steady_tasks = len(forward_tasks) - warmup_tasks
-    yield from forward_tasks[:warmup_tasks]
-    steady_pairs = zip(forward_tasks[warmup_tasks:], backward_tasks[:steady_tasks], strict=True)
-    for forward_task, backward_task in steady_pairs:
-        yield forward_task
-        yield backward_task
-    yield from backward_tasks[steady_tasks:]
+    is_interleaved = virtual > 1
+    if not is_interleaved:
+        return later_devices
+    # A whole group must have passed all stages of the device but the last one, too, and there are
+    # two tasks for each later device (as in Megatron's interleaved schedule).
+    group_count = max(1, microbatches // device_count)
+    largest_group = microbatches - (group_count - 1) * device_count  # the last one
+    return 2 * later_devices + (virtual - 1) * largest_group
 
 
 def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int) -> Iterator[Task]:
@@ -119,21 +140,19 @@ def zero_bubble(device: int, device_count: int, _virtual: int, microbatches: int
     The gradients of weights lag by as many microbatches as the device is away from the first one.
     So a device holds as many microbatches as the first device does in 1F1B.
     """
-    # Gradients of weights lag by as many microbatches as there are devices before this one, so that
-    # each device holds as many microbatches as the first one does.
     warmup = min(device_count - device, microbatches)
-    next_weight = 0
+    next_weight = 0  # the microbatch whose gradients of weights come next
     for i in range(warmup):
         yield FORWARD, device, i
     for i in range(microbatches):
         yield BACKWARD, device, i
-        lags_enough = i >= device
-        if lags_enough:
+        device_lag = device  # in microbatches: the number of devices before this one
+        if i >= device_lag:
             yield WEIGHT, device, next_weight
             next_weight += 1
         if i + warmup < microbatches:
             yield FORWARD, device, i + warmup
-    # What lagged behind is done at the end.
+    # The gradients of weights that are still missing.
     for i in range(next_weight, microbatches):
         yield WEIGHT, device, i
 
@@ -172,43 +191,75 @@ def simulate(
         list(task_order(device, device_count, virtual, microbatches))
         for device in range(device_count)
     ]
-    # Each device runs its tasks in order until one depends on a task that has not ended yet; when
-    # that task ends, the device is ready again.
-    end_of_task: dict[Task, float] = {}
-    waiting_device: dict[Task, int] = {}  # by the task that the device waits for
-    free_s = [0.0] * device_count
-    positions = [0] * device_count
-    events = []
+    simulation = _Simulation(tasks, durations, send_s)
+    # A device runs until a task of it must wait for a task of another device. When that one has
+    # ended, the waiting device is ready again.
     ready_devices = list(range(device_count))
-    last_stage = len(stages) - 1
     while ready_devices:
         device = ready_devices.pop()
-        clock_s = free_s[device]
-        position = positions[device]
-        while position < len(tasks[device]):
-            task = tasks[device][position]
+        ready_devices += simulation.run_device(device)
+    if simulation.waiting_device:  # a schedule that can never run
+        first_missing_task = min(simulation.waiting_device)
+        raise RuntimeError(f"{schedule}: devices wait for each other at {first_missing_task}")
+    return PipelineRun(tuple(simulation.events), tuple(simulation.free_s))
+
+
+class _Simulation:
+    """The devices of a pipeline while they run their tasks.
+
+    Attributes:
+        free_s: for each device, when it has ended its last task so far.
+        events: the tasks that have run.
+        waiting_device: by a task that has not run yet, the device that waits for its end.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Sequence[Task]], durations: Sequence[dict[str, float]], send_s: float
+    ) -> None:
+        self.free_s = [0.0] * len(tasks)
+        self.events: list[PipelineEvent] = []
+        self.waiting_device: dict[Task, int] = {}
+        self._tasks = tasks  # of each device, in its order
+        self._next_positions = [0] * len(tasks)  # of each device, in its tasks
+        self._durations = durations  # of each stage, by direction
+        self._send_s = send_s
+        self._end_of_task: dict[Task, float] = {}
+
+    def run_device(self, device: int) -> list[int]:
+        """Run a device's tasks up to one that must wait, and return the devices that waited for it.
+
+        A device that must wait is noted in `waiting_device`.
+        """
+        resumed_devices = []
+        tasks = self._tasks[device]
+        end_of_task = self._end_of_task
+        last_stage = len(self._durations) - 1
+        clock_s = self.free_s[device]
+        position = self._next_positions[device]
+        while position < len(tasks):
+            task = tasks[position]
             direction, stage, microbatch = task
             dependency = _dependency(direction, stage, microbatch, last_stage)
             start_s = clock_s
             if dependency is not None:
                 if dependency not in end_of_task:
-                    waiting_device[dependency] = device
+                    self.waiting_device[dependency] = device
                     break
                 _, dependency_stage, _ = dependency
                 crosses_stages = dependency_stage != stage
-                arrival_s = end_of_task[dependency] + (send_s if crosses_stages else 0.0)
+                arrival_s = end_of_task[dependency]
+                arrival_s += self._send_s if crosses_stages else 0.0
                 start_s = max(clock_s, arrival_s)
-            clock_s = start_s + durations[stage][direction]
+            clock_s = start_s + self._durations[stage][direction]
             end_of_task[task] = clock_s
-            events.append(PipelineEvent(device, stage, microbatch, direction, start_s, clock_s))
+            event = PipelineEvent(device, stage, microbatch, direction, start_s, clock_s)
+            self.events.append(event)
             position += 1
-            if task in waiting_device:
-                ready_devices.append(waiting_device.pop(task))
-        positions[device] = position
-        free_s[device] = clock_s
-    if waiting_device:  # a schedule that can never run
-        raise RuntimeError(f"{schedule}: devices wait for each other at {min(waiting_device)}")
-    return PipelineRun(tuple(events), tuple(free_s))
+            if task in self.waiting_device:
+                resumed_devices.append(self.waiting_device.pop(task))
+        self._next_positions[device] = position
+        self.free_s[device] = clock_s
+        return resumed_devices
 
 
 def _task_durations(stage: Stage, splits_backward: bool) -> dict[str, float]:

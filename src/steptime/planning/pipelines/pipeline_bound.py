@@ -49,9 +49,9 @@ def lower_bound(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> Pipel
 
     Args:
         pipeline: the stages and their schedule.
-        final_work_s: for each device, the seconds of its work after the last task.
+        final_work_s: for each device, the seconds of its work after the last task: exchange of
+            gradients and update.
     """
-    # `final_work_s`: exchange of gradients and update of each device, after its last task.
     schedule, stages, device_count, _ = pipeline
     # Stages of both directions run in pairs: the busiest pair decides.
     if schedule == "dualpipe":
@@ -125,28 +125,32 @@ def _list_chains(pipeline: PipelineTimes, final_work_s: Sequence[float]) -> list
     paths = list(_list_paths(pipeline, weights_s, final_work_s))
     chains = []
     for j in range(device_count):  # the first stage of each device
+        path = paths[j]
         # The way back ends here with this device's final work, or at the slowest earlier device.
         # Zero bubble lets stage j put off the gradients of weights of 1 + j microbatches: the busy
         # time counts them, but earlier devices do not wait for them.
-        weight_s = weights_s[j]
-        final_s = weight_s + final_work_s[j]
-        deferred_s = (1 + j) * weight_s
-        fixed_s = max(final_s - weight_s, paths[j].backward_s - deferred_s)
+        deferred_s = (1 + j) * weights_s[j]
+        fixed_s = path.forward_s + max(final_work_s[j], path.backward_s - deferred_s)
         wait_s = 0.0
         if has_round_trips:
-            later_stages_s = paths[j].later_stages_s
-            wait_s = _round_trip_wait_s(stages[j], last_stage - j, later_stages_s, send_s)
-        line = BoundLine(paths[j].forward_s + fixed_s, device_busy_s[j])
-        chains.append(_Chain(line, wait_s))
-        if splits_backward:  # with few microbatches the gradients of weights come late
-            late_fixed_s = paths[j].forward_s + max(paths[j].backward_s, 0.0)
-            line = BoundLine(late_fixed_s, _task_s(stages[j], weight_s))
-            chains.append(_Chain(line, full_pipeline_wait_s=0.0))
+            wait_s = _round_trip_wait_s(stages[j], last_stage - j, path.later_stages_s, send_s)
+        chains.append(_Chain(BoundLine(fixed_s, device_busy_s[j]), wait_s))
+        # With few microbatches the gradients of weights come late: a chain that ends on an earlier
+        # device waits for none of them.
+        if splits_backward:
+            late_line = BoundLine(
+                fixed_s=path.forward_s + max(path.backward_s, 0.0),
+                microbatch_s=_task_s(stages[j], weights_s[j]),
+            )
+            chains.append(_Chain(late_line, full_pipeline_wait_s=0.0))
     is_interleaved = len(stages) > device_count
     if is_interleaved:  # the last stage turns round, whichever device has it
-        task_s = _task_s(stages[last_stage], weights_s[last_stage])
-        line = BoundLine(paths[last_stage].forward_s + paths[last_stage].backward_s, task_s)
-        chains.append(_Chain(line, full_pipeline_wait_s=0.0))
+        path = paths[last_stage]
+        last_line = BoundLine(
+            fixed_s=path.forward_s + path.backward_s,
+            microbatch_s=_task_s(stages[last_stage], weights_s[last_stage]),
+        )
+        chains.append(_Chain(last_line, full_pipeline_wait_s=0.0))
     return chains
 
 
@@ -203,15 +207,26 @@ def microbatches_in_flight(
     # The last group is larger than the others, for which there is no formula.
     if microbatches > device_count and microbatches % device_count:
         return _count_in_flight(schedule, device_count, virtual, microbatches)
-    # Interleaved 1F1B: a device takes a group of microbatches through all its chunks in turn. It
-    # holds most after its warm-up and one more forward task.
+    return _count_interleaved_in_flight(device_count, virtual, microbatches)
+
+
+def _count_interleaved_in_flight(
+    device_count: int, virtual: int, microbatches: int
+) -> tuple[int, ...]:
+    """Return the microbatches in flight of interleaved 1F1B with groups of equal size.
+
+    A device takes a group of microbatches through all its stages in turn. It holds most after its
+    warm-up and one more forward task.
+    """
     group = min(device_count, microbatches)
     in_flight = []
-    for stage in range(stage_count):
+    for stage in range(device_count * virtual):
         chunk, device = divmod(stage, device_count)
-        warmup_tasks = 2 * (device_count - 1 - device) + (virtual - 1) * group
+        later_devices = device_count - 1 - device
+        warmup_tasks = 2 * later_devices + (virtual - 1) * group  # as in `pipedream_flush`
         forward_tasks = min(microbatches * virtual, warmup_tasks + 1)
-        # Of the group that is on its way, the tasks before this chunk are not in this stage.
+        # Whole groups have passed all stages of the device. Of the group that is on its way, the
+        # first `chunk * group` tasks were in the stages before this one.
         full_groups, partial_tasks = divmod(forward_tasks, group * virtual)
         tasks_from_chunk_on = max(0, partial_tasks - chunk * group)
         partial_group = min(group, tasks_from_chunk_on)
@@ -223,15 +238,14 @@ def _count_in_flight(
     schedule: str, device_count: int, virtual: int, microbatches: int
 ) -> tuple[int, ...]:
     """Return the microbatches in flight, counted over a schedule without its repeating middle."""
-    group_count = microbatches // device_count
-    # Leave out repeating groups: they change no maximum.
-    repeating_groups = max(0, group_count - COUNTED_GROUPS)
+    # In the middle of the schedule each group repeats the one before, and changes no maximum.
+    repeating_groups = max(0, microbatches // device_count - COUNTED_GROUPS)
     counted_microbatches = microbatches - device_count * repeating_groups
     task_order = TASK_ORDERS[schedule]
     in_flight = [0] * (device_count * virtual)
     for device in range(device_count):
         chunk_counts = [0] * virtual  # microbatches in each of the device's stages
-        microbatch_count = max_count = 0
+        microbatch_count = max_count = 0  # in all of them; a backward task lets go of one
         for direction, stage, _ in task_order(device, device_count, virtual, counted_microbatches):
             change = 1 if direction == FORWARD else -1
             chunk_counts[stage // device_count] += change

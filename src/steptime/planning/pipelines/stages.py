@@ -1,7 +1,7 @@
 """Which layers each stage of a pipeline has, and where groups of ranks lie on the network."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations, product
@@ -102,42 +102,55 @@ def rank_groups(
         routers: the ranks of a stage among which experts are shared; more than there are replicas
             if tensor ranks have experts of their own, 0 for the replicas.
     """
-    width_of = dict(zip(DIMENSIONS, widths, strict=True))
-    # Rank = sum over the dimensions of index * stride: the first of the order has stride 1.
-    ranks_of: dict[str, range] = {}  # the ranks that differ from rank 0 in this dimension alone
-    stride = 1
-    for name in ORDERS[order]:
-        ranks_of[name] = range(0, stride * width_of[name], stride)
-        stride *= width_of[name]
-
-    def add_offsets(first: Iterable[int], second: Iterable[int]) -> list[int]:
-        """Return the ranks that differ from rank 0 in two dimensions alone."""
-        return sorted(x + y for x, y in product(first, second))
-
-    replicas = _as_range(add_offsets(ranks_of["data"], ranks_of["context"]))
+    ranks_of = _ranks_along_dimensions(dict(zip(DIMENSIONS, widths, strict=True)), order)
+    replicas = _as_range(_combine_ranks(ranks_of["data"], ranks_of["context"]))
+    # The ranks among which experts are shared: the replicas, and those of the other tensor ranks
+    # where these have experts of their own.
     expert_ranks = replicas
     has_experts_per_tensor_rank = routers > len(replicas)
     if has_experts_per_tensor_rank:
-        expert_ranks = tuple(add_offsets(ranks_of["tensor"], replicas))
-    # With `expert` 4, ranks 0 to 3 of these have all experts together; 0, 4, 8, ... have the same.
+        expert_ranks = tuple(_combine_ranks(ranks_of["tensor"], replicas))
+    # Neighbours hold different experts: with `expert` 4, ranks 0 to 3 of these have all experts
+    # together, and 0, 4, 8, ... have the same ones.
+    expert_group = expert_ranks[:expert]
     expert_replicas = expert_ranks[::expert]
-    router_count = routers or len(replicas)  # ranks that route tokens of their own
-    # The expert ranks inside a group of shards, of which every `expert` hold different experts.
-    expert_shards = max(1, shards * router_count // len(replicas) // expert)
+    # A group of shards has so many of the expert ranks, of which one in `expert` has the same.
+    expert_rank_count = routers or len(replicas)
+    ranks_of_shards = shards * expert_rank_count // len(replicas)
+    expert_shards = max(1, ranks_of_shards // expert)
     return RankGroups(
         tensor=ranks_of["tensor"],
         context=ranks_of["context"],
         pipeline=ranks_of["pipeline"],
         ends=(0, ranks_of["pipeline"][-1]),
-        expert=expert_ranks[:expert],
+        expert=expert_group,
         replicas=replicas,
+        # Likewise neighbours hold different shares of the states: with `shards` 4, replicas 0 to 3
+        # have all states together, and 0, 4, 8, ... have copies of the same ones.
         shard=replicas[:shards],
-        # So with states: with `shards` 4, replicas 0, 4, 8, ... have copies of the same ones.
         copies=replicas[::shards],
         expert_replicas=expert_replicas,
         expert_shard=expert_replicas[:expert_shards],
         expert_copies=expert_replicas[::expert_shards],
     )
+
+
+def _ranks_along_dimensions(width_of: Mapping[str, int], order: str) -> dict[str, range]:
+    """Return, by dimension, the ranks that differ from rank 0 in this dimension alone.
+
+    A rank is the sum over the dimensions of index * stride; the first of the order has stride 1.
+    """
+    ranks_of: dict[str, range] = {}
+    stride = 1
+    for name in ORDERS[order]:
+        ranks_of[name] = range(0, stride * width_of[name], stride)
+        stride *= width_of[name]
+    return ranks_of
+
+
+def _combine_ranks(first: Iterable[int], second: Iterable[int]) -> list[int]:
+    """Return the ranks that differ from rank 0 in two dimensions alone, given those of each."""
+    return sorted(x + y for x, y in product(first, second))
 
 
 def _as_range(ranks: Sequence[int]) -> Group:
