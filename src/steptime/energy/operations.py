@@ -261,7 +261,7 @@ def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: flo
 
 
 def _add_rereads(
-    traffic: _Traffic, multiply_adds: float, element_bytes: int, hierarchy: Hierarchy
+    traffic: _Traffic, multiply_adds: float, element_bytes: float, hierarchy: Hierarchy
 ) -> _Traffic:
     """Return the traffic of matrix products, which read elements again.
 
