@@ -217,43 +217,67 @@ def estimate_ops(
     return [row for row in rows if row.name in names]
 
 
+class _Traffic(NamedTuple):
+    """The bytes that an op moves at each level of memory."""
+
+    register_bytes: float
+    buffer_bytes: float
+    dram_bytes: float
+
+
 def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
-    energy_figures = hierarchy.figures
+    """Return the energy of an op.
+
+    DRAM is a chip of its own: the process of this one (`scale`) does not change it.
+    """
     inputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_set_float_dtype(graph.tensors[name], dtype) for name in op.outputs)
     flop, tensor_bytes = cost_of(op.kind, inputs, op.settings, outputs)
-    # Matrix products as (count, m, n, k). An op without any, such as an addition, counts two FLOP
-    # as one multiply-add.
-    products = products_of(op.kind, inputs, op.settings)
+    products = products_of(op.kind, inputs, op.settings)  # matrix products as (count, m, n, k)
+    # An op without any, such as an addition, counts two FLOP as one multiply-add.
     multiply_adds = sum(map(prod, products)) if products else flop / 2
     element_bytes = SIZE_BYTES[dtype]
-    register_bytes = multiply_adds * _ELEMENTS_A_MULTIPLY_ADD * element_bytes
-    # At least, each tensor moves once. Matrix products read elements again: from the buffer after
-    # `reuse` multiply-adds, and from DRAM if the tensors do not fit the buffer.
-    buffer_bytes = float(tensor_bytes)
-    dram_bytes = float(tensor_bytes)
+    traffic = _Traffic(
+        register_bytes=multiply_adds * _ELEMENTS_A_MULTIPLY_ADD * element_bytes,
+        buffer_bytes=float(tensor_bytes),  # at least, each tensor moves once
+        dram_bytes=float(tensor_bytes),
+    )
     if products:
-        capacity_bytes = hierarchy.buffer_kb * 1024
-        buffer_bytes = max(buffer_bytes, register_bytes / hierarchy.reuse)
-        if tensor_bytes > capacity_bytes:
-            # The least that any tiling of a product moves: 2 m n k / sqrt(elements of the buffer)
-            # (Hong and Kung 1981, with the constant of Smith and others 2019).
-            tiled_bytes = multiply_adds * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
-            dram_bytes = max(dram_bytes, tiled_bytes)
-    # DRAM is a chip of its own: the process of this one (`scale`) does not change it.
-    low_j_per_byte, high_j_per_byte = energy_figures.dram_j_per_byte
+        traffic = _add_rereads(traffic, multiply_adds, element_bytes, hierarchy)
+    figures = hierarchy.figures
+    low_j_per_byte, high_j_per_byte = figures.dram_j_per_byte
     return OpEnergy(
         name=op.name,
         kind=op.kind,
         part=op.part,
         of=op.forward_op or op.name,
-        arithmetic_j=multiply_adds * sum(energy_figures.operation_j[dtype]) * scale,
-        register_j=register_bytes * energy_figures.register_j_per_byte * scale,
-        buffer_j=buffer_bytes * energy_figures.sram_j_per_byte[hierarchy.buffer_kb] * scale,
-        dram_j=dram_bytes * (low_j_per_byte + high_j_per_byte) / 2,
-        dram_low_j=dram_bytes * low_j_per_byte,
-        dram_high_j=dram_bytes * high_j_per_byte,
+        arithmetic_j=multiply_adds * sum(figures.operation_j[dtype]) * scale,
+        register_j=traffic.register_bytes * figures.register_j_per_byte * scale,
+        buffer_j=traffic.buffer_bytes * figures.sram_j_per_byte[hierarchy.buffer_kb] * scale,
+        dram_j=traffic.dram_bytes * (low_j_per_byte + high_j_per_byte) / 2,
+        dram_low_j=traffic.dram_bytes * low_j_per_byte,
+        dram_high_j=traffic.dram_bytes * high_j_per_byte,
     )
+
+
+def _add_rereads(
+    traffic: _Traffic, multiply_adds: float, element_bytes: float, hierarchy: Hierarchy
+) -> _Traffic:
+    """Return the traffic of matrix products, which read elements again.
+
+    They do so from the buffer after `reuse` multiply-adds, and from DRAM if the tensors do not fit
+    the buffer.
+    """
+    buffer_bytes = max(traffic.buffer_bytes, traffic.register_bytes / hierarchy.reuse)
+    dram_bytes = traffic.dram_bytes
+    capacity_bytes = hierarchy.buffer_kb * 1024
+    fits_buffer = dram_bytes <= capacity_bytes
+    if not fits_buffer:
+        # The least that any tiling of a product moves: 2 m n k / sqrt(elements of the buffer)
+        # (Hong and Kung 1981, with the constant of Smith and others 2019).
+        tiled_bytes = multiply_adds * 2 * element_bytes / sqrt(capacity_bytes / element_bytes)
+        dram_bytes = max(dram_bytes, tiled_bytes)
+    return traffic._replace(buffer_bytes=buffer_bytes, dram_bytes=dram_bytes)
 
 
 def _set_float_dtype(spec: TensorSpec, dtype: str) -> TensorSpec:

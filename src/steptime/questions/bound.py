@@ -146,34 +146,20 @@ def find_critical_path(
         busy_s_by_pass[kernel.pass_] += time.value
     host = model.host(model.lower_step(batch))
     host_path = _host_path([*busy_s_by_pass.values()], host)
-    seconds_by_bound = dict.fromkeys(BOUNDS, 0.0) | {"host": host_path.host_s}
-    # Passes before this one take as long as the host does. From it on the device decides, so each
-    # kernel's seconds count for what binds the kernel.
-    device_passes = PASSES[host_path.first_device_pass :]
-    for kernel, time, bound in bindings:
-        if kernel.pass_ in device_passes:
-            seconds_by_bound[bound] += time.value
-    sum_of_bounds_s = sum(seconds_by_bound.values())
-    if sum_of_bounds_s and passes_s:
-        # Arithmetic overlaps with traffic, so that passes take less than the sum of their kernels:
-        # scale all parts alike to the time of the passes.
-        scale = passes_s / sum_of_bounds_s
-        seconds_by_bound = {bound: scale * bound_s for bound, bound_s in seconds_by_bound.items()}
+    seconds_by_bound = _scale_to(passes_s, _sum_bounds(bindings, host_path))
     # The timeline has the collectives inside the network, not those of its replicas.
     replicas_s = _exposed_exchange_s(model, batch, replicas)
-    seconds_by_bound["communication"] = timeline.exposed_s + replicas_s
-    input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds_by_bound["communication"])
-    seconds_by_bound["input"] = input_s
+    communication_s = timeline.exposed_s + replicas_s
+    input_s = 0.0 if feed is None else feed.wait_s(passes_s + communication_s)
+    seconds_by_bound |= {"communication": communication_s, "input": input_s}
     extra_s = input_s + replicas_s
-    low_s = None if timeline.low_s is None else timeline.low_s + extra_s
-    high_s = None if timeline.high_s is None else timeline.high_s + extra_s
     return CriticalPath(
         seconds_by_bound=seconds_by_bound,
         bindings=bindings,
         device_s=sum(busy_s_by_pass.values()),
         step_s=timeline.step_s + extra_s,
-        low_s=low_s,
-        high_s=high_s,
+        low_s=None if timeline.low_s is None else timeline.low_s + extra_s,
+        high_s=None if timeline.high_s is None else timeline.high_s + extra_s,
     )
 
 
@@ -192,6 +178,33 @@ class _HostPath(NamedTuple):
 
     host_s: float
     first_device_pass: int
+
+
+def _sum_bounds(bindings: Sequence[Binding], host_path: _HostPath) -> dict[str, float]:
+    """Return the seconds of the host and of kernels, by what they wait for.
+
+    Passes before the first one that the device decides take as long as the host does. From it on
+    each kernel's seconds count for what binds the kernel.
+    """
+    seconds_by_bound = dict.fromkeys(BOUNDS, 0.0)
+    seconds_by_bound["host"] = host_path.host_s
+    device_passes = PASSES[host_path.first_device_pass :]
+    for kernel, time, bound in bindings:
+        if kernel.pass_ in device_passes:
+            seconds_by_bound[bound] += time.value
+    return seconds_by_bound
+
+
+def _scale_to(passes_s: float, seconds_by_bound: dict[str, float]) -> dict[str, float]:
+    """Return the seconds scaled alike, so that they add up to the time of the passes.
+
+    Arithmetic overlaps with traffic, so passes take less than the sum of their kernels.
+    """
+    sum_of_bounds_s = sum(seconds_by_bound.values())
+    if not sum_of_bounds_s or not passes_s:
+        return seconds_by_bound
+    scale = passes_s / sum_of_bounds_s
+    return {bound: scale * bound_s for bound, bound_s in seconds_by_bound.items()}
 
 
 def _host_path(device_s_by_pass: Sequence[float], host: Host | None) -> _HostPath:

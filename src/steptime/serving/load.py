@@ -233,16 +233,8 @@ def run_requests(
     edge_count = 0 if load.concurrency else int(EDGE_SHARE * count)
     counted_requests = range(edge_count, count - edge_count)
     overhead_s = sum(pool.prompt_overhead_s for pool in pools)
-    ttft_s = []
-    decode_s = []
-    decode_steps = []
-    for request in counted_requests:
-        wait_s = run.first_token_s[request] - run.arrivals_s[request]
-        ttft_s.append(wait_s + overhead_s)
-        decode_s.append(run.ends_s[request] - run.first_token_s[request])
-        decode_steps.append(load.outputs[request] - 1)  # prefill gives the first token
-    tpot_s = [seconds / n for seconds, n in zip(decode_s, decode_steps, strict=True) if n]
-    request_s = list(map(add, ttft_s, decode_s))
+    latencies = _latencies(load, run, counted_requests, overhead_s)
+    tpot_s = latencies.tpot_s()
     duration_s = max(run.ends_s)
     rate = len(counted_requests) / _counted_span_s(run.ends_s, edge_count)
     decode_servers = run.pools[-1]
@@ -250,12 +242,14 @@ def run_requests(
         request_count=count,
         counted_requests=len(counted_requests),
         duration_s=duration_s,
-        ttft=_spread_of(ttft_s),
+        ttft=_spread_of(latencies.ttft_s),
         tpot=_spread_of(tpot_s) if tpot_s else None,
-        request=_spread_of(request_s),
+        request=_spread_of(list(map(add, latencies.ttft_s, latencies.decode_s))),
         requests_per_s=rate,
         output_tokens_per_s=rate * sum(load.outputs) / count,
-        in_time_share=_in_time_share(demand, ttft_s, decode_s, decode_steps),
+        in_time_share=_in_time_share(
+            demand, latencies.ttft_s, latencies.decode_s, latencies.decode_steps
+        ),
         busy_shares=tuple(_busy_share(pool, duration_s) for pool in run.pools),
         running_sequences=_mean_running(decode_servers),
         input_tokens=sum(load.inputs) / count,
@@ -264,6 +258,41 @@ def run_requests(
         preemptions=sum(server.preemptions for pool in run.pools for server in pool),
         queue_grows=not load.concurrency and _does_queue_grow(run),
     )
+
+
+class _Latencies(NamedTuple):
+    """The latencies of requests, in their order.
+
+    Attributes:
+        ttft_s: from the arrival to the first token.
+        decode_s: from the first token to the last one.
+        decode_steps: the tokens after the first one.
+    """
+
+    ttft_s: list[float]
+    decode_s: list[float]
+    decode_steps: list[int]
+
+    def tpot_s(self) -> list[float]:
+        """Return the mean seconds of a token after the first, of requests that have such ones."""
+        return [
+            seconds / steps
+            for seconds, steps in zip(self.decode_s, self.decode_steps, strict=True)
+            if steps
+        ]
+
+
+def _latencies(load: Load, run: QueueRun, requests: Sequence[int], overhead_s: float) -> _Latencies:
+    """Return the latencies of some requests of a run, given as indices."""
+    ttft_s = []
+    decode_s = []
+    decode_steps = []
+    for request in requests:
+        wait_s = run.first_token_s[request] - run.arrivals_s[request]
+        ttft_s.append(wait_s + overhead_s)
+        decode_s.append(run.ends_s[request] - run.first_token_s[request])
+        decode_steps.append(load.outputs[request] - 1)  # prefill gives the first token
+    return _Latencies(ttft_s, decode_s, decode_steps)
 
 
 def _counted_span_s(ends_s: Sequence[float], edge_count: int) -> float:

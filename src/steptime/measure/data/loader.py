@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, TensorSpec
 from steptime.measure.contract import Arrays, Feed, KilledError, UnsupportedError
 from steptime.measure.cpus import affinity
 from steptime.measure.data.idx import Split
@@ -93,28 +93,37 @@ def fit(graph: Graph, shape: tuple[int, ...], classes: int) -> ImageInputs:
     if len(image_names) != 1 or len(label_names) > 1:
         names = ", ".join(graph.inputs)
         raise UnsupportedError(f"a data set feeds images and labels; the network takes: {names}")
-    (name,) = image_names
-    spec = graph.tensors[name]
-    batch = spec.shape[0]
-    c, h, w = shape
-    takes_images = spec.shape in {(batch, c, h, w), (batch, c * h * w)}
-    if not takes_images or spec.dtype.startswith("int"):
+    image_name = image_names[0]
+    logits_name = losses[0].inputs[0] if losses else graph.outputs[0]
+    images = graph.tensors[image_name]
+    _check_images(image_name, images, shape)
+    _check_logits(graph.tensors[logits_name].shape, images.shape[0], classes)
+    return ImageInputs(image_name, label_names[0] if label_names else "", images.shape)
+
+
+def _check_images(name: str, images: TensorSpec, image_shape: tuple[int, ...]) -> None:
+    """Raise `UnsupportedError` if an input takes no floating-point images of (c, h, w)."""
+    batch = images.shape[0]
+    c, h, w = image_shape
+    takes_images = images.shape in {(batch, c, h, w), (batch, c * h * w)}
+    if not takes_images or images.dtype.startswith("int"):
         raise UnsupportedError(
-            f"input '{name}' is {spec.dtype} {list(spec.shape)}; the data set's images are "
+            f"input '{name}' is {images.dtype} {list(images.shape)}; the data set's images are "
             f"{[batch, c, h, w]}, flattened {[batch, c * h * w]}"
         )
-    scores_name = losses[0].inputs[0] if losses else graph.outputs[0]
-    scores_shape = graph.tensors[scores_name].shape
-    if len(scores_shape) != 2 or scores_shape[0] != batch:
+
+
+def _check_logits(logits_shape: tuple[int, ...], batch: int, classes: int) -> None:
+    """Raise `UnsupportedError` if logits are not (batch, at least as many classes)."""
+    if len(logits_shape) != 2 or logits_shape[0] != batch:
         raise UnsupportedError(
-            f"the network's output is {list(scores_shape)}; "
+            f"the network's output is {list(logits_shape)}; "
             f"the data set's labels need [{batch}, classes]"
         )
-    _, network_classes = scores_shape
+    _, network_classes = logits_shape
     if network_classes < classes:
         fault = f"the network tells {network_classes} classes apart"
         raise UnsupportedError(f"{fault}, the data set has {classes}")
-    return ImageInputs(name, label_names[0] if label_names else "", spec.shape)
 
 
 def decode(split: Split, indices: Indices) -> tuple[Images, Indices]:

@@ -88,12 +88,7 @@ def sample(
     """
     start_s = clock()
     cases_by_group = group_by(cases, lambda case: case.group)
-    kinds = [group.partition(".")[0] for group in cases_by_group]
-    # A kind such as `gemm` has groups by type, which share its part of the budget equally.
-    left_s_by_group = {
-        group: budget_s * SHARES[kind] / kinds.count(kind)
-        for group, kind in zip(cases_by_group, kinds, strict=True)
-    }
+    left_s_by_group = _divide_budget(budget_s, list(cases_by_group))
     admitted_by_group: dict[str, list[ProbeCase]] = {}
     skipped: dict[str, list[str]] = {}
     for group, group_cases in cases_by_group.items():
@@ -102,20 +97,39 @@ def sample(
         left_s_by_group[group] = left_s
         if obstacle:
             skipped[group] = [obstacle]
+    all_admitted = list(chain(*admitted_by_group.values()))
     while clock() - start_s < budget_s:
-        ready = [
-            candidate
-            for candidate in chain(*admitted_by_group.values())
-            if len(candidate.samples) < MAX_SAMPLES
-            and candidate.sample_s <= left_s_by_group[candidate.group]
-        ]
-        if not ready:  # every case has its samples, or no time is left for one more
+        case = _next_case(all_admitted, left_s_by_group)
+        if case is None:  # every case has its samples, or no time is left for one more
             break
         visit_start_s = clock()
-        case = min(ready, key=lambda case: len(case.samples))  # in turns
         case.visit()
         left_s_by_group[case.group] -= clock() - visit_start_s
     return {group: _curve(admitted) for group, admitted in admitted_by_group.items()}, skipped
+
+
+def _divide_budget(budget_s: float, groups: Sequence[str]) -> dict[str, float]:
+    """Return the seconds of each group of cases.
+
+    A kind such as `gemm` has groups by type (`gemm.bf16`), which share its seconds equally.
+    """
+    kinds = [group.partition(".")[0] for group in groups]
+    return {
+        group: budget_s * SHARES[kind] / kinds.count(kind)
+        for group, kind in zip(groups, kinds, strict=True)
+    }
+
+
+def _next_case(
+    cases: Iterable[ProbeCase], left_s_by_group: Mapping[str, float]
+) -> ProbeCase | None:
+    """Return the case with the fewest samples of those whose group has time for one more."""
+    candidates = []
+    for case in cases:
+        lacks_samples = len(case.samples) < MAX_SAMPLES
+        if lacks_samples and case.sample_s <= left_s_by_group[case.group]:
+            candidates.append(case)
+    return min(candidates, key=lambda case: len(case.samples), default=None)
 
 
 def _admit(

@@ -98,122 +98,191 @@ def dualpipe_bubble_s(stages: Sequence[Stage]) -> float:
 def _single_stage_ends(
     stages: Sequence[Stage], microbatches: int, send_s: float, splits_backward: bool
 ) -> tuple[float, ...]:
-    """Return the ends of 1F1B or zero bubble with one stage a device.
+    """Return the ends of 1F1B or zero bubble with one stage a device."""
+    device_count = len(stages)
+    run = _SingleStageRun(stages, microbatches, send_s, splits_backward)
+    states: list[State] = []
+    step = 0
+    while step < microbatches + device_count:
+        run.run_step(step)
+        step += 1
+        is_steady = device_count < step < microbatches  # every device runs both passes
+        if not is_steady:
+            continue
+        states.append(run.state())
+        is_checked = step % device_count == 0
+        period = _find_period(states, range(1, device_count + 1)) if is_checked else None
+        if period is not None:  # all further steps repeat: skip whole periods
+            repeats = (microbatches - step) // period.state_count
+            run.delay(repeats * period.delay_s)
+            step += repeats * period.state_count
+            states = []
+    return run.ends_s()
+
+
+class _SingleStageRun:
+    """The clocks of devices with one stage each, under 1F1B or zero bubble.
 
     In step j, device d runs the backward pass of microbatch j - p + d, then the forward pass of
     microbatch j. With `splits_backward`, gradients of weights are computed between them.
     """
-    p = len(stages)  # devices: each has one stage
-    weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
-    forwards_s = [stage.forward_s for stage in stages]
-    backwards_s = [
-        stage.backward_s - weight_s for stage, weight_s in zip(stages, weights_s, strict=True)
-    ]
-    free_s = [0.0] * p
-    backward_ends_s = [0.0] * p + [-inf]  # ends of backward passes; no device follows the last one
 
-    def run_step(j: int) -> None:
-        """Run the backward pass of microbatch j - p + d and the forward pass of j on device d."""
-        arrival_s = -inf  # of microbatch j at the next device; the first one need not wait
-        for d in range(p):
-            clock_s = free_s[d]
-            backward_microbatch = j - p + d
-            if 0 <= backward_microbatch < microbatches:
-                clock_s = max(clock_s, backward_ends_s[d + 1] + send_s) + backwards_s[d]
-                backward_ends_s[d] = clock_s
-                # The first d gradients of weights are put off to the end (`late_weights_s`).
-                is_weight_due = backward_microbatch >= d
-                if is_weight_due:
-                    clock_s += weights_s[d]
-            if j < microbatches:
-                clock_s = max(clock_s, arrival_s) + forwards_s[d]
-                arrival_s = clock_s + send_s
-            free_s[d] = clock_s
+    def __init__(
+        self, stages: Sequence[Stage], microbatches: int, send_s: float, splits_backward: bool
+    ) -> None:
+        self._microbatches = microbatches
+        self._send_s = send_s
+        self._forwards_s = [stage.forward_s for stage in stages]
+        self._weights_s = [stage.weight_s if splits_backward else 0.0 for stage in stages]
+        self._backwards_s = [
+            stage.backward_s - weight_s
+            for stage, weight_s in zip(stages, self._weights_s, strict=True)
+        ]
+        self._free_s = [0.0] * len(stages)  # when each device has ended its tasks so far
+        # The end of each device's last backward pass; no device follows the last one.
+        self._backward_ends_s = [0.0] * len(stages) + [-inf]
 
-    states: list[State] = []
-    j = 0
-    while j < microbatches + p:
-        run_step(j)
-        j += 1
-        is_steady = p < j < microbatches  # every device runs both passes in each step
-        if not is_steady:
-            continue
-        # All times that the next step depends on. If they differ from an earlier step's by one and
-        # the same delay, all further steps repeat, and whole periods are skipped.
-        states.append((*free_s, *backward_ends_s[:p]))
-        period = _find_period(states, range(1, p + 1)) if j % p == 0 else None
-        if period is not None:
-            repeats = (microbatches - j) // period.state_count
-            for times_s in (free_s, backward_ends_s):
-                _delay(times_s, repeats * period.delay_s)
-            j += repeats * period.state_count
-            states = []
-    late_weights_s = [min(microbatches, d) * weight_s for d, weight_s in enumerate(weights_s)]
-    return tuple(end_s + late_s for end_s, late_s in zip(free_s, late_weights_s, strict=True))
+    def run_step(self, step: int) -> None:
+        """Run the passes of one step on every device."""
+        device_count = len(self._free_s)
+        arrival_s = -inf  # of the forward pass's input; the first device need not wait
+        for device in range(device_count):
+            backward_microbatch = step - device_count + device
+            if 0 <= backward_microbatch < self._microbatches:
+                self._run_backward(device, backward_microbatch)
+            if step < self._microbatches:
+                start_s = max(self._free_s[device], arrival_s)
+                self._free_s[device] = start_s + self._forwards_s[device]
+                arrival_s = self._free_s[device] + self._send_s
+
+    def _run_backward(self, device: int, microbatch: int) -> None:
+        """Run a backward pass and the gradients of weights that are due after it."""
+        arrival_s = self._backward_ends_s[device + 1] + self._send_s
+        end_s = max(self._free_s[device], arrival_s) + self._backwards_s[device]
+        self._backward_ends_s[device] = end_s
+        # A device puts off the gradients of as many microbatches as devices precede it (`ends_s`).
+        is_weight_due = microbatch >= device
+        self._free_s[device] = end_s + self._weights_s[device] if is_weight_due else end_s
+
+    def state(self) -> State:
+        """Return all times that the next step depends on."""
+        return (*self._free_s, *self._backward_ends_s[:-1])
+
+    def delay(self, delay_s: float) -> None:
+        """Make all clocks later."""
+        _delay(self._free_s, delay_s)
+        _delay(self._backward_ends_s, delay_s)
+
+    def ends_s(self) -> tuple[float, ...]:
+        """Return the end of each device, with the gradients of weights that it put off."""
+        ends_s = []
+        for device, free_s in enumerate(self._free_s):
+            deferred_microbatches = min(self._microbatches, device)
+            ends_s.append(free_s + deferred_microbatches * self._weights_s[device])
+        return tuple(ends_s)
 
 
 def _interleaved_ends(
-    stages: Sequence[Stage], p: int, microbatches: int, send_s: float
+    stages: Sequence[Stage], device_count: int, microbatches: int, send_s: float
 ) -> tuple[float, ...]:
-    """Return the ends of interleaved 1F1B, whose microbatches go in groups of p.
-
-    In step j, device d runs its forward task j - d, and a backward task that lags by the device's
-    warm-up.
-    """
-    virtual = len(stages) // p  # stages (chunks) of a device
-    task_count = microbatches * virtual  # forward tasks of a device
-    group_tasks = p * virtual
-    stages_of_device = [stages[d::p] for d in range(p)]
-    warmups = [2 * (p - 1 - d) + (virtual - 1) * p for d in range(p)]  # as in `pipedream_flush`
-    forward_ends_s = [-inf] * p  # of each device's forward task in the step before
-    backward_ends_s = [-inf] * p
-    free_s = [0.0] * p
-
-    def run_step(j: int) -> None:
-        """Run forward task j - d of device d, and a backward task that lags by its warm-up."""
-        earlier_forward_ends_s = forward_ends_s[:]
-        earlier_backward_ends_s = backward_ends_s[:]
-        for d in range(min(p, j + 1)):
-            clock_s = free_s[d]
-            forward_task = j - d
-            if forward_task < task_count:
-                # Tasks go in groups: p microbatches through each of the device's stages (chunks) in
-                # turn.
-                chunk = forward_task % group_tasks // p
-                is_first_stage = d == 0 and chunk == 0
-                arrival_s = -inf if is_first_stage else earlier_forward_ends_s[d - 1] + send_s
-                clock_s = max(clock_s, arrival_s) + stages_of_device[d][chunk].forward_s
-                forward_ends_s[d] = clock_s
-            backward_task = forward_task - warmups[d]
-            if 0 <= backward_task < task_count:
-                chunk = backward_task % group_tasks // p
-                is_last_stage = d == p - 1 and chunk == 0
-                next_device = (d + 1) % p
-                arrival_s = -inf if is_last_stage else earlier_backward_ends_s[next_device] + send_s
-                clock_s = max(clock_s, arrival_s) + stages_of_device[d][-1 - chunk].backward_s
-                backward_ends_s[d] = clock_s
-            free_s[d] = clock_s
-
+    """Return the ends of interleaved 1F1B, whose microbatches go in groups of `device_count`."""
+    run = _InterleavedRun(stages, device_count, microbatches, send_s)
     states: list[State] = []
-    j = 0
-    end = task_count + warmups[0] + p
-    while j < end:
-        run_step(j)
-        j += 1
-        is_steady = warmups[0] < j < task_count
-        ends_group = j % group_tasks == 0
+    step = 0
+    while step < run.step_count:
+        run.run_step(step)
+        step += 1
+        is_steady = run.longest_warmup < step < run.task_count
+        ends_group = step % run.group_tasks == 0
         if not (is_steady and ends_group):
             continue
-        # One state for each group of tasks, and a period of one group.
-        states.append((*free_s, *forward_ends_s, *backward_ends_s))
-        period = _find_period(states, (1,))
-        if period is not None:
-            repeats = (task_count - j) // group_tasks
-            for times_s in (free_s, forward_ends_s, backward_ends_s):
-                _delay(times_s, repeats * period.delay_s)
-            j += repeats * group_tasks
+        states.append(run.state())
+        period = _find_period(states, state_counts=(1,))  # a period is one group of tasks
+        if period is not None:  # all further groups repeat: skip them
+            repeats = (run.task_count - step) // run.group_tasks
+            run.delay(repeats * period.delay_s)
+            step += repeats * run.group_tasks
             states = []
-    return tuple(free_s)
+    return tuple(run.free_s)
+
+
+class _InterleavedRun:
+    """The clocks of devices with several stages each, under interleaved 1F1B.
+
+    In step j, device d runs its forward task j - d, and a backward task that lags by the device's
+    warm-up. Tasks go in groups: `device_count` microbatches pass each stage of the device in turn.
+
+    Attributes:
+        task_count: the forward tasks of a device, as many as backward ones.
+        group_tasks: the forward tasks of one group of microbatches on a device.
+        longest_warmup: the forward tasks of the first device before its first backward task.
+        step_count: the steps until all devices have ended.
+        free_s: for each device, when it has ended its tasks so far.
+    """
+
+    def __init__(
+        self, stages: Sequence[Stage], device_count: int, microbatches: int, send_s: float
+    ) -> None:
+        virtual = len(stages) // device_count  # stages of a device
+        self._device_count = device_count
+        self._send_s = send_s
+        self._stages_of_device = [stages[device::device_count] for device in range(device_count)]
+        self._warmups = [  # as in `pipedream_flush`
+            2 * (device_count - 1 - device) + (virtual - 1) * device_count
+            for device in range(device_count)
+        ]
+        self.task_count = microbatches * virtual
+        self.group_tasks = device_count * virtual
+        self.longest_warmup = self._warmups[0]
+        self.step_count = self.task_count + self.longest_warmup + device_count
+        self.free_s = [0.0] * device_count
+        self._forward_ends_s = [-inf] * device_count  # of each device's last forward task
+        self._backward_ends_s = [-inf] * device_count
+
+    def run_step(self, step: int) -> None:
+        """Run a forward and a backward task on every device that has started."""
+        task_count = self.task_count
+        # Inputs come from tasks of the step before.
+        forward_inputs_s = [end_s + self._send_s for end_s in self._forward_ends_s]
+        backward_inputs_s = [end_s + self._send_s for end_s in self._backward_ends_s]
+        for device in range(min(self._device_count, step + 1)):
+            forward_task = step - device
+            if forward_task < task_count:
+                self._run_forward(device, forward_task, forward_inputs_s[device - 1])
+            backward_task = forward_task - self._warmups[device]
+            if 0 <= backward_task < task_count:
+                next_device = (device + 1) % self._device_count
+                self._run_backward(device, backward_task, backward_inputs_s[next_device])
+
+    def _run_forward(self, device: int, task: int, input_s: float) -> None:
+        """Run a forward task, whose input arrives at `input_s` from the device before."""
+        chunk = task % self.group_tasks // self._device_count
+        is_first_stage = device == 0 and chunk == 0
+        start_s = self.free_s[device]
+        if input_s > start_s and not is_first_stage:
+            start_s = input_s
+        end_s = start_s + self._stages_of_device[device][chunk].forward_s
+        self.free_s[device] = self._forward_ends_s[device] = end_s
+
+    def _run_backward(self, device: int, task: int, input_s: float) -> None:
+        """Run a backward task, whose input arrives at `input_s` from the device after."""
+        # Backward tasks begin with a device's last stage.
+        chunk_from_end = task % self.group_tasks // self._device_count
+        is_last_stage = device == self._device_count - 1 and chunk_from_end == 0
+        start_s = self.free_s[device]
+        if input_s > start_s and not is_last_stage:
+            start_s = input_s
+        end_s = start_s + self._stages_of_device[device][-1 - chunk_from_end].backward_s
+        self.free_s[device] = self._backward_ends_s[device] = end_s
+
+    def state(self) -> State:
+        """Return all times that the next step depends on."""
+        return (*self.free_s, *self._forward_ends_s, *self._backward_ends_s)
+
+    def delay(self, delay_s: float) -> None:
+        """Make all clocks later."""
+        for times_s in (self.free_s, self._forward_ends_s, self._backward_ends_s):
+            _delay(times_s, delay_s)
 
 
 def _delay(times_s: list[float], delay_s: float) -> None:

@@ -35,15 +35,7 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     """
     family, settings = resolve_settings(read_model(model, trusted=trusted), length)
     if not is_language_model(settings):
-        description = family.name
-        if settings.get("images"):
-            description = "one that reads images; nearest: images=0"
-        elif settings.get("decoder_layers"):
-            description = "an encoder with a decoder"
-        # The text may be the family's name itself, which says it already.
-        actual_kind = "" if description in model else f", but {description}"
-        unquoted_model = shorten(model)[1:-1]  # at most a line of it
-        raise InputError(f"{unquoted_model}: not a language model of one decoder{actual_kind}")
+        raise _no_language_model(model, family.name, settings)
     settings["length"] = length or settings["length"]
     settings["max_length"] = max(settings["max_length"], settings["length"])
     if settings["layers"] > MAX_LAYERS:
@@ -52,16 +44,17 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
     # graph is cut behind the last example, and leading dense layers that are alike are one.
     shared_dense = _shared_dense_layers(settings)
     example_layers = _find_example_layers(settings, shared_dense)
-    dense_layers = settings["dense_layers"] if settings["experts"] else 0
     experts = settings["experts"]
+    dense_layers = settings["dense_layers"] if experts else 0
+    example_settings = {
+        **settings,
+        "layers": max(example_layers) + 1,
+        "dense_layers": dense_layers - shared_dense,
+    }
     return Shape(
         family=family,
         settings=settings,
-        kind_settings={
-            **settings,
-            "layers": max(example_layers) + 1,
-            "dense_layers": dense_layers - shared_dense,
-        },
+        kind_settings=example_settings,
         kinds=tuple(f"block{example_layer + 1}" for example_layer in example_layers),
         length=settings["length"],
         vocabulary=settings["vocabulary"],
@@ -71,6 +64,19 @@ def read_language_model(model: str, length: int | None = None, trusted: bool = F
         expert_share=settings["experts_per_token"] / experts if experts else 1.0,
         label=model,
     )
+
+
+def _no_language_model(model: str, family_name: str, settings: Settings) -> InputError:
+    """Return the error for a network that is no language model, which says what it is."""
+    description = family_name
+    if settings.get("images"):
+        description = "one that reads images; nearest: images=0"
+    elif settings.get("decoder_layers"):
+        description = "an encoder with a decoder"
+    # The text may be the family's name itself, which says it already.
+    actual_kind = "" if description in model else f", but {description}"
+    unquoted_model = shorten(model)[1:-1]  # at most a line of it
+    return InputError(f"{unquoted_model}: not a language model of one decoder{actual_kind}")
 
 
 def _find_example_layers(settings: Settings, shared_dense: int) -> list[int]:

@@ -57,27 +57,35 @@ def accumulate_passes(model: StepModel, microbatch: int, microbatches: int) -> S
     times = model.timeline(microbatch)
     host = model.host(model.lower_step(microbatch))
     after_kernels_s = 0.0 if host is None else host.after_kernels_s
-    if microbatches == 1:
-        return StepPasses(
-            forward_s=times.forward_s,
-            backward_s=times.backward_s,
-            update_s=times.update_s,
-            after_kernels_s=after_kernels_s,
-            low_s=times.low_s,
-            high_s=times.high_s,
-        )
+    if microbatches > 1:
+        return _repeat_passes(model, microbatch, microbatches, after_kernels_s)
+    return StepPasses(
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        update_s=times.update_s,
+        after_kernels_s=after_kernels_s,
+        low_s=times.low_s,
+        high_s=times.high_s,
+    )
+
+
+def _repeat_passes(
+    model: StepModel, microbatch: int, microbatches: int, after_kernels_s: float
+) -> StepPasses:
+    """Return a step with the passes of one microbatch repeated, and one update."""
+    times = model.timeline(microbatch)
+    lowered_step = model.lower_step(microbatch)
+    host = model.host(lowered_step)
     # The seconds of the kernels alone, without the host.
     forward_s = sum(row.forward.value for row in times.rows)
     backward_s = sum(row.backward.value for row in times.rows)
     update_s = sum(row.update.value for row in times.rows)
-    columns = model.lower_step(microbatch).columns
     # The bounds of the kernels' seconds, as shares of these seconds.
-    shares = sum_repeats(columns, model.prices(microbatch)).total().shares
+    shares = sum_repeats(lowered_step.columns, model.prices(microbatch)).total().shares
     # `times` has the states' transfer in the update; kernels and host alone take the other part.
     single_step = bound_step((forward_s, backward_s, update_s), shares, host)
     _, _, single_update_s = single_step.passes_s
     transfer_s = times.update_s - float(single_update_s)
-    # The same kernels with both passes for each microbatch, and one update.
     repeated_host = None if host is None else host.repeat_passes(microbatches)
     repeated_s = (microbatches * forward_s, microbatches * backward_s, update_s)
     passes_s, low_s, high_s = bound_step(repeated_s, shares, repeated_host)
@@ -108,34 +116,37 @@ def time_pieces(
         kinds: the kind of each layer, in order.
         microbatches: the microbatches of the step. Waits for the host are divided among them.
     """
-    times = model.timeline(microbatch)
+    rows = model.timeline(microbatch).rows
     passes = accumulate_passes(model, microbatch, microbatches)
-    forward_kernel_s = sum(row.forward.value for row in times.rows)
-    backward_kernel_s = sum(row.backward.value for row in times.rows)
+    forward_kernel_s = sum(row.forward.value for row in rows)
+    backward_kernel_s = sum(row.backward.value for row in rows)
     forward_slowdown = _slowdown(passes.forward_s, microbatches * forward_kernel_s)
     backward_slowdown = _slowdown(passes.backward_s, microbatches * backward_kernel_s)
+    # By piece; that of a layer sums the rows of all layers of its kind.
     forward_s = dict.fromkeys(pieces, 0.0)
     backward_s = dict.fromkeys(pieces, 0.0)
-    for row_time in times.rows:
-        end_or_layer = piece_of(row_time.row.name)  # an end, or `block1`, `block2`, ...
-        if end_or_layer in (FIRST, LAST):
-            name = end_or_layer
-        else:
-            layer = int(end_or_layer.removeprefix("block")) - 1
-            name = kinds[layer]  # the piece of all layers of its kind
+    for row_time in rows:
+        name = _piece_of_kind(row_time.row.name, kinds)
         forward_s[name] += row_time.forward.value * forward_slowdown
         backward_s[name] += row_time.backward.value * backward_slowdown
-    # The rows of all layers of a kind are summed up: a layer has their mean. The passes hold the
-    # waits for the host already.
     timed_pieces = {}
     for name, piece in pieces.items():
-        count = max(1, kinds.count(name))
+        layer_count = max(1, kinds.count(name))  # 1 for the network's ends
         timed_pieces[name] = piece._replace(
-            forward_s=forward_s[name] / count,
-            backward_s=backward_s[name] / count,
-            host_s=PassPair(),
+            forward_s=forward_s[name] / layer_count,
+            backward_s=backward_s[name] / layer_count,
+            host_s=PassPair(),  # the passes hold the waits for the host already
         )
     return timed_pieces
+
+
+def _piece_of_kind(row_name: str, kinds: Sequence[str]) -> str:
+    """Return the piece of a row: an end of the network, or the kind of the row's layer."""
+    end_or_layer = piece_of(row_name)  # an end, or `block1`, `block2`, ...
+    if end_or_layer in (FIRST, LAST):
+        return end_or_layer
+    layer = int(end_or_layer.removeprefix("block")) - 1
+    return kinds[layer]
 
 
 def _slowdown(step_s: float, kernel_s: float) -> float:

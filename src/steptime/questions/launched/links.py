@@ -37,29 +37,35 @@ def assume_links(
         return
     options = {**settings.options, **user_options}
     first_device, *_ = parse_devices(device)
-    site = default_site(first_device)
-    link_to_host = site.get("host_link") or host_link(catalog.device(first_device))
+    links = _usual_links(question, first_device, options)
+    assumed_links = {name: link for name, link in links.items() if name not in user_options}
+    settings.options.update(assumed_links)
+    if assumed_links:
+        texts = [f"--{name.replace('_', '-')} {link}" for name, link in assumed_links.items()]
+        settings.notes.append(f"links are assumed: {', '.join(texts)}")
+
+
+def _usual_links(question: str, device: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the usual links of a job, by option: only the links that the job needs."""
+    site = default_site(device)
+    link_to_host = site.get("host_link") or host_link(catalog.device(device))
     degrees = [options.get(name) or 1 for name in DEGREE_OPTIONS_BY_QUESTION[question]]
     device_count = prod(int(degree) for degree in degrees)
     devices_per_node = int(options.get("per_node") or site.get("per_node", DEFAULT_PER_NODE))
-    link_by_option = {}
+    links = {}
     if device_count > 1:
-        # Without a link of their own, the devices of a node reach each other through the host: the
-        # catalogue has such links under the name of the link to the host with "-host".
-        link_through_host = f"{link_to_host}-host"
-        has_link_through_host = link_through_host in catalog.link_names()
-        fallback_link = link_through_host if has_link_through_host else link_to_host
-        link_by_option["inside"] = site.get("inside") or fallback_link
+        links["inside"] = site.get("inside") or _link_through_host(link_to_host)
     if device_count > devices_per_node:
-        link_by_option["link"] = site.get("link", NODE_LINK)
+        links["link"] = site.get("link", NODE_LINK)
     if question == "plan" and options.get("offload"):
-        link_by_option["host_link"] = link_to_host
-    assumed_links = {
-        name: link for name, link in link_by_option.items() if name not in user_options
-    }
-    settings.options.update(assumed_links)
-    if assumed_links:
-        options_text = ", ".join(
-            f"--{name.replace('_', '-')} {link}" for name, link in assumed_links.items()
-        )
-        settings.notes.append(f"links are assumed: {options_text}")
+        links["host_link"] = link_to_host
+    return links
+
+
+def _link_through_host(link_to_host: str) -> str:
+    """Return the link by which devices of a node reach each other through their host.
+
+    The catalogue has such links under the name of the link to the host with "-host".
+    """
+    link_name = f"{link_to_host}-host"
+    return link_name if link_name in catalog.link_names() else link_to_host

@@ -226,6 +226,7 @@ def _power_fields(problem: PlanProblem, device_w: float | None) -> _PowerFields:
 
 
 def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
+    """Return the memory of a plan: of its fullest device, and of every stage."""
     fullest = plan_time.peak_memory
     room_bytes = problem.rank.room_bytes
     usable_bytes = room_bytes if room_bytes < inf else None
@@ -233,18 +234,6 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
     if usable_bytes:
         lacking_bytes = max(0.0, fullest.total - usable_bytes)
     needed = conformal.find_ends(conformal.MEMORY, problem.device).interval_around(fullest.total)
-    stage_count = plan_time.step.plan.pipeline
-    virtual_stage_layers = plan_time.layers
-    stages = tuple(
-        StageMemory(
-            stage=stage,
-            # Interleaved: device s of p holds the virtual stages s, s + p, s + 2 p, ...
-            layers=sum(virtual_stage_layers[stage::stage_count]),
-            needed_bytes=memory.total,
-            **_memory_sizes(memory),
-        )
-        for stage, memory in enumerate(plan_time.memory)
-    )
     return PlanMemory(
         needed_bytes=fullest.total,
         needed_low_bytes=needed.low or 0.0,
@@ -254,31 +243,50 @@ def _plan_memory(problem: PlanProblem, plan_time: PlanTime) -> PlanMemory:
         host_bytes=plan_time.host_bytes,
         fullest_stage=plan_time.fullest_device,
         by_part=MemoryParts(**_memory_sizes(fullest)),
-        by_stage=stages,
+        by_stage=_stage_memories(plan_time),
     )
+
+
+def _stage_memories(plan_time: PlanTime) -> tuple[StageMemory, ...]:
+    """Return the memory and the layers of each device of the pipeline."""
+    device_count = plan_time.step.plan.pipeline
+    stages = []
+    for device, memory in enumerate(plan_time.memory):
+        # Interleaved: device d of p holds the virtual stages d, d + p, d + 2 p, ...
+        layer_counts = plan_time.layers[device::device_count]
+        stages.append(
+            StageMemory(
+                stage=device,
+                layers=sum(layer_counts),
+                needed_bytes=memory.total,
+                **_memory_sizes(memory),
+            )
+        )
+    return tuple(stages)
 
 
 def _exposed_communication(
     problem: PlanProblem, plan_time: PlanTime
 ) -> tuple[ExposedCollective, ...]:
-    collectives = plan_time.collectives
-    intervals = [
-        problem.rank.widen_by_spread(conformal.COLLECTIVES, collective.total_s, collective.spread)
-        for collective in collectives
-    ]
-    return tuple(
-        ExposedCollective(
-            collective=collective.collective,
-            group=collective.group,
-            link=collective.link,
-            size_bytes=collective.size_bytes,
-            communication_s=collective.total_s,
-            communication_low_s=interval.low,
-            communication_high_s=interval.high,
-            exposed_communication_s=collective.exposed_s,
+    """Return the collectives of a plan with intervals of their seconds."""
+    rows = []
+    for collective in plan_time.collectives:
+        interval = problem.rank.widen_by_spread(
+            conformal.COLLECTIVES, collective.total_s, collective.spread
         )
-        for collective, interval in zip(collectives, intervals, strict=True)
-    )
+        rows.append(
+            ExposedCollective(
+                collective=collective.collective,
+                group=collective.group,
+                link=collective.link,
+                size_bytes=collective.size_bytes,
+                communication_s=collective.total_s,
+                communication_low_s=interval.low,
+                communication_high_s=interval.high,
+                exposed_communication_s=collective.exposed_s,
+            )
+        )
+    return tuple(rows)
 
 
 def _costs(
@@ -297,16 +305,15 @@ def _costs(
         }
     cost_per_hour = offer.price * plan_time.step.plan.device_count
     cost_per_step = cost_per_hour * plan_time.step_s / HOUR_S
-    training_h = (
-        None
-        if training_tokens is None
-        else training_tokens / tokens_of_step * plan_time.step_s / HOUR_S
-    )
+    cost_total = None
+    if training_tokens is not None:
+        training_h = training_tokens / tokens_of_step * plan_time.step_s / HOUR_S
+        cost_total = training_h * cost_per_hour
     return {
         "cost_per_step": cost_per_step,
         "cost_per_hour": cost_per_hour,
         "cost_per_million_tokens": cost_per_step / tokens_of_step * MILLION,
-        "cost_total": None if training_h is None else training_h * cost_per_hour,
+        "cost_total": cost_total,
         "currency": offer.currency,
         "price_offer": offer.name,
         "price_date": offer.date,

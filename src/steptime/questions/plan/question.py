@@ -194,34 +194,9 @@ def _emit_plan(
     from steptime.questions.launched.emitted import emit_training
 
     best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
-    split = best.plan
-    degree_names = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
-    facts: Facts = {name: getattr(split, name) for name in degree_names if getattr(split, name) > 1}
-    examples_per_pass = best.microbatch * split.data  # in a microbatch of all replicas
-    facts |= {
-        "devices": best.device_count,
-        "per_node": min(best.device_count, request.site.per_node),
-        "micro_batch": best.microbatch,
-        "global_batch": best.global_batch,
-        "accumulation": max(1, best.global_batch // examples_per_pass),
-        "zero": split.zero if split.data > 1 else 0,
-        "recompute": split.recompute,
-        "dtype": best.dtype,
-        "optimizer": request.optimizer or best.assumed.get("optimizer", "adam"),
-        "data": split.data,
-    }
-    if best.length:
-        facts["length"] = best.length
-    if split.sequence:
-        facts["sequence_parallel"] = True
-    is_sharded_in_groups = 0 < split.shard < split.data
-    if is_sharded_in_groups:
-        facts["shard"] = split.shard
-    if split.stages:
-        facts["stages"] = [str(layer_count) for layer_count in split.stages]
-    emitted = emit_training(tool, best.model, facts, request.tuning)
+    emitted = emit_training(tool, best.model, _training_facts(best, request), request.tuning)
     notes = answer.notes
-    if split.offload != "none":
+    if best.plan.offload != "none":
         notes = (*notes, f"--emit {tool}: what lies on the host is not written")
     is_priced_as_megatron = best.stack.startswith("megatron")
     if tool == "megatron" and not is_priced_as_megatron:
@@ -230,6 +205,36 @@ def _emit_plan(
             "--emit megatron: --stack megatron prices the step as that command runs it",
         )
     return msgspec.structs.replace(answer, emitted=emitted, notes=notes)
+
+
+def _training_facts(answer: PlanAnswer, request: Request) -> Facts:
+    """Return the facts of a plan that the command or recipe of a tool states."""
+    split = answer.plan
+    degree_names = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
+    facts: Facts = {name: getattr(split, name) for name in degree_names if getattr(split, name) > 1}
+    examples_per_pass = answer.microbatch * split.data  # in a microbatch of all replicas
+    facts |= {
+        "devices": answer.device_count,
+        "per_node": min(answer.device_count, request.site.per_node),
+        "micro_batch": answer.microbatch,
+        "global_batch": answer.global_batch,
+        "accumulation": max(1, answer.global_batch // examples_per_pass),
+        "zero": split.zero if split.data > 1 else 0,
+        "recompute": split.recompute,
+        "dtype": answer.dtype,
+        "optimizer": request.optimizer or answer.assumed.get("optimizer", "adam"),
+        "data": split.data,
+    }
+    if answer.length:
+        facts["length"] = answer.length
+    if split.sequence:
+        facts["sequence_parallel"] = True
+    is_sharded_in_groups = 0 < split.shard < split.data
+    if is_sharded_in_groups:
+        facts["shard"] = split.shard
+    if split.stages:
+        facts["stages"] = [str(layer_count) for layer_count in split.stages]
+    return facts
 
 
 def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:

@@ -198,20 +198,10 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
     """Return the speed-ups of all networks together."""
     fitting_rows = [row for row in rows if row.status == "ok"]
     speedups = [row.speedup for row in fitting_rows if row.speedup is not None]
-    growths = []
-    grown_speedups = []
-    for row in fitting_rows:
-        if row.grown_batch is not None and row.grown_batch != row.batch:
-            growths.append(row.grown_batch / row.batch)
-            grown_speedups.append(row.grown_speedup or 0.0)
+    grown_rows = [row for row in fitting_rows if row.grown_batch not in (None, row.batch)]
+    grown_speedups = [row.grown_speedup or 0.0 for row in grown_rows]
     network_counts = Counter(row.bound for row in rows if row.bound)
     speedup_by_bound = {row.bound: row.speedup for row in classes if row.batch == UNCHANGED_BATCH}
-    # Memory-bound ops that move as many bytes in a larger batch, as those of weights.
-    step_traffic_speedups = [
-        row.speedup
-        for row in classes
-        if (row.bound, row.batch, row.traffic) == ("memory", LARGER_BATCH, STEP_TRAFFIC)
-    ]
     return Summary(
         network_count=len(rows),
         speedup=geometric_mean(speedups),
@@ -223,15 +213,26 @@ def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summar
         ),
         newly_fitting_count=sum(row.status == "new" for row in rows),
         no_longer_fitting_count=sum(row.status == "oom after" for row in rows),
-        larger_batch_count=len(growths),
-        batch_growth=geometric_mean(growths),
+        larger_batch_count=len(grown_rows),
+        batch_growth=geometric_mean([(row.grown_batch or 0) / row.batch for row in grown_rows]),
         larger_batch_speedup=geometric_mean(grown_speedups),
         max_larger_batch_speedup=max(grown_speedups, default=None),
         compute_bound_speedup=speedup_by_bound.get("compute"),
         memory_bound_speedup=speedup_by_bound.get("memory"),
         host_bound_speedup=speedup_by_bound.get("host"),
-        memory_bound_larger_batch_speedup=next(iter(step_traffic_speedups), None),
+        memory_bound_larger_batch_speedup=_step_traffic_speedup(classes),
     )
+
+
+def _step_traffic_speedup(classes: Sequence[OpClass]) -> float | None:
+    """Return the speed-up of memory-bound ops that move as many bytes in a larger batch.
+
+    Such ops move weights and states. None if there are none.
+    """
+    for row in classes:
+        if (row.bound, row.batch, row.traffic) == ("memory", LARGER_BATCH, STEP_TRAFFIC):
+            return row.speedup
+    return None
 
 
 def describe_summary(summary: Summary) -> list[str]:
