@@ -69,7 +69,7 @@ def _describe_origin(answer: WhyAnswer) -> str:
 
 
 def _describe_shares(answer: WhyAnswer) -> str:
-    """Describe the shares of a step, the largest first: `80 % X, 20 % Y` (`CAUSES`)."""
+    """Describe the shares of a step, as `80 % arithmetic, 20 % memory traffic`."""
     shares_and_bounds = [
         (share, bound)
         for bound, share in answer.shares.to_dict().items()
