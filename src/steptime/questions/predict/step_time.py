@@ -220,35 +220,41 @@ class StepTime(Answer, frozen=True, kw_only=True):
         )
 
     def _totals(self) -> Table:
-        is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
-        step = format_interval("step_s", self.step_s, self.low_s, self.high_s)
-        if self.is_extrapolated:
-            # The mark of the footnote on extrapolation.
-            step = f"~{step}"
-        if is_host_bound:
-            step += ", as long as the host takes to issue it"
-        achieved = format_value("flop_per_s", self.flop / self.step_s) if self.step_s else None
+        """Return the table of the step's time, speed, memory, energy and price."""
         rows: list[tuple[str, Any]] = [
             *assumed_row(self.assumed),
-            ("step", step),
+            ("step", self._describe_step()),
             ("  forward", format_seconds(self.forward_s)),
             ("  backward", format_seconds(self.backward_s)),
             ("  update", format_seconds(self.update_s)),
             ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
-            ("achieved", achieved),
+            (
+                "achieved",
+                format_value("flop_per_s", self.flop / self.step_s) if self.step_s else None,
+            ),
             ("peak memory", _describe_memory(self)),
             ("energy", _describe_energy(self)),
             *run_rows(self.run),
             *training_rows(self.training),
             *(("device data", text) for text in self._sources),
         ]
-        lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
-        verdict = (
-            "" if self.status == "ok" else f" - out of memory by {format_bytes(lacking_bytes)}"
-        )
+        verdict = ""
+        if self.status != "ok":
+            lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
+            verdict = f" - out of memory by {format_bytes(lacking_bytes)}"
         footnotes = [EXTRAPOLATED_FOOTNOTE] if self.is_extrapolated else []
         table = make_facts_table(f"{self.title}{verdict}", "one step", rows)
         return Table(table.columns, table.rows, table.title, footnotes)
+
+    def _describe_step(self) -> str:
+        """Describe the step's time: `~12 ms (10 to 14 ms), as long as the host takes ...`."""
+        text = format_interval("step_s", self.step_s, self.low_s, self.high_s)
+        if self.is_extrapolated:
+            text = f"~{text}"  # the mark of the footnote on extrapolation
+        is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
+        if is_host_bound:
+            text += ", as long as the host takes to issue it"
+        return text
 
 
 def predict_step(
