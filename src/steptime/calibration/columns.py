@@ -112,27 +112,46 @@ class Columns:
         passes_s = self._predict_passes_s(constants)
         device_s = passes_s.sum(axis=0)
         value_s = self._add_host_time(passes_s, constants)
-        device_ends_s = self._find_device_intervals(constants)  # low, high
-        interval_ends_s = []
-        # Errors of the device and of its host are independent: they add as squares.
-        for end, sign in enumerate((-1, 1)):  # the low end, then the high one
-            host_constants = scale_host(constants, end)
-            # All passes at the same end, since kernels share most of their error.
-            passes_bound_s = passes_s * (device_ends_s[end] / device_s)
-            device_error_s = self._add_host_time(passes_bound_s, constants) - value_s
-            host_error_s = self._add_host_time(passes_s, host_constants) - value_s
-            isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
-            # Only isolated ops and steps have a time of the host; the ends of steps are set below.
-            interval_ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
-        low_s, high_s = interval_ends_s
+        device_low_s, device_high_s = self._find_device_intervals(constants)
+        low_ratio = device_low_s / device_s
+        high_ratio = device_high_s / device_s
+        # Three sorts of cases. Ops in a loop or on a CPU: the device alone. Ops between two events:
+        # device and host. Steps: a host that runs ahead of the device, or waits for it.
+        fast_host = scale_host(constants, end=0)
+        slow_host = scale_host(constants, end=1)
+        low_error_s = self._isolated_error_s(passes_s, low_ratio, fast_host, constants)
+        high_error_s = self._isolated_error_s(passes_s, high_ratio, slow_host, constants)
+        low_s = np.where(self._is_isolated, value_s - low_error_s, device_low_s)
+        high_s = np.where(self._is_isolated, value_s + high_error_s, device_high_s)
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
-            device_low_s, device_high_s = device_ends_s
-            device_ratios = (device_low_s / device_s, device_high_s / device_s)
-            step_low_s, step_high_s = self._bound_steps(passes_s, device_ratios, hosts)
+            step_low_s, step_high_s = self._bound_steps(passes_s, (low_ratio, high_ratio), hosts)
             low_s[self._step_indices] = step_low_s
             high_s[self._step_indices] = step_high_s
         return value_s, low_s, high_s
+
+    def _isolated_error_s(
+        self,
+        passes_s: Floats,
+        device_ratio: Floats,
+        host_constants: Constants,
+        constants: Constants,
+    ) -> Floats:
+        """Return the distance from the value of an isolated op to an end of its interval.
+
+        Args:
+            passes_s: seconds of the kernels, as [passes, cases].
+            device_ratio: this end of the device's seconds over their value.
+            host_constants: constants with the host at this end.
+            constants: constants with the usual host.
+        """
+        value_s = self._add_host_time(passes_s, constants)
+        # All passes at the same end, since kernels share most of their error.
+        device_error_s = self._add_host_time(passes_s * device_ratio, constants) - value_s
+        host_error_s = self._add_host_time(passes_s, host_constants) - value_s
+        # Errors of the device and of its host are independent: they add as squares.
+        error_s: Floats = np.hypot(device_error_s, host_error_s)
+        return error_s
 
     def _bound_steps(
         self, passes_s: Floats, device_ratios: tuple[Floats, Floats], hosts: _HostPair

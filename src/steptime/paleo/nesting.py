@@ -70,39 +70,60 @@ def _nest_chain(
     # Walk from layer to layer. At a fork each branch is a chain of its own, which ends before the
     # first layer that other branches lead to as well; once all have come there, it goes on here.
     items: list[Item] = []
-    waiting_counts: ParentCounts = {}  # layers behind a join: how many of their parents were passed
-    ready: list[str] = []  # layers all of whose parents were passed
+    joins = _Joins(edges.parent_counts)
     heads = roots  # the layers that come next: one, or the first layers of the branches of a fork
     is_fork = has_fork
     while heads:
-        # layers of several parents, with the number of these parents that were just passed
-        joining_layers: list[tuple[str, int]] = []
-        children: list[str] = []
+        children: list[str] = []  # of a fork the branches have walked them already
         if is_fork:
-            chains = [_nest_chain(edges, [head], has_fork=False, depth=depth + 1) for head in heads]
-            items.append(Fork(tuple(chain for chain, _ in chains)))
-            for _, chain_counts in chains:
-                joining_layers += chain_counts.items()
+            chains = []
+            for head in heads:
+                chain, passed_counts = _nest_chain(edges, [head], has_fork=False, depth=depth + 1)
+                chains.append(chain)
+                joins.pass_parents(passed_counts)
+            items.append(Fork(tuple(chains)))
         else:
             (head,) = heads  # without a fork there is exactly one
             items.append(head)
             children = [*edges.children[head]]
-            joining_layers = [(name, 1) for name in children if edges.parent_counts[name] > 1]
-        for name, parent_count in joining_layers:
-            waiting_counts[name] = waiting_counts.get(name, 0) + parent_count
-            if waiting_counts[name] == edges.parent_counts[name]:
-                del waiting_counts[name]
-                ready.append(name)
-        # layers of one parent continue at once; layers that are ready wait until these end
+            joins.pass_parents({name: 1 for name in children if edges.parent_counts[name] > 1})
+        # Layers of one parent continue at once; layers that are ready wait until these end.
         only_children = [name for name in children if edges.parent_counts[name] == 1]
         if only_children:
             heads = only_children
             is_fork = len(children) > 1
         else:
-            heads = ready
-            is_fork = len(ready) > 1
-            ready = []
-    return tuple(items), waiting_counts
+            heads = joins.take_ready()
+            is_fork = len(heads) > 1
+    return tuple(items), joins.waiting_counts
+
+
+class _Joins:
+    """The layers of several parents that a walk has come to.
+
+    Attributes:
+        waiting_counts: for each layer that waits for further parents, the number of those passed.
+    """
+
+    def __init__(self, parent_counts: ParentCounts) -> None:
+        self.waiting_counts: ParentCounts = {}
+        self._parent_counts = parent_counts
+        self._ready: list[str] = []  # all parents were passed
+
+    def pass_parents(self, passed_counts: ParentCounts) -> None:
+        """Count further parents that were passed, by layer."""
+        for name, passed_count in passed_counts.items():
+            count = self.waiting_counts.get(name, 0) + passed_count
+            self.waiting_counts[name] = count
+            if count == self._parent_counts[name]:
+                del self.waiting_counts[name]
+                self._ready.append(name)
+
+    def take_ready(self) -> list[str]:
+        """Return the layers all of whose parents were passed, and forget them."""
+        ready = self._ready
+        self._ready = []
+        return ready
 
 
 def lower_bound(

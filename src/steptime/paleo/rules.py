@@ -288,48 +288,57 @@ def _fourier_costs(convolution: Convolution, output_size: Pair, tiled: bool) -> 
     Paleo's count (after Mathieu, Henaff, LeCun 2013): transform inputs, transform filters, multiply
     point by point, transform back. Holes save nothing; the tiles do not overlap.
     """
-    if tiled:
-        side = TILE
-        size = TILE * TILE
-        height, width = convolution.size
-        tiles = math.ceil(height / TILE) * math.ceil(width / TILE)
-    else:
-        padded = [
-            max(length + 2 * pad, kernel)
-            for length, pad, kernel in zip(
-                convolution.size, convolution.padding, convolution.kernel, strict=True
-            )
-        ]
-        side = max(padded)
-        size = prod(padded)
-        tiles = 1
-    is_flat_filter = 1 in convolution.kernel
+    transform = _tile_transform(convolution) if tiled else _map_transform(convolution)
+    tiles, points = transform.tiles, transform.points
     # A filter with a side of 1 needs a transform along one axis alone.
-    transform_flop = _transform_flop(size) / (2 if is_flat_filter else 1)
+    is_flat_filter = 1 in convolution.kernel
+    transform_flop = _transform_flop(points) / (2 if is_flat_filter else 1)
+    filter_points = transform.side if is_flat_filter else points
+    # Numbers of maps.
     inputs = convolution.images * convolution.channels
     filters = convolution.filter_channels * convolution.filters
     outputs = convolution.images * convolution.filters
-    spectrum = COMPLEX_BYTES * filters * (side if is_flat_filter else size)
+    # Bytes of maps, and of their spectra, whose numbers are complex.
+    input_bytes = FLOAT_BYTES * tiles * inputs * points
+    input_spectrum_bytes = COMPLEX_BYTES * tiles * inputs * points
+    filter_bytes = FLOAT_BYTES * filters * points
+    filter_spectrum_bytes = COMPLEX_BYTES * filters * filter_points
+    tile_spectrum_bytes = COMPLEX_BYTES * outputs * points  # of one tile of each output
+    output_bytes = FLOAT_BYTES * outputs * prod(output_size)
     # Four kernels, with the bytes that each reads and writes. Transforms of real numbers take half
     # of the FLOP, a product of complex ones 4; the last transform's bytes are of one tile.
     transform_inputs = Cost(
-        tiles * inputs * transform_flop / 2,
-        (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
+        tiles * inputs * transform_flop / 2, (input_bytes, input_spectrum_bytes)
     )
-    transform_filters = Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum))
+    transform_filters = Cost(filters * transform_flop / 2, (filter_bytes, filter_spectrum_bytes))
     multiply_points = Cost(
-        tiles * 4 * inputs * convolution.filters * size,
-        (
-            COMPLEX_BYTES * tiles * inputs * size,
-            tiles * spectrum,
-            COMPLEX_BYTES * tiles * outputs * size,
-        ),
+        tiles * 4 * inputs * convolution.filters * points,
+        (input_spectrum_bytes, tiles * filter_spectrum_bytes, tiles * tile_spectrum_bytes),
     )
-    transform_back = Cost(
-        tiles * outputs * transform_flop,
-        (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
-    )
+    transform_back = Cost(tiles * outputs * transform_flop, (tile_spectrum_bytes, output_bytes))
     return transform_inputs, transform_filters, multiply_points, transform_back
+
+
+class _Transform(NamedTuple):
+    """The Fourier transform of a map in `tiles` of so many `points`; `side` is their longer one."""
+
+    tiles: int
+    points: int
+    side: int
+
+
+def _tile_transform(convolution: Convolution) -> _Transform:
+    """Return the transform of a map in square tiles, which do not overlap."""
+    height, width = convolution.size
+    tiles = math.ceil(height / TILE) * math.ceil(width / TILE)
+    return _Transform(tiles, points=TILE * TILE, side=TILE)
+
+
+def _map_transform(convolution: Convolution) -> _Transform:
+    """Return the transform of a whole map with its padding, at least as large as the filter."""
+    lengths = zip(convolution.size, convolution.padding, convolution.kernel, strict=True)
+    padded = [max(length + 2 * pad, kernel) for length, pad, kernel in lengths]
+    return _Transform(tiles=1, points=prod(padded), side=max(padded))
 
 
 def _transform_flop(size: float) -> float:

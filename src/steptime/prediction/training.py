@@ -1,7 +1,7 @@
 """The changes that a software stack makes to a training step: kernels, types and sizes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -126,30 +126,49 @@ def lower_training(
     casts_loss = master_weights and precision(dtype).compute in HALVES
     kinds = {op.name: op.kind for op in graph.ops}
     low_ops = find_low_ops(graph, low_dtype)
-    extra_kernels: dict[tuple[str, Part], list[Kernel]] = {}
-    for kernel in _extra_kernels(graph, numbers, casts_loss, low_ops):
-        extra_kernels.setdefault((kernel.op, kernel.pass_), []).append(kernel)
-    # Extra kernels of an op follow its first kernel of the pass, or come last if it has none.
-    kernels: list[Kernel] = []
-    for kernel in step.kernels:
-        if kernel.pass_ != "update":
-            op_low_dtype = low_dtype if kernel.op in low_ops else ""
-            kernels.append(_change_dtype(kernel, kinds, casts_loss, op_low_dtype))
-            kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
-    for further_kernels in extra_kernels.values():
-        kernels += further_kernels
-    parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-    update_bytes = numbers["update_bytes"]
-    is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
-    # `update_bytes` are those of a stack's fused Adam. Stacks without it, and other optimizers,
-    # have an update kernel for each weight.
-    has_fused_update = update_bytes > 0 and is_adam
-    if has_fused_update:
-        kernels.append(fused_update(update_bytes * parameters, parameters))
-    else:
-        kernels += [kernel for kernel in step.kernels if kernel.pass_ == "update"]
-    gradient_bytes = round(numbers["gradient_bytes"] * parameters)
+    network_kernels = [
+        _change_dtype(kernel, kinds, casts_loss, low_dtype if kernel.op in low_ops else "")
+        for kernel in step.kernels
+        if kernel.pass_ != "update"
+    ]
+    extra_kernels = _extra_kernels(graph, numbers, casts_loss, low_ops)
+    kernels = _insert_kernels(network_kernels, extra_kernels)
+    kernels += _update_kernels(step, graph, numbers["update_bytes"])
+    gradient_bytes = round(numbers["gradient_bytes"] * _count_trained(graph))
     return replace(step, kernels=tuple(kernels), gradient_bytes=gradient_bytes)
+
+
+def _insert_kernels(kernels: Iterable[Kernel], extra_kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return kernels with those that a stack adds to an op, behind the op's first one of a pass."""
+    extra_of_op: dict[tuple[str, Part], list[Kernel]] = {}
+    for kernel in extra_kernels:
+        extra_of_op.setdefault((kernel.op, kernel.pass_), []).append(kernel)
+    all_kernels: list[Kernel] = []
+    for kernel in kernels:
+        all_kernels.append(kernel)
+        all_kernels += extra_of_op.pop((kernel.op, kernel.pass_), ())
+    # Those of ops that have no kernel in the pass come last.
+    for further_kernels in extra_of_op.values():
+        all_kernels += further_kernels
+    return all_kernels
+
+
+def _update_kernels(step: Lowered, graph: Graph, update_bytes: float) -> list[Kernel]:
+    """Return the kernels that update the weights.
+
+    `update_bytes` are those of a stack's fused Adam, for each parameter. Stacks without it (0), and
+    other optimizers, have an update kernel for each weight.
+    """
+    is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
+    if update_bytes > 0 and is_adam:
+        parameters = _count_trained(graph)
+        return [fused_update(update_bytes * parameters, parameters)]
+    return [kernel for kernel in step.kernels if kernel.pass_ == "update"]
+
+
+def _count_trained(graph: Graph) -> int:
+    """Return the number of parameters that a training step updates."""
+    return sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
 
 
 def fused_update(moved_bytes: float, parameters: float) -> Kernel:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from steptime.core.errors import check_choice
 from steptime.core.graph import TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -18,7 +19,6 @@ from steptime.network.ops.table import (
     Specs,
     broadcast_shape,
     emit_per_input,
-    emit_single_op,
     example,
     format_shapes,
     last_axis,

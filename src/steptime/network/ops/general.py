@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -16,7 +17,6 @@ from steptime.network.ops.table import (
     Specs,
     broadcast_shape,
     copy_kind,
-    emit_single_op,
     example,
     flip_attribute,
     format_shapes,

@@ -13,6 +13,7 @@ from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.core.windows import count_positions
+from steptime.network.ops.gradient_op import emit_single_op, expand_kind
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -21,9 +22,7 @@ from steptime.network.ops.table import (
     Products,
     Specs,
     Window,
-    emit_single_op,
     example,
-    expand_kind,
     format_shapes,
     matrix_kind,
     require,

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from steptime.core.graph import Attr, Op, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -16,7 +17,6 @@ from steptime.network.ops.table import (
     OpKind,
     Products,
     Specs,
-    emit_single_op,
     example,
     flip_attribute,
     format_shapes,

@@ -11,7 +11,14 @@ import numpy as np
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.conv_shape import ConvShape, find_layer, implicit_product
+from steptime.prediction.calibrated.conv_shape import (
+    ConvShape,
+    count_copied_elements,
+    find_layer,
+    implicit_product,
+    pad_channels,
+    vector_flop_ratio,
+)
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
@@ -27,9 +34,6 @@ from steptime.prediction.calibrated.product import issue_share, operand_loader, 
 from steptime.prediction.calibrated.tiles import Shape
 from steptime.prediction.kernels import Rows, computed_as
 
-CHANNEL_MULTIPLE = 8  # of which tensor cores need channels to be
-MAX_IMAGE_CHANNELS = 4  # of an image that enters a network; first layers have kernels of their own
-GROUP_BLOCK = 32  # channels of groups that a kernel computes at once
 FUSED_BLOCK = 32  # squares, and filters, that a thread block of fused Winograd makes
 FUSED_PRODUCTS = 16  # multiplications of F(2x2, 3x3) for 36 of the direct convolution
 UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
@@ -286,87 +290,51 @@ def _price_on_matrix_units(
     (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Devices whose matrix units load by copies of
     tensors still run the kernels of earlier devices, in their layout (`new_share`, `new_turned`).
     """
-    # Devices that load operands by copies of tensors run the kernels of earlier devices here.
-    loads_tensors = operand_loader(device) == "tensor"
-    time = time_product(device, constants, dtype, _pad_channels(kernels.kind, layer))
+    is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
+    time = time_product(device, constants, dtype, pad_channels(kernels.kind, layer))
     compute_s = time.compute_s / constants["convolution.matrix_share"]
-    compute_s = compute_s / (constants["convolution.new_share"] if loads_tensors else 1.0)
+    if _runs_earlier_kernels(device):
+        compute_s = compute_s / constants["convolution.new_share"]
     # Never above the peak for the counted FLOP.
     compute_s = np.maximum(compute_s, kernels.flop / device.datasheet.peak_flop_per_s[dtype])
     gap_s = constants["launch.gap_s"] * kernels.launches
-    is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     element_bytes = SIZE_BYTES[kernels.dtype]
-    if not kernels.channels_last:
-        transpose_s = _transpose_s(layer, element_bytes, device, constants)
-        # A layer is transposed if its fastest kernel needs the other layout: on average a share of
-        # the layers. TF32's forward kernels read and write both layouts.
-        if not is_forward:
-            transposed_share = constants["convolution.gradients_turned"]
-        elif dtype == "tf32":
-            transposed_share = 0.0
-        else:
-            name = "new_turned" if loads_tensors else "matrix_turned"
-            transposed_share = constants[f"convolution.{name}"]
-        gap_s = gap_s + transpose_s * transposed_share
-    else:
+    if kernels.channels_last:
         # Images whose channels must be padded are read and written once more.
-        copied_bytes = 2 * element_bytes * _copied_elements(layer)
+        copied_bytes = 2 * element_bytes * count_copied_elements(layer)
         gap_s = gap_s + stream_s(copied_bytes, device, constants)
-        # Gradients of grouped convolutions run partly on vector units.
-        if not is_forward:
-            datasheet = device.datasheet
-            peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
-            vector_flop = _vector_flop_ratio(layer) * kernels.flop
-            compute_s = compute_s + vector_flop / (peak * constants["convolution.groups_share"])
+    else:
+        transposed_share = _transposed_share(dtype, is_forward, device, constants)
+        gap_s = gap_s + _transpose_s(layer, element_bytes, device, constants) * transposed_share
+    # With channels last, gradients of grouped convolutions run partly on vector units.
+    if kernels.channels_last and not is_forward:
+        datasheet = device.datasheet
+        peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
+        vector_flop = vector_flop_ratio(layer) * kernels.flop
+        compute_s = compute_s + vector_flop / (peak * constants["convolution.groups_share"])
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
 
 
-def _copied_elements(layer: ConvShape) -> Any:
-    """Return the elements of images whose channels have to be padded for tensor cores.
+def _runs_earlier_kernels(device: Device) -> bool:
+    """Return whether a device runs the convolutions of the devices before it (Hopper and later).
 
-    Images that enter a network, with few channels, have kernels of their own.
+    Its matrix units load by copies of tensors, but kernels of convolutions do not make use of it.
     """
-    # Conditions are multiplied, since they may be arrays.
-    # Images that enter a network, with few channels, have kernels that need no padding.
-    pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
-    pads_outputs = layer.outputs % CHANNEL_MULTIPLE > 0
-    copied_inputs = layer.strides * (layer.inputs * pads_inputs)  # at each input position
-    copied_outputs = layer.outputs * pads_outputs
-    is_ungrouped = layer.groups == 1
-    return is_ungrouped * layer.positions * (copied_inputs + copied_outputs)
+    return operand_loader(device) == "tensor"
 
 
-def _vector_flop_ratio(layer: ConvShape) -> Any:
-    """Return the FLOP on vector units for each counted one, in a gradient of groups; else 0.
+def _transposed_share(dtype: str, is_forward: bool, device: Device, constants: Constants) -> float:
+    """Return the share of layers with channels first that are transposed, in the mean.
 
-    With channels last cuDNN has fast kernels for 32 groups at once of 4 to 32 equal channels; for
-    other groups it computes blocks of 32 channels on vector units.
+    A layer is transposed if its fastest kernel needs the other layout.
     """
-    groups, _, outputs, inputs, *_ = layer
-    # Conditions are multiplied, since they may be arrays.
-    has_fast_kernel = (
-        (groups % GROUP_BLOCK == 0)
-        * (outputs == inputs)
-        * (inputs >= MAX_IMAGE_CHANNELS)
-        * (inputs <= GROUP_BLOCK)
-    )
-    widest = np.maximum(outputs, inputs)
-    # Blocks of 32 channels are computed, whatever part of them the group has.
-    padding_ratio = ceil(widest, GROUP_BLOCK) * GROUP_BLOCK / widest
-    return (groups > 1) * (1 - has_fast_kernel) * padding_ratio
-
-
-def _pad_channels(kind: str, layer: ConvShape) -> Shape:
-    """Return the implicit product of a layer whose channels are padded for tensor cores."""
-    padded_layer = layer._replace(
-        outputs=CHANNEL_MULTIPLE * ceil(layer.outputs, CHANNEL_MULTIPLE),
-        inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
-    )
-    groups, m, n, k = implicit_product(kind, padded_layer)
-    # The smaller side of a grouped convolution takes the rows of tiles, which it may not fill.
-    row_count = np.where(groups > 1, np.minimum(m, n), m)
-    column_count = m * n / row_count  # the other side
-    return groups, row_count, column_count, k
+    if not is_forward:
+        return constants["convolution.gradients_turned"]
+    if dtype == "tf32":  # its forward kernels read and write both layouts
+        return 0.0
+    if _runs_earlier_kernels(device):
+        return constants["convolution.new_turned"]
+    return constants["convolution.matrix_turned"]
 
 
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
