@@ -38,7 +38,7 @@ class Sight:
 
 def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str:
     """Return attention of `x [n, l, width]`: linear layers around the attention op."""
-    heads = b.rank_share(p["heads"], "heads")
+    all_heads = heads = b.rank_share(p["heads"], "heads")
     kv_heads = b.rank_share(p["kv_heads"], "heads of keys and values", min_share=1)
     indexer = design_of(p).indexer
     window = sight.window
@@ -71,7 +71,7 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if exchanges_heads:
             z = b.exchange_heads_for_sequence(z, "join_y")
         if p["attention_gate"]:
-            z = _gate_output(b, x, z, p, heads)
+            z = _gate_output(b, x, z, p, all_heads)
         z = linear(b, z, p["width"], "out", p["out_bias"])
         return b.sum_over_ranks(z, "sum")
 
