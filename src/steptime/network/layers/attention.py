@@ -317,5 +317,5 @@ def _repeat_rotary_keys(b: Builder, rotary_keys: str, heads: int, angles: str) -
     n, length, width = b.shape(rotary_keys)
     if angles:
         rotary_keys = _rotate(b, rotary_keys, angles, "rotary_k", width)
-    one_head = b.op("reshape", rotary_keys, name="turned/one", shape=(n, length, 1, width))
-    return b.op("tile", one_head, name="turned/all", times=(1, 1, heads, 1))
+    single = b.op("reshape", rotary_keys, name="turned/one", shape=(n, length, 1, width))
+    return b.op("tile", single, name="turned/all", times=(1, 1, heads, 1))

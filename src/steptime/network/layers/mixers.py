@@ -293,7 +293,7 @@ class Mamba:
             return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
     def _scan(self, b: Builder, x: str) -> str:
-        """Return what the queries read from the state of each channel (a selective scan)."""
+        """Return the result of the queries on the state of each channel (a selective scan)."""
         channels = b.shape(x)[-1]
         narrow_step, k, q = self._steps_keys_queries(b, x)
         # the step size of a token is its share of the state and, times the rates, the state's decay
