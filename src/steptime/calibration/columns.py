@@ -56,28 +56,27 @@ class Columns:
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
         self.families = [case.family or _network_label(case) for case in cases]
+        first_device = cases[0].device
         self.device: Device = effective_device(
-            cases[0].device, reference_dtype(cases[0].device), Settings()
+            first_device, reference_dtype(first_device), Settings()
         )
         self.seconds: Floats = np.array([case.seconds for case in cases])
+        self._is_single_op = np.array([case.is_single_op for case in cases])
         # Only accelerators are timed by events, between which a part of the host's time is seen.
-        has_events = not self.device.is_cpu
-        self._is_isolated = np.array(
-            [has_events and case.condition == "isolated" for case in cases]
-        )
+        is_isolated = np.array([case.condition == "isolated" for case in cases])
+        self._is_isolated = is_isolated & (not self.device.is_cpu)
         # A case of one op is of the kind of its first kernel, by which its timing is looked up.
         kinds = [case.kernels[0].kind for case in cases]
         self._distinct_kinds, self._kind_of_case = np.unique(kinds, return_inverse=True)
         self._indices_with_timing = [index for index, case in enumerate(cases) if case.timing]
-        self._is_single_op = np.array([case.is_single_op for case in cases])
         self._step_indices = [index for index, case in enumerate(cases) if not case.is_single_op]
         self._is_call_step = np.array(
             [cases[index].condition == "call" for index in self._step_indices]
         )
         self._constant_counts: ConstantCounts | None = None
+        # Equal kernels of two cases are priced apart, since each case has its own figures.
         self._kernels = Kernels(
             [kernel for case in cases for kernel in case.kernels],
-            # Equal kernels of two cases are priced apart, since each case has its own figures.
             owners=[index for index, case in enumerate(cases) for _ in case.kernels],
         )
         self._case_of_kernel = self._kernels.owner  # of each distinct kernel
@@ -181,7 +180,6 @@ class Columns:
     def _price_kernels(self, constants: Constants) -> Prices:
         """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
-        product_residuals = device.calibration.products
         is_single_op = self._is_single_op[self._case_of_kernel].astype(float)
         case_pauses_s = self._is_isolated * self._find_timing_figures(constants, "pause_s")
         pauses_s = case_pauses_s[self._case_of_kernel]
@@ -196,19 +194,7 @@ class Columns:
                 isolated_share=is_single_op[indices],
                 pause_s=pauses_s[indices],
             )
-            residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
-            is_single_product = len(rows.products) == 1
-            if not residual_rows or not is_single_product:
-                return interval
-            (product_sizes,) = rows.products  # batch, m, n, k
-            op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
-            # The residuals are those of single ops: kernels of a step keep the factor 1.
-            factor: Any = np.where(is_single_op[indices] > 0, op_factor, 1.0)
-            return interval._replace(
-                value=factor * interval.value,
-                low=factor * interval.low,
-                high=factor * interval.high,
-            )
+            return _correct_products(interval, rows, device, is_single_op[indices])
 
         return self._kernels.price(price_rows).times(self._kernels.counts)
 
@@ -347,6 +333,27 @@ class Columns:
                 for name in names
             }
         return counts_by_pass
+
+
+def _correct_products(
+    interval: Interval, rows: Rows, device: Device, is_single_op: Floats
+) -> Interval:
+    """Return the price of kernels times the residuals of similar products that were measured.
+
+    The residuals are those of single ops (1 in `is_single_op`): kernels of a step keep their price.
+    """
+    residual_rows = device.calibration.products.get(f"{rows.kind} {rows.dtype}")
+    is_single_product = len(rows.products) == 1
+    if not residual_rows or not is_single_product:
+        return interval
+    (product_sizes,) = rows.products  # batch, m, n, k
+    op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
+    factor: Any = np.where(is_single_op > 0, op_factor, 1.0)
+    return interval._replace(
+        value=factor * interval.value,
+        low=factor * interval.low,
+        high=factor * interval.high,
+    )
 
 
 def _network_label(case: Case) -> str:

@@ -22,6 +22,7 @@ LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of p
 FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
 _ROWS_BEFORE_LAYERS = ("embedding", "position", "add_", "segment")
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
+EXPERT_INPUTS = 4  # of an op of experts before its biases: tokens, router, weights of both products
 LOGIT_CAST_BYTES = 6.0  # a logit: 2 read and 4 written, or back
 
 
@@ -289,33 +290,50 @@ def _kernels_of_experts(
     both halves of the first and the gradient, and writes the gradient of the first. The limits of a
     clamped activation run beside it.
     """
-    # By convention the inputs are tokens, router, the weights of both products, then biases.
-    x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
-    width = x.shape[-1]
-    tokens = x.size / width
-    routed_tokens = tokens * float(str(op.attrs["per_token"]))  # a row for each of its experts
-    has_bias = len(op.inputs) > 4
+    sizes = _expert_sizes(graph, op)
+    dtype = graph.tensors[op.inputs[0]].dtype
     is_backward = pass_ == "backward"
 
     def traffic(kind: str, dtype: str, moved_bytes: float) -> Kernel:
         return Kernel(op.name, kind, pass_, dtype, "vector", flop=0, bytes=moved_bytes)
 
-    routed_element_bytes = numbers["routed_bytes"]
-    if has_bias:
-        routed_element_bytes += numbers["expert_bias_bytes"]
-    if routed_element_bytes:
-        yield traffic("gather", "bfloat16", routed_element_bytes * routed_tokens * width)
-    first_elements = routed_tokens * up.shape[1]  # the result of the first product
-    second_elements = routed_tokens * down.shape[2]  # the operand of the second product
+    has_bias = len(op.inputs) > EXPERT_INPUTS
+    element_bytes = numbers["routed_bytes"] + (numbers["expert_bias_bytes"] if has_bias else 0)
+    if element_bytes:
+        yield traffic("gather", "bfloat16", element_bytes * sizes.rows * sizes.width)
     first_accesses = 2 if is_backward else 1  # backward it is read, and its gradient written
-    activation_elements = first_elements * first_accesses + second_elements
-    yield traffic("mul", x.dtype, SIZE_BYTES[x.dtype] * activation_elements)
+    activation_elements = sizes.first_result * first_accesses + sizes.second_operand
+    yield traffic("mul", dtype, SIZE_BYTES[dtype] * activation_elements)
     is_clamped = str(op.attrs["activation"]).startswith("clamped")
     if is_clamped:
-        yield traffic("pointwise", x.dtype, numbers["clamped_bytes"] * first_elements)
+        yield traffic("pointwise", dtype, numbers["clamped_bytes"] * sizes.first_result)
     if is_low:
-        cast_elements = first_elements if is_backward else second_elements
+        cast_elements = sizes.first_result if is_backward else sizes.second_operand
         yield traffic("cast", "bfloat16", numbers["quantised_bytes"] * cast_elements)
+
+
+class _ExpertSizes(NamedTuple):
+    """The tensors of a layer of experts.
+
+    Attributes:
+        rows: rows that are sent to experts, one for each expert of a token.
+        width: numbers of a row.
+        first_result: elements of the result of the first product.
+        second_operand: elements of the operand of the second product.
+    """
+
+    rows: float
+    width: int
+    first_result: float
+    second_operand: float
+
+
+def _expert_sizes(graph: Graph, op: Op) -> _ExpertSizes:
+    """Return the sizes of the tensors between the products of a layer of experts."""
+    x, _router, up, down = (graph.tensors[name] for name in op.inputs[:EXPERT_INPUTS])
+    width = x.shape[-1]
+    rows = x.size / width * float(str(op.attrs["per_token"]))
+    return _ExpertSizes(rows, width, rows * up.shape[1], rows * down.shape[2])
 
 
 def states_of(graph: Graph) -> list[str]:

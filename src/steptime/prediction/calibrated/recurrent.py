@@ -55,6 +55,17 @@ class _Products(NamedTuple):
     of_steps: tuple[Shape, ...]
     final: tuple[Shape, ...]
 
+    @property
+    def step_count(self) -> Any:
+        """Steps of the layer."""
+        step_count, *_ = self.of_steps[0]
+        return step_count
+
+    @property
+    def pause_count(self) -> Any:
+        """Pauses: each product of a step waits for the one before."""
+        return self.step_count * len(self.of_steps)
+
 
 class _StepLoop(NamedTuple):
     """The seconds of all steps of a layer, one after the other, by one sort of kernel.
@@ -87,36 +98,52 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """
     products = _split_products(kernels)
     weights = _describe_weights(kernels, products.of_steps, device, constants)
-    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
-    memory_bytes_per_s = memory_rate(device, constants)
-    moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_bytes_per_s
+    streaming = _stream_weights(kernels, products, weights, device, constants)
+    resident = _keep_weights(kernels, products, weights, device, constants)
     final_s = products_s(kernels._replace(products=products.final), device, constants)
-    step_count, *_ = products.of_steps[0]
-    pause_count = step_count * len(products.of_steps)
-    # Two sorts of kernels: one that reads the weights at each step, and one that keeps them in
-    # registers from the first step on.
-    streaming = _StepLoop(
-        compute_s=sum(
-            _step_s(kernels, shape[1:], device, constants) * step_count
-            for shape in products.of_steps
-        ),
-        memory_s=np.maximum(weights.memory_s, moved_s),
-        pauses_s=pause_count * constants["recurrent.step_s"],
-    )
-    resident = _StepLoop(
-        compute_s=weights.flop / (peak * constants["recurrent.kept_share"]),
-        memory_s=moved_s,
-        pauses_s=pause_count * constants["recurrent.kept_s"],
-    )
     is_faster = resident.total_s(final_s) < streaming.total_s(final_s)
     is_resident = is_faster & _can_stay_resident(kernels, products, weights, device)
     loop = _StepLoop._make(map(partial(np.where, is_resident), resident, streaming))
+    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
     return TimeParts(
         # The product of all inputs runs beside the loop: together at least all FLOP at the peak.
         compute_s=np.maximum(loop.compute_s + final_s, kernels.flop / peak),
         memory_s=loop.memory_s,
         gap_s=loop.pauses_s,
     )
+
+
+def _stream_weights(
+    kernels: Rows, products: _Products, weights: _Weights, device: Device, constants: Constants
+) -> _StepLoop:
+    """Return the steps of kernels that read the weights at each step."""
+    compute_s = sum(
+        _step_s(kernels, shape[1:], device, constants) * products.step_count
+        for shape in products.of_steps
+    )
+    return _StepLoop(
+        compute_s=compute_s,
+        memory_s=np.maximum(weights.memory_s, _traffic_s(kernels, device, constants)),
+        pauses_s=products.pause_count * constants["recurrent.step_s"],
+    )
+
+
+def _keep_weights(
+    kernels: Rows, products: _Products, weights: _Weights, device: Device, constants: Constants
+) -> _StepLoop:
+    """Return the steps of a kernel that keeps the weights in registers from the first step on."""
+    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
+    return _StepLoop(
+        compute_s=weights.flop / (peak * constants["recurrent.kept_share"]),
+        memory_s=_traffic_s(kernels, device, constants),
+        pauses_s=products.pause_count * constants["recurrent.kept_s"],
+    )
+
+
+def _traffic_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of inputs, outputs and saved gates that pass the memory."""
+    missed_bytes = kernels.bytes * miss_share(kernels.bytes, device)
+    return missed_bytes / memory_rate(device, constants)
 
 
 def _split_products(kernels: Rows) -> _Products:
@@ -161,26 +188,31 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     """Return the seconds of a product of the state, m rows of k, by weights [n, k].
 
     A few rows are multiplied as vectors: each weight is read once, from the last cache or memory.
-    On GPUs before Volta, products in float32 of few rows are not split along the contraction.
     """
     m, n, k = shape
+    tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
+    matrix_s = np.maximum(tiles_s, _unsplit_s(kernels, m, k, device, constants))
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
-    # Libraries for old devices run products of some numbers of rows as one block along the whole
-    # contraction, which takes a fixed number of clocks for each of its k columns.
+    cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
+    read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
+    vector_s = np.minimum(read_s, tiles_s)
+    is_vector = m <= constants["recurrent.thin_rows"]
+    return np.where(is_vector, vector_s, matrix_s)
+
+
+def _unsplit_s(kernels: Rows, m: Any, k: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds of one block along the whole contraction, 0 where none is used.
+
+    On GPUs before Volta, libraries run products in float32 of some numbers of rows so. It takes a
+    fixed number of clocks for each of its k columns.
+    """
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     has_unsplit_kernel = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]
     is_unsplit = is_above_split * fits_block * has_unsplit_kernel  # may be arrays
-    unsplit_s = is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
-    tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
-    cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
-    read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
-    # A few rows are multiplied as vectors: each weight is read once.
-    is_vector = m <= constants["recurrent.thin_rows"]
-    vector_s = np.minimum(read_s, tiles_s)
-    matrix_s = np.maximum(tiles_s, unsplit_s)
-    return np.where(is_vector, vector_s, matrix_s)
+    return is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
 
 
 def _asks_for_residence(kernels: Rows, step_product: Shape) -> Any:
