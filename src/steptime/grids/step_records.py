@@ -136,7 +136,7 @@ def _list_quantities(
     )
     for times, low_s, high_s, work_of_step, peak_bytes_of_step in zip(*columns, strict=True):
         pass_times = {f"{name}_s": time_s for name, time_s in zip(PASSES, times, strict=True)}
-        amounts = pass_times | work_of_step
+        amounts = {**pass_times, **work_of_step}
         yield {
             **{name: Quantity(amount) for name, amount in amounts.items()},
             "step_s": Quantity(sum(times), low=low_s, high=high_s),

@@ -147,10 +147,6 @@ def _list_fixed_fields(op: Op) -> tuple[object, ...]:
     return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op, op.attrs.keys())
 
 
-def _list_fixed_fields(op: Op) -> tuple[object, ...]:
-    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op)
-
-
 def _fit_attribute_lines(low_op: Op, high_op: Op, batches: BatchPair) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
     lines: dict[str, AttributeLine] = {}

@@ -267,20 +267,6 @@ class GraphEditor:
         # stored in a file, or quantised by software that knows experts
         return bool(self.tuning.stored) or "experts" in self.tuning.methods
 
-    def _expert_weights(self, op: Op) -> list[str]:
-        """Return the matrices of experts that are kept in few bits."""
-        weight_format = FEW_BITS.get(self.tuning.weights)
-        if op.kind != "experts" or weight_format is None:
-            return []
-        if weight_format.places:  # the format says which weights it is for
-            quantises_experts = weight_format.places != "products"
-        else:  # stored in a file, or quantised by software that knows experts
-            quantises_experts = bool(self.tuning.stored) or "experts" in self.tuning.methods
-        if not quantises_experts:
-            return []
-        stored_inputs = [self._sources.get(name, name) for name in op.inputs]
-        return [name for name in stored_inputs if len(self.tensors[name].shape) == EXPERT_AXES]
-
     def _store_in_few_bits(self, weight: str) -> None:
         """Make a weight one of few bits, and add its scales."""
         weight_format = FEW_BITS[self.tuning.weights]

@@ -84,7 +84,7 @@ class _FittedTerms(NamedTuple):
     fit: regression.RegressionFit
     weights_if_failed: Mapping[str, Floats]
     importances: Floats
-    r2_cross_validated: float | None
+    r2_cross_validated: float
 
 
 def _fit_terms(design: DesignMatrix, z: Floats, order: int) -> _FittedTerms | None:
@@ -147,7 +147,7 @@ def _scale_columns(design: DesignMatrix) -> list[Floats]:
 
 def _weight_cells(fitted: _FittedTerms, term: int) -> Effect:
     """Return the cells of a row that hold the weight of a term or an end of its interval."""
-    weights = _weight_columns(fitted.fit) | fitted.weights_if_failed
+    weights = {**_weight_columns(fitted.fit), **fitted.weights_if_failed}
     names = ("weight", "low", "high", *(f"weight_if_failed_{name}" for name in FAILURE_ASSUMPTIONS))
     index = fitted.independent.index(term)  # only independent terms have a weight
     return {name: float(weights[name][index]) for name in names if name in weights}

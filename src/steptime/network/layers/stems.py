@@ -104,19 +104,6 @@ class Waveform:
             return _norm_over_channels(b, x)
         return _norm_over_time(b, x) if is_first else x
 
-    def _append_norm(self, b: Builder, x: str, is_first: bool) -> str:
-        if self.norm == "layer":
-            frames = norm(b, _to_frames(b, x), "layer", "norm")
-            n, channels, _, length = b.shape(x)
-            x = b.op("transpose", frames, name="channels", order=(0, 2, 1))
-            return b.op("reshape", x, name="image", shape=(n, channels, 1, length))
-        # `group` norms each channel over time, behind the first convolution alone
-        if not is_first:
-            return x
-        channels = b.shape(x)[1]
-        weights = [b.weight(f"norm/{name}", (channels,)) for name in ("w", "b")]
-        return b.op("group_norm", x, *weights, name="norm/group_norm", groups=channels)
-
     def _convolve_positions(self, b: Builder, x: str) -> str:
         """Return a convolution of the frames around each; its weights are normed."""
         n, length, width = b.shape(x)
