@@ -8,7 +8,7 @@ from pathlib import Path
 from steptime.calibration.evaluate import DRAWS
 from steptime.calibration.evaluation import WORST
 from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
-from steptime.cli.command import print_answer
+from steptime.cli.printing import print_answer
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.progress import print_note
 from steptime.core.tables.table import Printout

@@ -7,8 +7,9 @@ import pytest
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, priors_of, step_kernels
+from steptime.calibration.choice import choose_cases
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import calibrate, choose_cases, fit_intervals, moved_constants
+from steptime.calibration.device import calibrate, fit_intervals, moved_constants
 from steptime.calibration.evaluate import score, score_after_calibration
 from steptime.calibration.fit import constants_of, fit_constants, leave_out_residuals, log_residuals
 from steptime.core.errors import InputError

@@ -12,6 +12,7 @@ import pytest
 import synthetic
 from every import every
 from steptime.cli import command as command_module
+from steptime.cli import printing
 from steptime.cli.command import make_command
 from steptime.cli.commands import COMMANDS
 from steptime.cli.main import run
@@ -137,7 +138,7 @@ TABLE = Table(
 
 def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
     def printed() -> str:
-        command_module.print_answer(Printout([], [TABLE]), "text")
+        printing.print_answer(Printout([], [TABLE]), "text")
         return capsys.readouterr().out
 
     on_terminal(monkeypatch)
@@ -155,7 +156,7 @@ def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
 
 
 def test_a_note_that_repeats_is_said_once(capsys):
-    command_module.print_answer(
+    printing.print_answer(
         Printout([], (), notes=["one", "two", "one"], before=["two", "two"]), "text"
     )
     assert capsys.readouterr().err.splitlines() == ["two", "one"]
@@ -285,10 +286,8 @@ def test_a_script_and_a_command_are_never_wrapped(monkeypatch, capsys):
     command = "steptime serve llama3_8b " + "--option value " * 12
     table = replace(TABLE, footnotes=["word " * 40, command.rstrip()])
     on_terminal(monkeypatch)
-    monkeypatch.setattr(command_module, "terminal_width", lambda: 80)
-    command_module.print_answer(
-        Printout([], [table], text="words " * 40 + "\n", script=script), "text"
-    )
+    monkeypatch.setattr(printing, "terminal_width", lambda: 80)
+    printing.print_answer(Printout([], [table], text="words " * 40 + "\n", script=script), "text")
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == script.splitlines()
     assert command.rstrip() in lines

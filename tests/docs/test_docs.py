@@ -44,7 +44,7 @@ from command_lines import command_line_name, command_lines
 from places import ROOT
 from steptime.analysis.analyses import PLOTS
 from steptime.build import build, build_step, choice_of, make_workload, read_model
-from steptime.cli import command
+from steptime.cli import printing
 from steptime.cli.commands import build_app
 from steptime.cli.main import run
 from steptime.core.copying import replace
@@ -313,7 +313,7 @@ def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
         "tutorial.md",
         *(page.name for page in [*TASKS, *COMMAND_PAGES]),
     ):  # what people see first
-        monkeypatch.setattr(command, "terminal_width", lambda: 80)
+        monkeypatch.setattr(printing, "terminal_width", lambda: 80)
     _write_files(page, line, place)
     _run_before(page, line, place)
     capsys.readouterr()

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration.cases import Case, priors_of
-from steptime.calibration.device import calibrate, choose_cases
+from steptime.calibration.choice import choose_cases
+from steptime.calibration.device import calibrate
 from steptime.calibration.evaluate import (
     ErrorFigures,
     Scored,

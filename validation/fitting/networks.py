@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from steptime.calibration.cases import Case, conditions
+from steptime.calibration.choice import choose_cases
 from steptime.calibration.columns import Columns
-from steptime.calibration.device import choose_cases
 from steptime.calibration.fit import fit_constants, log_residuals
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant

@@ -10,7 +10,7 @@ from steptime.records.data import Data
 from steptime.records.frames.frame_columns import other_number
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP, pooled_step_s
 from steptime.records.record import NO_OP
-from steptime.records.row import group_by
+from steptime.records.row import Row, group_by
 
 NO_OP_NAME = f"{NO_OP} (host, gaps)"
 MEASURED, PREDICTED = SIDES = ("measured", "predicted")
@@ -131,28 +131,36 @@ def list_cells(data: Data, kind: str) -> list[NetworkOps]:
         return []
     step_times = _pool_step_times(data.scan())
     names = _name_networks(data)
-    cells = []
-    for (workload_key, platform, strategy), cell_rows in group_by(
-        frame.iter_rows(named=True), _cell_key
-    ).items():
-        sides = {}  # measured, predicted or both
-        for side, side_rows in group_by(cell_rows, lambda row: str(row["side"])).items():
-            first_row = side_rows[0]
-            step_key = tuple(first_row[name] for name in STEP_KEYS)
-            # Published shares have their own total: a step that was timed here is not theirs.
-            is_published = first_row["origin"] == "published"
-            step_s = None if is_published else step_times.get(step_key)
-            sides[side] = _make_side(side_rows, step_s)
-        cell = NetworkOps(
+    rows_by_cell = group_by(frame.iter_rows(named=True), _cell_key)
+    cells = [
+        NetworkOps(
             workload_key=workload_key,
             platform=platform,
             strategy=strategy,
             network=names[workload_key],
-            sides=sides,
+            sides=_make_sides(cell_rows, step_times),
         )
-        cells.append(cell)
+        for (workload_key, platform, strategy), cell_rows in rows_by_cell.items()
+    ]
     record_order = {workload_key: position for position, workload_key in enumerate(names)}
     return sorted(_name_by_strategy(cells), key=lambda cell: record_order[cell.workload_key])
+
+
+def _make_sides(
+    rows: Sequence[Row], step_times: Mapping[tuple[str, ...], float]
+) -> dict[str, Side]:
+    """Return the sides of a cell: measured, predicted or both.
+
+    `step_times` are the times of whole steps by `STEP_KEYS`.
+    """
+    sides = {}
+    for side, side_rows in group_by(rows, lambda row: str(row["side"])).items():
+        first_row = side_rows[0]
+        # Published shares have their own total: a step that was timed here is not theirs.
+        is_published = first_row["origin"] == "published"
+        step_key = tuple(first_row[name] for name in STEP_KEYS)
+        sides[side] = _make_side(side_rows, None if is_published else step_times.get(step_key))
+    return sides
 
 
 def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
@@ -169,6 +177,7 @@ def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
 
 
 def _cell_key(row: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the network, the platform and the strategy of a row."""
     return row["workload_key"], row["platform"], row["strategy"]
 
 
@@ -326,12 +335,9 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     idle_s = _time_of(no_op_group) if no_op_group else 0.0
     ops_s = sum(map(_time_of, groups.values()))
     # The denominator of all shares: the step without the profiler if its time is credible, else
-    # the profiled step.
+    # the profiled step; 0 for a publication of shares without times.
     basis_s = _choose_basis_s(step_s, ops_s, idle_s)
-    if basis_s:
-        shares = {name: _time_of(group) / basis_s for name, group in groups.items()}
-    else:  # a publication of shares without times
-        shares = {name: group.time_share or 0.0 for name, group in groups.items()}
+    shares = {name: _share_of(group, basis_s) for name, group in groups.items()}
     peak = rows[0]["peak_flop_per_s"]
     # A step is timed without the profiler, its ops under it: the difference is the overhead.
     overhead_share = (ops_s + idle_s) / step_s - 1 if step_s and idle_s else None
@@ -352,7 +358,13 @@ def _make_side(rows: Sequence[Mapping[str, object]], step_s: float | None) -> Si
     )
 
 
+def _share_of(group: OpGroup, basis_s: float) -> float:
+    """Return the share of a step that ops take: of its time, or as it is published."""
+    return _time_of(group) / basis_s if basis_s else group.time_share or 0.0
+
+
 def _time_of(group: OpGroup) -> float:
+    """Return the time of ops, 0 where only a share of the step is published."""
     return group.time_s or 0.0
 
 

@@ -1,7 +1,9 @@
 """The breakdown of a step in sentences."""
 
+from collections.abc import Sequence
+
 from steptime.analysis.breakdown_cells import SIDES
-from steptime.core.tables.table import Table
+from steptime.core.tables.table import Row, Table
 from steptime.core.units import format_count
 
 MAX_PARTS = 3  # of a sentence
@@ -47,15 +49,17 @@ def _describe_side(table: Table, side: str) -> str:
     rows.sort(key=lambda row: -row[share_key])
     # Network and platform are said only where rows differ in them.
     place_keys = [key for key in ("network", "platform") if len({row.get(key) for row in rows}) > 1]
-    parts = []
-    for row in rows[:MAX_PARTS]:
-        places = ", ".join(row[key] for key in place_keys)
-        place_text = f" ({places})" if places else ""
-        parts.append(f"{row['name']}{place_text} {100 * row[share_key]:.2f} %")
-
+    parts = [_describe_share(row, share_key, place_keys) for row in rows[:MAX_PARTS]]
     is_mean = network_count > 1 and "network" not in place_keys
     mean_text = f" in the mean of {format_count(network_count, 'network')}" if is_mean else ""
     # Published shares have no times.
     is_published = side == "measured" and all(row["measured_s"] is None for row in table.rows)
     side_name = "published" if is_published else side
     return f"Of the {side_name} step{mean_text}: {', '.join(parts)}."
+
+
+def _describe_share(row: Row, share_key: str, place_keys: Sequence[str]) -> str:
+    """Return the name of a group with its share, such as "linear (v100) 70.00 %"."""
+    places = ", ".join(row[key] for key in place_keys)
+    place_text = f" ({places})" if places else ""
+    return f"{row['name']}{place_text} {100 * row[share_key]:.2f} %"

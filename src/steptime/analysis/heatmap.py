@@ -1,7 +1,7 @@
 """A quantity over two hyperparameters, in panels over a third; failed cells with their cause."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -56,11 +56,12 @@ def heatmap(
     answer = find_cells(selection, (x, y), over, quantity, only or ())
     rows = [row.to_dict() for row in answer.rows]
     has_axes = answer.summary.x is not None and answer.summary.y is not None
+    keys = rows[0] if rows else ("x", "y")
     return Table(
         _list_columns(answer.summary) if has_axes else (),
         rows,
         max_rows=MAX_PRINTED_CELLS,
-        csv_columns=[Column(key, key) for key in (rows[0] if rows else ("x", "y"))],
+        csv_columns=[Column(key, key) for key in keys],
         summary=answer.summary.to_dict(),
         structs=answer.rows,
         source=data.source_of(*ORIGINS, on=answer.platforms) if has_axes else "",
@@ -96,51 +97,45 @@ def _select_rows(data: Data, value: str, only: Sequence[str]) -> Selection:
         raise unknown("column", value, [*columns, *schema, *DERIVED_COLUMNS])
     if value in schema and not schema[value].is_numeric():
         raise InputError(f"--value: the column '{value}' has no numbers")
-    derived = None if value in columns else DERIVED_COLUMNS.get(value)
-    number = pl.col(value) if derived is None else derived
+    is_derived = value in DERIVED_COLUMNS and value not in columns
+    number = DERIVED_COLUMNS[value] if is_derived else pl.col(value)
     for text in only:
-        name, equals, value_text = text.partition("=")
-        if not equals:
-            raise InputError(f"--only '{text}': is NAME=VALUE")
-        check_choice("column", name, schema, "--only")
-        rows = rows.filter(pl.col(name).cast(pl.String()) == value_text)
-    selection = Selection(rows, schema, data.hyperparameters, number)
+        rows = rows.filter(_parse_condition(text, schema))
     # Predictions are left out beside measurements, unless the user chose an origin.
     chooses_origin = any(text.startswith("origin=") for text in only)
-    if chooses_origin:
-        return selection
+    if not chooses_origin and not _is_all_predicted(rows):
+        rows = rows.filter(~IS_PREDICTED)
+    return Selection(rows, schema, data.hyperparameters, number)
+
+
+def _parse_condition(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Return the condition of a text such as `layers=32`."""
+    name, equals, value_text = text.partition("=")
+    if not equals:
+        raise InputError(f"--only '{text}': is NAME=VALUE")
+    check_choice("column", name, schema, "--only")
+    return pl.col(name).cast(pl.String()) == value_text
+
+
+def _is_all_predicted(rows: pl.LazyFrame) -> bool:
+    """Whether there is no row but predictions."""
     origins = rows.select(pl.col("origin").unique()).collect()["origin"].to_list()
-    is_all_predicted = {*origins} <= {"predicted"}
-    if is_all_predicted:
-        return selection
-    return replace(selection, rows=rows.filter(~IS_PREDICTED))
+    return {*origins} <= {"predicted"}
 
 
 def _describe_heatmap(table: Table) -> list[str]:
     """Return the answer in sentences: "8 cells of nodes by batch: median of ... is 1 to 2."."""
     summary = table.summary
     if not table.rows:
-        axes = " and ".join(summary[side] for side in "xy" if summary[side])
-        axes_text = axes if summary["y"] and summary["x"] else "two hyperparameters that vary"
-        is_derived = summary["value"] in DERIVED_COLUMNS
-        hint = "; steptime predict --in DIR may tell it" if is_derived else ""
-        return [f"no {summary['value']} is known here over {axes_text}{hint}"]
-    ends = " to ".join(
-        format_value(summary["value"], summary[end]) for end in ("lowest", "highest")
-    )
+        return [_describe_empty_heatmap(summary)]
     lines = []
     if summary["cells"]:
         cells = format_count(summary["cells"], "cell")
+        lowest = format_value(summary["value"], summary["lowest"])
+        highest = format_value(summary["value"], summary["highest"])
         axes = f"{summary['x']} by {summary['y']}"
-        lines.append(f"{cells} of {axes}: median of {summary['value']} is {ends}.")
-    if summary["failed_cells"]:
-        causes = ", ".join(f"{number:,} {status}" for status, number in summary["failed"].items())
-        lines.append(
-            f"{format_count(summary['failed_cells'], 'cell')} without a value failed: {causes}."
-        )
-    if summary["partly_failed_cells"]:
-        cells = format_count(summary["partly_failed_cells"], "cell")
-        lines.append(f"In {cells} with a value there are networks that failed or do not fit.")
+        lines.append(f"{cells} of {axes}: median of {summary['value']} is {lowest} to {highest}.")
+    lines += _describe_failures(summary)
     if summary["max_networks"] > 1:
         ratio = summary["widest_ratio"]
         spread = f", up to {ratio:.3g} times apart" if ratio else ""
@@ -150,6 +145,29 @@ def _describe_heatmap(table: Table) -> list[str]:
         )
     if summary["binned"]:
         lines.append(f"{', '.join(summary['binned'])}: {MAX_STEPS} steps of equal ratio.")
+    return lines
+
+
+def _describe_empty_heatmap(summary: Mapping[str, Any]) -> str:
+    """Return the sentence on a heatmap without cells, and a command that may fill it."""
+    axes_text = "two hyperparameters that vary"
+    if summary["x"] and summary["y"]:
+        axes_text = f"{summary['x']} and {summary['y']}"
+    is_derived = summary["value"] in DERIVED_COLUMNS
+    hint = "; steptime predict --in DIR may tell it" if is_derived else ""
+    return f"no {summary['value']} is known here over {axes_text}{hint}"
+
+
+def _describe_failures(summary: Mapping[str, Any]) -> list[str]:
+    """Return the sentences on cells without a value, and on cells of which networks failed."""
+    lines = []
+    if summary["failed_cells"]:
+        cells = format_count(summary["failed_cells"], "cell")
+        causes = ", ".join(f"{number:,} {status}" for status, number in summary["failed"].items())
+        lines.append(f"{cells} without a value failed: {causes}.")
+    if summary["partly_failed_cells"]:
+        cells = format_count(summary["partly_failed_cells"], "cell")
+        lines.append(f"In {cells} with a value there are networks that failed or do not fit.")
     return lines
 
 

@@ -154,22 +154,18 @@ def find_cells(
     are_distinct = len({x, y, panel}) == 3
     if not are_distinct:
         raise InputError("heatmap: --x, --y and --over take columns that differ")
-    rows_with_value = selection.rows.filter(selection.quantity.is_not_null())
-    platform_column = rows_with_value.select(pl.col("platform").unique().sort()).collect()
-    platforms = tuple(platform_column["platform"])
+    platforms = _list_platforms(selection)
     # A median over platforms would be of no machine.
     would_share_cells = len(platforms) > 1 and "platform" not in (x, y, panel)
+    if would_share_cells and panel:  # the panels are taken, so that they cannot be platforms
+        names = ", ".join(platforms)
+        raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
     if would_share_cells:
-        # The panels are taken, so that platforms cannot be told apart.
-        if panel:
-            names = ", ".join(platforms)
-            raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
         panel = "platform"
-    axis_values = {name: _bin_axis(selection, name) for name in (x, y)}  # binned if many
+    binned_axes = [name for name in (x, y) if _needs_bins(selection, name)]
+    columns = [_bin_axis(selection, n) if n in binned_axes else pl.col(n) for n in (x, y)]
     panel_value = pl.col(panel) if panel else pl.lit(None, pl.String())
-    cells = _median_cells(selection, [*axis_values.values(), panel_value], value)
-    # `_bin_axis` gives an axis that it bins another name.
-    binned_axes = [name for name, axis in axis_values.items() if axis.meta.output_name() != name]
+    cells = _median_cells(selection, [*columns, panel_value], value)
     summary = HeatmapSummary(
         x=x,
         y=y,
@@ -181,22 +177,20 @@ def find_cells(
     return HeatmapAnswer(rows=cells, summary=_summarise(summary, cells), platforms=platforms)
 
 
+def _list_platforms(selection: Selection) -> tuple[str, ...]:
+    """Return the platforms with a value, sorted by name."""
+    rows_with_value = selection.rows.filter(selection.quantity.is_not_null())
+    column = rows_with_value.select(pl.col("platform").unique().sort()).collect()
+    return tuple(column["platform"])
+
+
 def _choose_axes(
     selection: Selection, axes: tuple[str | None, str | None], panel: str | None
 ) -> list[str | None]:
     """Return the axes; a missing one is the hyperparameter of the most values, or the batch."""
     axis_names = list(axes)
-    # The next axis is the column with most levels, among rows that have the axes chosen so far.
     while None in axis_names:
-        names = [
-            name
-            for name in (*selection.hyperparameters, "batch")
-            if name in selection.schema and name not in (*axis_names, panel)
-        ]
-        present = [pl.col(name).is_not_null() for name in axis_names if name]
-        is_present = pl.all_horizontal(present) if present else pl.lit(value=True)
-        counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
-        level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
+        level_counts = _count_levels(selection, axis_names, panel)
         widest = max(level_counts, key=lambda name: level_counts[name], default="")
         # A single level is no axis: the others have no more, and the axis stays None.
         if level_counts.get(widest, 0) < 2:
@@ -205,46 +199,85 @@ def _choose_axes(
     return axis_names
 
 
-def _bin_axis(selection: Selection, name: str) -> pl.Expr:
-    """Return a column, in steps of equal ratio if it has too many numbers to draw.
+def _count_levels(
+    selection: Selection, axes: Sequence[str | None], panel: str | None
+) -> dict[str, int | float]:
+    """Return the number of values of each column that may be an axis.
 
-    The output name of steps is not that of the column.
+    Rows that have the axes chosen so far count.
     """
+    names = [
+        name
+        for name in (*selection.hyperparameters, "batch")
+        if name in selection.schema and name not in (*axes, panel)
+    ]
+    if not names:
+        return {}
+    present = [pl.col(name).is_not_null() for name in axes if name]
+    is_present = pl.all_horizontal(present) if present else pl.lit(value=True)
+    counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
+    return dict(zip(names, selection.aggregate(*counts), strict=True))
+
+
+def _needs_bins(selection: Selection, name: str) -> bool:
+    """Whether an axis has too many numbers to draw; steps of equal ratio need numbers above 0."""
     column = pl.col(name)
     if not selection.schema[name].is_numeric():
-        return column
-    count, low, high = selection.aggregate(
-        column.drop_nulls().n_unique().alias("count"),
-        column.min().alias("low"),
-        column.max().alias("high"),
+        return False
+    count, low = selection.aggregate(
+        column.drop_nulls().n_unique().alias("count"), column.min().alias("low")
     )
-    # Steps of equal ratio need numbers above 0.
-    if count <= MAX_STEPS or low <= 0:
-        return column
-    # A number becomes the nearest of `MAX_STEPS` that form a geometric series from low to high.
+    return count > MAX_STEPS and low > 0
+
+
+def _bin_axis(selection: Selection, name: str) -> pl.Expr:
+    """Return a column of numbers above 0 in `MAX_STEPS` steps of equal ratio."""
+    column = pl.col(name)
+    low, high = selection.aggregate(column.min().alias("low"), column.max().alias("high"))
+    # A number becomes the nearest of a geometric series from low to high.
     log_ratio = math.log(high / low) / (MAX_STEPS - 1)
     step = _round((column / low).log() / log_ratio)
-    return _round((step * log_ratio).exp() * low).alias(f"steps of {name}")
+    return _round((step * log_ratio).exp() * low)
 
 
 def _round(number: pl.Expr) -> pl.Expr:
+    """Return the nearest whole number, of halves the one further from 0."""
     return number.round(mode="half_away_from_zero")
 
 
 def _median_cells(
     selection: Selection, axes: Sequence[pl.Expr], value: str
 ) -> tuple[HeatmapCell, ...]:
-    """Return the cells, sorted by panel, row and column."""
-    # First a value for each network: the median of its records. Then a cell of the heatmap: the
-    # median of its networks.
-    axis_columns = [axis.alias(name) for axis, name in zip(axes, AXES, strict=True)]
+    """Return the cells, sorted by panel, row and column: a median over their networks."""
+    number = pl.col("value")
+    has_spread = number.count() > 1
+    cells = (
+        _median_networks(selection, axes, value)
+        .group_by(AXES, maintain_order=True)
+        .agg(
+            number.median(),
+            number.count().alias("networks"),
+            pl.when(has_spread).then(number.min()).alias("low"),
+            pl.when(has_spread).then(number.max()).alias("high"),
+            pl.col("status").count().alias("failed"),
+            *(_mode_of(pl.col(name)).alias(name) for name in ("status", "cause")),
+        )
+        .filter((pl.col("networks") > 0) | (pl.col("failed") > 0))
+        .sort("panel", "y", "x", nulls_last=True)
+        .collect()
+    )
+    return tuple(_make_cell(value, cell) for cell in cells.iter_rows(named=True))
+
+
+def _median_networks(selection: Selection, axes: Sequence[pl.Expr], value: str) -> pl.LazyFrame:
+    """Return a row for each network: the median of its records, or why it failed."""
     # A step that ran out of memory still has a size, but no time that counts.
     counted_value = pl.col(VALUE) if value.endswith(SIZE_ENDING) else pl.col(VALUE).filter(IS_OK)
     # A network that succeeded once did not fail.
     succeeded = pl.col(VALUE).filter(IS_OK).count() > 0
-    networks = (
+    return (
         selection.rows.select(
-            *axis_columns,
+            *(axis.alias(name) for axis, name in zip(axes, AXES, strict=True)),
             "platform",
             "workload_key",
             "status",
@@ -261,23 +294,6 @@ def _median_cells(
             ),
         )
     )
-    number = pl.col("value")
-    has_spread = number.count() > 1
-    cells = (
-        networks.group_by(AXES, maintain_order=True)
-        .agg(
-            number.median(),
-            number.count().alias("networks"),
-            pl.when(has_spread).then(number.min()).alias("low"),
-            pl.when(has_spread).then(number.max()).alias("high"),
-            pl.col("status").count().alias("failed"),
-            *(_mode_of(pl.col(name)).alias(name) for name in ("status", "cause")),
-        )
-        .filter((pl.col("networks") > 0) | (pl.col("failed") > 0))
-        .sort("panel", "y", "x", nulls_last=True)
-        .collect()
-    )
-    return tuple(_make_cell(value, cell) for cell in cells.iter_rows(named=True))
 
 
 def _mode_of(texts: pl.Expr) -> pl.Expr:

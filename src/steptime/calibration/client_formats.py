@@ -161,46 +161,50 @@ def _read_bench_serve(document: JsonObject, place: str, group: str) -> ClientRun
 
 def _read_bench_requests(document: JsonObject, place: str) -> tuple[list[ClientRequest], int]:
     """Return the requests of a detailed result that succeeded, and how many failed."""
-    ttfts_s = document["ttfts"]
-    columns: dict[str, Sequence[Any]] = {"ttfts": ttfts_s}
+    request_count = len(document["ttfts"])  # one list for each figure, with an entry per request
     for name in ("input_lens", "output_lens", "itls"):
         column = document.get(name)
-        if not isinstance(column, list) or len(column) != len(ttfts_s):
-            raise InputError(f"{place}: {name}: must be a list of {len(ttfts_s)} values, as ttfts")
-        columns[name] = column
+        if not isinstance(column, list) or len(column) != request_count:
+            raise InputError(f"{place}: {name}: must be a list of {request_count} values, as ttfts")
     starts_s = document.get("start_times")
-    if not isinstance(starts_s, list) or len(starts_s) != len(ttfts_s):
-        starts_s = None
-    errors = document.get("errors")
+    has_starts = isinstance(starts_s, list) and len(starts_s) == request_count
     requests = []
-    rows = zip(*columns.values(), strict=True)
-    for i, (ttft_s, input_tokens, output_tokens, itls_s) in enumerate(rows):
-        has_error = isinstance(errors, list) and i < len(errors) and bool(errors[i])
+    for i in range(request_count):
         # A request without tokens or without a first token failed, whether it has an error or not.
-        has_answer = output_tokens and ttft_s
-        if has_error or not has_answer:
-            continue
-        # The times between tokens: a list of them or their sum.
-        later_tokens_s = _sum_gaps(itls_s) if isinstance(itls_s, list) else itls_s
-        cells = {
-            "ttft": ttft_s,
-            "input": input_tokens,
-            "output": output_tokens,
-            "itls": later_tokens_s,
-            "start_times": None if starts_s is None else starts_s[i],
-        }
-        row_place = f"{place}: request {i}"
-        first_token_s = read_finite(cells, "ttft", row_place)
-        request = ClientRequest(
-            arrival_s=None if starts_s is None else read_finite(cells, "start_times", row_place),
-            input_tokens=int(read_finite(cells, "input", row_place)),
-            output_tokens=int(read_finite(cells, "output", row_place)),
-            ttft_s=first_token_s,
-            request_s=first_token_s + read_finite(cells, "itls", row_place),
-        )
-        requests.append(request)
-    failed_count = len(ttfts_s) - len(requests)
+        has_answer = document["output_lens"][i] and document["ttfts"][i]
+        if has_answer and not _has_error(document, i):
+            requests.append(_read_bench_request(document, i, has_starts, f"{place}: request {i}"))
+    failed_count = request_count - len(requests)
     return requests, failed_count
+
+
+def _has_error(document: JsonObject, request_index: int) -> bool:
+    """Return whether a detailed result lists an error of a request; it may list fewer or none."""
+    errors = document.get("errors")
+    return isinstance(errors, list) and request_index < len(errors) and bool(errors[request_index])
+
+
+def _read_bench_request(
+    document: JsonObject, request_index: int, has_starts: bool, place: str
+) -> ClientRequest:
+    """Return one request of a detailed result, whose lists have an entry for each request."""
+    # The times between tokens ("inter-token latencies"): a list of them or their sum.
+    gaps_s = document["itls"][request_index]
+    cells = {
+        "ttft": document["ttfts"][request_index],
+        "input": document["input_lens"][request_index],
+        "output": document["output_lens"][request_index],
+        "itls": _sum_gaps(gaps_s) if isinstance(gaps_s, list) else gaps_s,
+        "start_times": document["start_times"][request_index] if has_starts else None,
+    }
+    first_token_s = read_finite(cells, "ttft", place)
+    return ClientRequest(
+        arrival_s=read_finite(cells, "start_times", place) if has_starts else None,
+        input_tokens=int(read_finite(cells, "input", place)),
+        output_tokens=int(read_finite(cells, "output", place)),
+        ttft_s=first_token_s,
+        request_s=first_token_s + read_finite(cells, "itls", place),
+    )
 
 
 def _sum_gaps(gaps_s: Sequence[Any]) -> object:

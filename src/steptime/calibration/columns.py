@@ -56,28 +56,27 @@ class Columns:
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
         self.families = [case.family or _network_label(case) for case in cases]
+        first_device = cases[0].device
         self.device: Device = effective_device(
-            cases[0].device, reference_dtype(cases[0].device), Settings()
+            first_device, reference_dtype(first_device), Settings()
         )
         self.seconds: Floats = np.array([case.seconds for case in cases])
+        self._is_single_op = np.array([case.is_single_op for case in cases])
         # Only accelerators are timed by events, between which a part of the host's time is seen.
-        has_events = not self.device.is_cpu
-        self._is_isolated = np.array(
-            [has_events and case.condition == "isolated" for case in cases]
-        )
+        is_isolated = np.array([case.condition == "isolated" for case in cases])
+        self._is_isolated = is_isolated & (not self.device.is_cpu)
         # A case of one op is of the kind of its first kernel, by which its timing is looked up.
         kinds = [case.kernels[0].kind for case in cases]
         self._distinct_kinds, self._kind_of_case = np.unique(kinds, return_inverse=True)
         self._indices_with_timing = [index for index, case in enumerate(cases) if case.timing]
-        self._is_single_op = np.array([case.is_single_op for case in cases])
         self._step_indices = [index for index, case in enumerate(cases) if not case.is_single_op]
         self._is_call_step = np.array(
             [cases[index].condition == "call" for index in self._step_indices]
         )
         self._constant_counts: ConstantCounts | None = None
+        # Equal kernels of two cases are priced apart, since each case has its own figures.
         self._kernels = Kernels(
             [kernel for case in cases for kernel in case.kernels],
-            # Equal kernels of two cases are priced apart, since each case has its own figures.
             owners=[index for index, case in enumerate(cases) for _ in case.kernels],
         )
         self._case_of_kernel = self._kernels.owner  # of each distinct kernel
@@ -112,27 +111,46 @@ class Columns:
         passes_s = self._predict_passes_s(constants)
         device_s = passes_s.sum(axis=0)
         value_s = self._add_host_time(passes_s, constants)
-        device_ends_s = self._find_device_intervals(constants)  # low, high
-        interval_ends_s = []
-        # Errors of the device and of its host are independent: they add as squares.
-        for end, sign in enumerate((-1, 1)):  # the low end, then the high one
-            host_constants = scale_host(constants, end)
-            # All passes at the same end, since kernels share most of their error.
-            passes_bound_s = passes_s * (device_ends_s[end] / device_s)
-            device_error_s = self._add_host_time(passes_bound_s, constants) - value_s
-            host_error_s = self._add_host_time(passes_s, host_constants) - value_s
-            isolated_end_s = value_s + sign * np.hypot(device_error_s, host_error_s)
-            # Only isolated ops and steps have a time of the host; the ends of steps are set below.
-            interval_ends_s.append(np.where(self._is_isolated, isolated_end_s, device_ends_s[end]))
-        low_s, high_s = interval_ends_s
+        device_low_s, device_high_s = self._find_device_intervals(constants)
+        low_ratio = device_low_s / device_s
+        high_ratio = device_high_s / device_s
+        # Three sorts of cases. Ops in a loop or on a CPU: the device alone. Ops between two events:
+        # device and host. Steps: a host that runs ahead of the device, or waits for it.
+        fast_host = scale_host(constants, end=0)
+        slow_host = scale_host(constants, end=1)
+        low_error_s = self._isolated_error_s(passes_s, low_ratio, fast_host, constants)
+        high_error_s = self._isolated_error_s(passes_s, high_ratio, slow_host, constants)
+        low_s = np.where(self._is_isolated, value_s - low_error_s, device_low_s)
+        high_s = np.where(self._is_isolated, value_s + high_error_s, device_high_s)
         hosts = self._find_step_hosts(constants)
         if hosts is not None:
-            device_low_s, device_high_s = device_ends_s
-            device_ratios = (device_low_s / device_s, device_high_s / device_s)
-            step_low_s, step_high_s = self._bound_steps(passes_s, device_ratios, hosts)
+            step_low_s, step_high_s = self._bound_steps(passes_s, (low_ratio, high_ratio), hosts)
             low_s[self._step_indices] = step_low_s
             high_s[self._step_indices] = step_high_s
         return value_s, low_s, high_s
+
+    def _isolated_error_s(
+        self,
+        passes_s: Floats,
+        device_ratio: Floats,
+        host_constants: Constants,
+        constants: Constants,
+    ) -> Floats:
+        """Return the distance from the value of an isolated op to an end of its interval.
+
+        Args:
+            passes_s: seconds of the kernels, as [passes, cases].
+            device_ratio: this end of the device's seconds over their value.
+            host_constants: constants with the host at this end.
+            constants: constants with the usual host.
+        """
+        value_s = self._add_host_time(passes_s, constants)
+        # All passes at the same end, since kernels share most of their error.
+        device_error_s = self._add_host_time(passes_s * device_ratio, constants) - value_s
+        host_error_s = self._add_host_time(passes_s, host_constants) - value_s
+        # Errors of the device and of its host are independent: they add as squares.
+        error_s: Floats = np.hypot(device_error_s, host_error_s)
+        return error_s
 
     def _bound_steps(
         self, passes_s: Floats, device_ratios: tuple[Floats, Floats], hosts: _HostPair
@@ -162,7 +180,6 @@ class Columns:
     def _price_kernels(self, constants: Constants) -> Prices:
         """Return the seconds of each distinct kernel, times the number of its runs."""
         device = replace(self.device, constants=constants)
-        product_residuals = device.calibration.products
         is_single_op = self._is_single_op[self._case_of_kernel].astype(float)
         case_pauses_s = self._is_isolated * self._find_timing_figures(constants, "pause_s")
         pauses_s = case_pauses_s[self._case_of_kernel]
@@ -177,19 +194,7 @@ class Columns:
                 isolated_share=is_single_op[indices],
                 pause_s=pauses_s[indices],
             )
-            residual_rows = product_residuals.get(f"{rows.kind} {rows.dtype}")
-            is_single_product = len(rows.products) == 1
-            if not residual_rows or not is_single_product:
-                return interval
-            (product_sizes,) = rows.products  # batch, m, n, k
-            op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
-            # The residuals are those of single ops: kernels of a step keep the factor 1.
-            factor: Any = np.where(is_single_op[indices] > 0, op_factor, 1.0)
-            return interval._replace(
-                value=factor * interval.value,
-                low=factor * interval.low,
-                high=factor * interval.high,
-            )
+            return _correct_products(interval, rows, device, is_single_op[indices])
 
         return self._kernels.price(price_rows).times(self._kernels.counts)
 
@@ -328,6 +333,27 @@ class Columns:
                 for name in names
             }
         return counts_by_pass
+
+
+def _correct_products(
+    interval: Interval, rows: Rows, device: Device, is_single_op: Floats
+) -> Interval:
+    """Return the price of kernels times the residuals of similar products that were measured.
+
+    The residuals are those of single ops (1 in `is_single_op`): kernels of a step keep their price.
+    """
+    residual_rows = device.calibration.products.get(f"{rows.kind} {rows.dtype}")
+    is_single_product = len(rows.products) == 1
+    if not residual_rows or not is_single_product:
+        return interval
+    (product_sizes,) = rows.products  # batch, m, n, k
+    op_factor = kernel_weighted_factor(residual_rows, product_similarity, *product_sizes)
+    factor: Any = np.where(is_single_op > 0, op_factor, 1.0)
+    return interval._replace(
+        value=factor * interval.value,
+        low=factor * interval.low,
+        high=factor * interval.high,
+    )
 
 
 def _network_label(case: Case) -> str:

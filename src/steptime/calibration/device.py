@@ -1,7 +1,5 @@
 """The calibration of a device: measured cases become the table `calibration` of its file."""
 
-import random
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +10,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from steptime.calibration.cases import Case, priors_of
+from steptime.calibration.choice import choose_cases
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import (
     SIGMA,
@@ -34,10 +33,8 @@ from steptime.prediction.calibrated.method import form_name
 from steptime.prediction.prices import Floats
 from steptime.records.ratios import relative_errors
 from steptime.records.record import current_time
-from steptime.records.row import group_by
 
 MIN_CHANGE = 0.005  # in ln: a constant that moved less keeps the value of its prior
-MIN_RANGE = 1e-9  # of the logs of sizes, against division by 0
 MIN_OP_SIGMA = 0.05  # of ln(measured / predicted) of a single op
 PRIOR_CASES = 10  # cases that the interval of the priors counts as
 
@@ -81,40 +78,46 @@ def calibrate(
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
         points = parse_count(points, "points")
-    uncalibrated = device.with_calibration({})  # an earlier calibration is no prior
     stack, has_steps = _commonest_stack(cases)
     stack_cases = [case for case in cases if case.is_single_op or _stack_of(case) == stack]
+    uncalibrated = device.with_calibration({})  # an earlier calibration is no prior
     fitted_cases = [
         replace(case, device=uncalibrated) for case in choose_cases(stack_cases, points)
     ]
-    if priors is None:
-        priors = priors_of(device, stack)
-    columns = Columns(fitted_cases)
-    constants = fit_step_constants(columns, priors)
-    # Residuals are those of cases that were left out of the fit. `residuals` are what is left of
-    # them after the tables of residuals correct predictions.
-    left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
-    residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
-    phase_tables = fit_phases(columns, priors, residuals)  # sets the residuals of their cases
-    extra_tables: JsonObject = {**residual_tables, **phase_tables}
-    shared_indices = _find_indices(fitted_cases, lambda case: case.phase not in phase_tables)
-    op_indices = _find_indices(fitted_cases, lambda case: case.is_single_op)
-    if op_indices and device.kind == "gpu":
-        op_cases = [fitted_cases[index] for index in op_indices]
-        op_tables, op_residuals = fit_single_ops(op_cases, residuals[op_indices], priors, constants)
-        residuals[op_indices] = op_residuals
-        extra_tables |= op_tables
-    shared_columns = Columns([fitted_cases[index] for index in shared_indices])
     return {
         "date": current_time(),
         "source": source or f"{len(fitted_cases)} rows",
         "points": len(fitted_cases),
         **({"stack": stack} if has_steps else {}),
         **(facts or {}),
+        **_fit_tables(fitted_cases, priors_of(device, stack) if priors is None else priors),
+    }
+
+
+def _fit_tables(cases: Sequence[Case], priors: Mapping[str, Constant]) -> JsonObject:
+    """Return the constants, errors, intervals and residual models that are fitted to cases."""
+    columns = Columns(cases)
+    constants = fit_step_constants(columns, priors)
+    # Residuals are those of cases that were left out of the fit. `residuals` are what is left of
+    # them after the tables of residuals correct predictions.
+    left_out_residuals = leave_out_residuals(columns, priors, constants, families=columns.families)
+    residual_tables, residuals = learn_residuals(columns, constants, left_out_residuals)
+    phase_tables = fit_phases(columns, priors, residuals)  # sets the residuals of their cases
+    op_tables: JsonObject = {}
+    op_indices = _find_indices(cases, lambda case: case.is_single_op)
+    if op_indices and columns.device.kind == "gpu":
+        op_cases = [cases[index] for index in op_indices]
+        op_tables, op_residuals = fit_single_ops(op_cases, residuals[op_indices], priors, constants)
+        residuals[op_indices] = op_residuals
+    shared_indices = _find_indices(cases, lambda case: case.phase not in phase_tables)
+    shared_columns = Columns([cases[index] for index in shared_indices])
+    return {
         "constants": moved_constants(constants, priors),
-        "errors": tabulate_errors([case.kind for case in fitted_cases], residuals),
+        "errors": tabulate_errors([case.kind for case in cases], residuals),
         "intervals": fit_intervals(shared_columns, constants, residuals[shared_indices]),
-        **extra_tables,
+        **residual_tables,
+        **phase_tables,
+        **op_tables,
     }
 
 
@@ -231,78 +234,9 @@ def fit_single_ops(
     return op_tables, op_residuals
 
 
-def choose_cases(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Case]:
-    """Draw cases of all kinds and sizes, as many of each kind.
-
-    Whole steps are spread evenly over their ranks by size: a table has many networks of the size
-    that people use, and few that are far larger or smaller with residuals of their own. Ops are
-    spread over the mean of rank and log of the size.
-
-    Args:
-        cases: the cases to draw from.
-        points: the number of cases, None for all.
-        seed: of the draw of a case within each part of the range.
-    """
-    if points is None or len(cases) <= points:
-        return list(cases)
-    draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
-    cases_by_kind = group_by(cases, lambda case: case.kind)
-    # Kinds with few cases give all they have, and what is left is shared by the others.
-    rarest_first = sorted(cases_by_kind, key=lambda kind: (len(cases_by_kind[kind]), kind))
-    remaining_points = points
-    choice: list[Case] = []
-    for index, kind in enumerate(rarest_first):
-        kind_cases = cases_by_kind[kind]
-        remaining_kinds = len(rarest_first) - index
-        even_share = remaining_points // remaining_kinds
-        kind_point_count = min(len(kind_cases), even_share)
-        remaining_points -= kind_point_count
-        log_sizes = np.array([_log_work(case) for case in kind_cases])
-        ascending = np.argsort(log_sizes, kind="stable")
-        positions = np.argsort(ascending) / len(log_sizes)  # the ranks of the cases
-        if kind_cases[0].is_single_op:
-            log_range = max(np.ptp(log_sizes), MIN_RANGE)
-            # Ops are spread over the mean of rank and log of the size. Steps go by rank alone:
-            # few are far larger or smaller than the others, with residuals of their own.
-            positions += (log_sizes - log_sizes.min()) / log_range
-        indices = draw_evenly(positions.tolist(), kind_point_count, draw)
-        choice += [kind_cases[i] for i in indices]
-    return choice
-
-
-def draw_evenly(positions: Sequence[float], count: int, draw: random.Random) -> list[int]:
-    """Draw indices of positions that lie evenly between the smallest and the largest.
-
-    The range has `count` parts of equal width; the position nearest to a random point of each part
-    is drawn, without replacement.
-    """
-    low, high = min(positions), max(positions)
-    candidates = sorted((position, index) for index, position in enumerate(positions))
-
-    def position_of(candidate: tuple[float, int]) -> float:
-        position, _ = candidate
-        return position
-
-    indices = []
-    for cell_index in range(count):
-        target = low + (high - low) * (cell_index + draw.random()) / count
-        right = bisect_left(candidates, target, key=position_of)
-        # The nearest position is the one before or the one behind the target.
-        neighbours = range(max(0, right - 1), min(right + 1, len(candidates)))
-        nearest = min(neighbours, key=lambda i: abs(position_of(candidates[i]) - target))
-        _, index = candidates.pop(nearest)
-        indices.append(index)
-    return indices
-
-
 def _stack_of(case: Case) -> str:
     """Return the stack of a case, the default one where it names none."""
     return case.stack or catalog.DEFAULT_STACK
-
-
-def _log_work(case: Case) -> float:
-    """Return the log of the bytes and of the arithmetic, at 10 FLOP a byte."""
-    return log(1 + sum(kernel.bytes + kernel.flop / 10 for kernel in case.kernels))
 
 
 def moved_constants(
@@ -344,10 +278,10 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
     """Return the ends of the middle 80 % of ln(measured / predicted), by form, and of `all`.
 
     Split conformal: residuals are divided by the half width that the priors give each case, so
-    that one quantile serves a step of many kernels and of one. Of n such shares the floor(0.1 (n +
-    1))th from either end is taken. `PRIOR_CASES` further shares are normal quantiles, so that few
-    cases do not make anything certain; they are widened by sqrt(1 + 1 / families), since a mean of
-    few networks is uncertain itself. Forms without a case are left out.
+    that one quantile serves a step of many kernels and of one. `PRIOR_CASES` further shares are
+    normal quantiles, so that few cases do not make anything certain; they are widened by
+    sqrt(1 + 1 / families), since a mean of few networks is uncertain itself. Forms without a case
+    are left out.
 
     Args:
         columns: the cases.
@@ -355,27 +289,39 @@ def fit_intervals(columns: Columns, constants: Constants, residuals: Floats) -> 
         residuals: their ln(measured / predicted) when they are left out.
     """
     prior_widths = _prior_half_widths(columns, constants)
+    case_widths = _find_case_widths(columns, constants, prior_widths, residuals)
+    family_count = len(indices_by_family(columns.families))
+    width_shares = np.concatenate([residuals / case_widths, _prior_width_shares(family_count)])
+    low_share, high_share = _find_conformal_ends(width_shares)
+    return {
+        form: [float(f"{low_share * width:.3g}"), float(f"{high_share * width:.3g}")]
+        for form, width in prior_widths.items()
+    }
+
+
+def _find_case_widths(
+    columns: Columns, constants: Constants, prior_widths: Mapping[str, float], residuals: Floats
+) -> Floats:
+    """Return the half width in ln that the priors give each case, on the side of its residual."""
     # Each formula's prior width, set as its ends, gives each case a width by its kernels.
     prior_ends = {f"interval.{form}_low": -width for form, width in prior_widths.items()}
     prior_ends |= {f"interval.{form}_high": width for form, width in prior_widths.items()}
     value_s, low_s, high_s = columns.predict_intervals({**constants, **prior_ends})
     upper_widths = np.log(high_s / value_s)
     lower_widths = np.log(value_s / low_s)
-    # A positive residual is measured in upper widths, a negative one in lower widths.
-    case_widths = np.where(residuals > 0, upper_widths, lower_widths)
-    family_count = len(indices_by_family(columns.families))
-    prior_shares = _prior_width_shares(family_count)
-    width_shares = np.sort(np.concatenate([residuals / case_widths, prior_shares]))
-    share_count = len(width_shares)
-    # Conformal ranks, from 1: of n shares the floor(0.1 (n + 1))th from either end.
-    low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))
+    return np.where(residuals > 0, upper_widths, lower_widths)
+
+
+def _find_conformal_ends(shares: Floats) -> tuple[float, float]:
+    """Return the low and the high end of the middle 80 %, as split conformal prediction does.
+
+    Of n shares it is the floor(0.1 (n + 1))th from either end.
+    """
+    ordered = np.sort(shares)
+    share_count = len(ordered)
+    low_rank = max(1, floor((1 - LEVEL) / 2 * (share_count + 1)))  # ranks from 1
     high_rank = min(share_count, ceil((1 + LEVEL) / 2 * (share_count + 1)))
-    low_share = width_shares[low_rank - 1]
-    high_share = width_shares[high_rank - 1]
-    return {
-        form: [float(f"{low_share * width:.3g}"), float(f"{high_share * width:.3g}")]
-        for form, width in prior_widths.items()
-    }
+    return float(ordered[low_rank - 1]), float(ordered[high_rank - 1])
 
 
 def _prior_width_shares(family_count: int) -> Floats:

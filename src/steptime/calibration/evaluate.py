@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.calibration.cases import Case
+from steptime.calibration.choice import choose_cases
 from steptime.calibration.columns import Columns, reference_dtype
-from steptime.calibration.device import calibrate, choose_cases
+from steptime.calibration.device import calibrate
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device

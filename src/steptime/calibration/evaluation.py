@@ -169,11 +169,7 @@ def evaluate(
     if not scored:
         raise InputError(f"{name} predicts none of the {len(cases)} cases")
     error_rows = [_error_row(name, scored, _count_constants(method, cases))]
-    scores_by_group = by_group(scored, group_names) if group_names else {}
-    groups = [
-        {**dict(zip(group_names, key, strict=True)), **_error_row(name, scores)}
-        for key, scores in scores_by_group.items()
-    ]
+    groups = _list_group_rows(name, scored, group_names)
     if points is not None:
         calibrated_row, calibrated_groups = _evaluate_calibrations(
             cases, points, group_names, draws
@@ -184,20 +180,34 @@ def evaluate(
     comparison, compared_cases = _compare_methods(cases, name, method, scored)
     error_rows += comparison
     error_rows += _list_published_rows(cases, name, scored)
-    worst_cases = sorted(scored, key=lambda score: -farness(score.ratio))[:worst]
     return Evaluation(
         method=name,
         by=tuple(group_names),
         rows=tuple(error_rows),
         groups=tuple(groups),
-        worst=tuple(
-            {**case_row(worst_case), "ops": _slowest_ops(worst_case, method)}
-            for worst_case in worst_cases
-        ),
+        worst=tuple(_list_worst_cases(scored, method, worst)),
         scored=tuple(scored),
         compared_cases=compared_cases,
         unasked=tuple(_rows_by_cause(refusals)),
     )
+
+
+def _list_group_rows(
+    name: str, scored: Sequence[Scored], group_names: Sequence[str]
+) -> list[JsonObject]:
+    """Return the errors of each group of cases; none without columns that group them."""
+    if not group_names:
+        return []
+    return [
+        {**dict(zip(group_names, key, strict=True)), **_error_row(name, scores)}
+        for key, scores in by_group(scored, group_names).items()
+    ]
+
+
+def _list_worst_cases(scored: Sequence[Scored], method: Method, count: int) -> list[JsonObject]:
+    """Return the cases with the largest errors, each with its slowest ops."""
+    worst_cases = sorted(scored, key=lambda score: -farness(score.ratio))[:count]
+    return [{**case_row(case), "ops": _slowest_ops(case, method)} for case in worst_cases]
 
 
 def _evaluate_calibrations(
@@ -226,26 +236,24 @@ def _compare_methods(
 
     If these are not all cases of the method, its own errors on them come first.
     """
-    scores_by_method = {
-        other_name: score(cases, cost_model(other_name))
-        for other_name in COMPARED_METHODS
-        if other_name != name
-    }
-    scores_by_method = {key: scores for key, scores in scores_by_method.items() if scores}
-    all_scores = (scored, *scores_by_method.values())
-    case_ids = [{id(score.case) for score in scores} for scores in all_scores]
-    shared_ids = set.intersection(*case_ids)
-    error_rows = []
-    is_partly_shared = 0 < len(shared_ids) < len(scored)
-    if is_partly_shared:  # so that the method has other errors on the shared ones
-        shared_scores = [score for score in scored if id(score.case) in shared_ids]
-        constant_count = _count_constants(method, cases)
-        error_rows.append(_error_row(f"{name}, the cases of all", shared_scores, constant_count))
-    for other_name, scores in scores_by_method.items():
+    rival_names = [rival for rival in COMPARED_METHODS if rival != name]
+    scores_by_rival = {rival: score(cases, cost_model(rival)) for rival in rival_names}
+    scores_by_rival = {rival: scores for rival, scores in scores_by_rival.items() if scores}
+    all_scores = (scored, *scores_by_rival.values())
+    shared_ids = set.intersection(*({id(score.case) for score in scores} for scores in all_scores))
+
+    def make_row(label: str, row_method: Method, scores: Sequence[Scored]) -> JsonObject:
         shared_scores = [score for score in scores if id(score.case) in shared_ids]
-        if shared_scores:
-            constant_count = _count_constants(cost_model(other_name), cases)
-            error_rows.append(_error_row(other_name, shared_scores, constant_count))
+        return _error_row(label, shared_scores, _count_constants(row_method, cases))
+
+    if not shared_ids:
+        return [], 0
+    error_rows = []
+    if len(shared_ids) < len(scored):  # the method has other errors on the shared ones
+        error_rows.append(make_row(f"{name}, the cases of all", method, scored))
+    error_rows += [
+        make_row(rival, cost_model(rival), scores) for rival, scores in scores_by_rival.items()
+    ]
     return error_rows, len(shared_ids)
 
 

@@ -1,5 +1,7 @@
 """The calibration of the machine that this runs on: its ceilings, then points for the constants."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from platform import node
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steptime import __version__
 from steptime.calibration import log
@@ -23,6 +25,9 @@ from steptime.measure.contract import Options
 from steptime.measure.drivers import driver_of
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.probe.files import device_table
+
+if TYPE_CHECKING:
+    from steptime.calibration.session import MeasuredPoint
 
 POINTS = 60
 MIN_POINTS = 40  # before errors that fall no more end it
@@ -101,30 +106,20 @@ def calibrate_machine(
     Raises:
         InterruptError: if an interrupt ended it and the file was written.
     """
-    from steptime.calibration.session import MeasuredPoint, Session
+    from steptime.calibration.session import Session
 
     began = monotonic()
     start = _start_or_resume(backend, options, limit_s)
-
+    device = device_from_table(start.table, start.table["name"])
     with Worker(backend, options) as worker:
 
-        def request_point(request: Mapping[str, Any]) -> Mapping[str, Any]:
-            # Far longer than any point takes: a worker that is silent until then hangs.
-            return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
-
         def report_point(measured_point: MeasuredPoint, left_s: float) -> None:
-            times = [
-                f"{name} {format_seconds(part_s)}"
-                for name, part_s in measured_point.seconds.items()
-            ]
             progress = format_progress(len(session.measured_points), max_points, left_s)
-            result = measured_point.note or ", ".join(times)
-            print_note(f"{progress} {measured_point.point.name}: {result}")
+            print_note(f"{progress} {_describe_point(measured_point)}")
 
-        device = device_from_table(start.table, start.table["name"])
         session = Session(
             device,
-            request_point,
+            partial(_request_point, worker),
             report_point,
             limit_s=points_s(limit_s, monotonic() - began),
             max_points=max_points,
@@ -142,16 +137,38 @@ def calibrate_machine(
             **driver_of(options.device),
         }
     table = {**start.table, "calibration": calibration}
-    points = calibration["measured_points"]
-    # An interrupted session must not replace an earlier one that knows more.
-    if session.interrupted and _count_earlier_points(table["name"]) > points:
-        start.log_path.unlink()
+    return table, _keep_calibration(table, start.log_path, session.interrupted)
+
+
+def _request_point(worker: Worker, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Send the request of a point to a worker and return its answer."""
+    # Far longer than any point takes: a worker that is silent until then hangs.
+    return _request_worker(worker, request, timeout_s=60 + 20 * request["budget_s"])
+
+
+def _describe_point(measured_point: MeasuredPoint) -> str:
+    """Return a point with its seconds by part, or why it could not be measured."""
+    times = [f"{name} {format_seconds(part_s)}" for name, part_s in measured_point.seconds.items()]
+    return f"{measured_point.point.name}: {measured_point.note or ', '.join(times)}"
+
+
+def _keep_calibration(table: DeviceTable, log_path: Path, was_interrupted: bool) -> Path:
+    """Write the file of the device, which is the device `local` from now on; remove the log.
+
+    Raises:
+        KeyboardInterrupt: if an interrupted session has fewer points than an earlier calibration,
+            which stays.
+        InterruptError: if an interrupt ended the session and the file was written.
+    """
+    points = table["calibration"]["measured_points"]
+    if was_interrupted and _count_earlier_points(table["name"]) > points:
+        log_path.unlink()
         raise KeyboardInterrupt
-    path = catalog.write_user_device(table, table["name"])  # from now on the device `local`
-    start.log_path.unlink()
-    if session.interrupted:
+    path = catalog.write_user_device(table, table["name"])
+    log_path.unlink()
+    if was_interrupted:
         raise InterruptError(f"{format_count(points, 'point')} kept in {path}")
-    return table, path
+    return path
 
 
 def _count_earlier_points(name: str) -> int:
@@ -184,12 +201,16 @@ def _start_or_resume(backend: str, options: Options, limit_s: float) -> _Calibra
         points = format_count(sum(map(len, earlier_answers.values())), "point")
         print_note(f"going on after {points} of a calibration that was killed ...")
         return _CalibrationStart(log_path, table, earlier_answers)
-    # A share of the time, but at least MIN_PROBE_S unless that is more than half of it.
-    probing_s = max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
+    probing_s = _probing_s(limit_s)
     print_note(f"measuring ceilings ({format_duration(probing_s)}), then points ...")
     table = probe_ceilings(backend, options, probing_s)
     log.begin_log(log_path, software, table)
     return _CalibrationStart(log_path, table, earlier_answers)
+
+
+def _probing_s(limit_s: float) -> float:
+    """Return the seconds for the ceilings: a share of all, and not too few unless half of all."""
+    return max(1.0, PROBE_SHARE * limit_s, min(MIN_PROBE_S, limit_s / 2))
 
 
 def format_progress(measured: int, max_points: int, left_s: float) -> str:

@@ -244,16 +244,12 @@ def _list_tables(
         yield _TableSource(table, mapping.rows, row_prefix="row ", message_prefix="row ")
     elif table.is_dir() and all(entry.file for entry in mapping.rows):
         # The mapping names the files of the folder, and which of its entries read each of them.
-        files = dict.fromkeys(entry.file for entry in mapping.rows)
-        for file in files:
+        for file in dict.fromkeys(entry.file for entry in mapping.rows):
             path = table / file
             entries = [entry for entry in mapping.rows if entry.file == file]
-            yield _TableSource(
-                path, entries, row_prefix=f"{path.name}:", message_prefix=f"{format_path(path)}:"
-            )
+            yield _TableSource(path, entries, f"{path.name}:", f"{format_path(path)}:")
     elif table_files.is_table_name(table.name) and not table.is_dir():
-        message_prefix = f"{format_path(table)}:"
-        yield _TableSource(table, mapping.rows, f"{table.name}:", message_prefix)
+        yield _TableSource(table, mapping.rows, f"{table.name}:", f"{format_path(table)}:")
     else:
         for source in list_sources(table):
             if isinstance(source, Unread):
@@ -312,10 +308,7 @@ def _make_case(
     keys = row.keys
     if row.seconds is None:
         return None
-    dtype = find_dtype(row.text(keys.dtype) or "float32")
-    method_options = _method_options(row)
     stack = row.text(keys.stack)
-    op_options = {**stack_option(stack), **method_options}
     family = row.text(keys.family)
     workload = None
     if keys.model:
@@ -325,11 +318,9 @@ def _make_case(
         stack = stack or str(row.options.get("stack", ""))
         if keys.quantities and not family:  # a table of steps: left out of a fit by network
             family = workload.label
-        kernels = step_kernels(workload, stack_option(stack) | method_options)
-    elif network_kernels is not None:
-        kernels = network_kernels.kernels(row.values, dtype, op_options)
+        kernels = step_kernels(workload, stack_option(stack) | _method_options(row))
     else:
-        kernels = _kernels_of_ops(keys.ops or [keys], row.values, dtype, op_options)
+        kernels = _list_op_kernels(row, network_kernels)
     default_kind = workload.model if workload else row.text(keys.kind)
     default_condition: Condition = "step" if keys.quantities else "isolated"
     return Case(
@@ -346,8 +337,18 @@ def _make_case(
         workload=workload,
         published_s_by_method=row.rival_times_s,
         place=place,
-        method_options=method_options,
+        method_options=_method_options(row),
     )
+
+
+def _list_op_kernels(row: MappedRow, network_kernels: _NetworkKernels | None) -> tuple[Kernel, ...]:
+    """Return the kernels of a row's ops, or of its network from a second table."""
+    keys = row.keys
+    dtype = find_dtype(row.text(keys.dtype) or "float32")
+    options = {**stack_option(row.text(keys.stack)), **_method_options(row)}
+    if network_kernels is not None:
+        return network_kernels.kernels(row.values, dtype, options)
+    return _kernels_of_ops(keys.ops or [keys], row.values, dtype, options)
 
 
 def _method_options(row: MappedRow) -> dict[str, str]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.calibration.device import draw_evenly, moved_constants, tabulate_errors
+from steptime.calibration.choice import draw_evenly
+from steptime.calibration.device import moved_constants, tabulate_errors
 from steptime.calibration.fit import fit_constants, leave_out_residuals
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError

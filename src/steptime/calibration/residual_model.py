@@ -47,14 +47,10 @@ def learn_residuals(
             its family. The residuals that are returned leave families out of the process, too.
     """
     residuals = log_residuals(columns, constants)
-    posterior_residuals = left_out.copy()
-    # How much larger a residual is when its family is left out of the constants' fit: the process
-    # below is fitted to residuals of the full fit and scaled by it.
-    left_out_ratios = np.divide(
-        left_out, residuals, out=np.ones(len(residuals)), where=residuals != 0
-    )
-    # A case may have hardly any residual by chance.
-    left_out_ratios = left_out_ratios.clip(-MAX_RATIO, MAX_RATIO)
+    # The process is fitted to the residuals of constants that saw all families. What it leaves of
+    # a family is then scaled to constants that did not see that family.
+    left_out_ratios = _left_out_ratios(left_out, residuals)
+    posterior_residuals = left_out.copy()  # of a case that is no product and no step as they are
     tables: dict[str, dict[str, WeightRows] | WeightRows] = {}
     product_indices, sensitivity = columns.find_product_cases(constants)
     if len(product_indices) >= MIN_ROWS:
@@ -64,15 +60,31 @@ def learn_residuals(
         posterior_residuals[product_indices] = product_residuals * left_out_ratios[product_indices]
     step_indices, host_s, device_s = columns.find_host_steps(constants)
     if len(step_indices) >= MIN_ROWS:
-        # Steps are similar if host and device take similar seconds: [steps, steps].
-        similarity = step_similarity(host_s[:, None], device_s[:, None], host_s, device_s)
-        covariance = SPREAD**2 * similarity
         families = [columns.families[index] for index in step_indices]
-        posterior = _fit_process(covariance, residuals[step_indices], STEP_NOISE, families)
-        posterior_residuals[step_indices] = posterior.left_out * left_out_ratios[step_indices]
-        weight_rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
-        tables["steps"] = _round_rows(weight_rows)
+        tables["steps"], step_residuals = _learn_steps(
+            host_s, device_s, residuals[step_indices], families
+        )
+        posterior_residuals[step_indices] = step_residuals * left_out_ratios[step_indices]
     return tables, posterior_residuals
+
+
+def _left_out_ratios(left_out: Floats, residuals: Floats) -> Floats:
+    """Return the ratio of each residual left out to the one of constants fitted to all families."""
+    no_residual = np.ones(len(residuals))  # 1 where a case has no residual to compare with
+    ratios = np.divide(left_out, residuals, out=no_residual, where=residuals != 0)
+    # A case may have hardly any residual by chance, and then a ratio without meaning.
+    return ratios.clip(-MAX_RATIO, MAX_RATIO)
+
+
+def _learn_steps(
+    host_s: Floats, device_s: Floats, residuals: Floats, families: Sequence[str]
+) -> tuple[WeightRows, Floats]:
+    """Return the weights of steps by the seconds of host and device, and residuals left out."""
+    # Steps are similar if host and device take similar seconds: [steps, steps].
+    similarity = step_similarity(host_s[:, None], device_s[:, None], host_s, device_s)
+    posterior = _fit_process(SPREAD**2 * similarity, residuals, STEP_NOISE, families)
+    weight_rows = np.column_stack([host_s, device_s, SPREAD**2 * posterior.weights])
+    return _round_rows(weight_rows), posterior.left_out
 
 
 def _learn_products(

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import os
-import re
 import signal
 import sys
 import threading
@@ -22,32 +20,25 @@ from steptime import cli
 from steptime.cli.arrange import arrange_printout, print_csv_table
 from steptime.cli.complete import describe_value, make_completer
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, find_panel
+from steptime.cli.printing import print_answer, print_text
 from steptime.core.answer import answer_kinds
 from steptime.core.errors import (
     DetailedInputError,
     InputError,
     InterruptError,
     check_choice,
-    escape_controls,
 )
 from steptime.core.progress import Progress, print_note, report_progress_to, status
 from steptime.core.signatures.docstrings import summary
 from steptime.core.signatures.kinds import Kind
 from steptime.core.signatures.signature import REQUIRED, QuestionParameter, parameters_of
-from steptime.core.tables.printers import PRINTERS, json_parts, write_csv
+from steptime.core.tables.printers import PRINTERS
 from steptime.core.tables.table import Printout, select_tables
-from steptime.core.tables.text_table import text, wrap_prose
 from steptime.core.units import format_duration
 from steptime.core.values import parse_count
 
 PATIENCE_S = 2.0  # between two lines on how far work is
 SILENT_S = 1.0  # before the first sign of life
-ALARMING_WORDS = re.compile(  # words, and the mark of what is extrapolated
-    r"(?<![\w-])(?:does not fit|out of memory|oom|slower|extrapolated)(?![\w-])"
-    r"|(?<!\S)~(?=\d|\s|$)",
-    re.MULTILINE,
-)
-RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 PATH_METAVARS = ("DIR", "FILE")  # a shell completes their values by the names of files
 
@@ -100,18 +91,19 @@ def make_command(
         if name not in question_names
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
-    command_parameters = []
-    for parameter in question_parameters:
-        panel = find_panel(command, parameter) if is_grouped else "Options"
-        command_parameters.append(_make_cyclopts_parameter(parameter, panel, has_help))
-    for parameter in output_parameters:
-        panel = find_panel(command, parameter)
-        command_parameters.append(_make_cyclopts_parameter(parameter, panel, has_help))
-    # As a signature needs them: arguments before options, and arguments with a default last.
-    command_parameters.sort(
-        key=lambda parameter: (parameter.kind, _is_optional_argument(parameter))
+    panel_by_name = {
+        parameter.name: find_panel(command, parameter) if is_grouped else "Options"
+        for parameter in question_parameters
+    }
+    panel_by_name |= {
+        parameter.name: find_panel(command, parameter) for parameter in output_parameters
+    }
+    signature = _make_signature(
+        [
+            _make_cyclopts_parameter(parameter, panel_by_name[parameter.name], has_help)
+            for parameter in (*question_parameters, *output_parameters)
+        ]
     )
-    signature = inspect.Signature(command_parameters)
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
@@ -129,9 +121,17 @@ def make_command(
     return run
 
 
+def _make_signature(parameters: Iterable[inspect.Parameter]) -> inspect.Signature:
+    """Return a signature: arguments before options, and arguments with a default last."""
+    return inspect.Signature(
+        sorted(parameters, key=lambda parameter: (parameter.kind, _is_optional_argument(parameter)))
+    )
+
+
 def _read_typed_values(
     parameters: Iterable[QuestionParameter], texts: Mapping[str, Any]
 ) -> dict[str, object]:
+    """Return the values of the parameters that were typed, by name."""
     typed_parameters = [item for item in parameters if texts.get(item.name) is not None]
     return {item.name: read_value(item, texts[item.name]) for item in typed_parameters}
 
@@ -191,7 +191,7 @@ def _ask(question: Callable[..., Any], question_values: Mapping[str, Any], *, is
         return question(**question_values)
     except DetailedInputError as error:
         if is_json:
-            _print(json.dumps({"error": str(error), **error.details}, indent=2) + "\n")
+            print_text(json.dumps({"error": str(error), **error.details}, indent=2) + "\n")
         raise
 
 
@@ -324,55 +324,6 @@ def _describe_work(question: Callable[..., Any], command: str) -> str:
     """Describe what a command does: `plan: find the fastest parallel plan ...`."""
     text = summary(question.__doc__ or "").rstrip(".")
     return f"{command or question.__name__}: {text[:1].lower()}{text[1:]} ..."
-
-
-def print_answer(printout: Printout, output_format: str) -> None:
-    """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
-    if output_format == "json":
-        if printout.document is not None:
-            sys.stdout.writelines(json_parts(printout.document))
-            _print("\n")
-    elif output_format == "csv":
-        for index, table in enumerate(printout.tables):
-            if index > 0:
-                _print("\n")
-            write_csv(table, sys.stdout)
-        _print("")  # flushes the rows
-    elif output_format != "text":
-        _print("\n".join(PRINTERS[output_format](table) for table in printout.tables))
-    else:
-        lines_before = dict.fromkeys(printout.before)  # notes that come before the tables
-        for line in lines_before:
-            print_note(line)
-        width = terminal_width()
-        sentences = "\n".join(wrap_prose(printout.text.split("\n"), width))
-        tables = "".join(text(table, width) for table in printout.tables)
-        _print(tables + sentences, has_colours())
-        _print(printout.script)
-        for line in dict.fromkeys(printout.notes):
-            if line not in lines_before:
-                print_note(line)
-
-
-def terminal_width() -> int | None:
-    """Return the columns of the terminal; None for a file or a pipe, which must not lose any."""
-    from shutil import get_terminal_size
-
-    return get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def has_colours() -> bool:
-    """Whether what is bad is red: on a terminal, where nobody asked for none (no-color.org)."""
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not is_plain
-
-
-def _print(printed_text: str, coloured: bool = False) -> None:
-    lines = "\n".join(map(escape_controls, printed_text.split("\n")))
-    if coloured:
-        lines = ALARMING_WORDS.sub(rf"{RED}\g<0>{PLAIN}", lines)
-    sys.stdout.write(lines)
-    sys.stdout.flush()
 
 
 def make_progress_printer() -> Progress:

@@ -1,6 +1,6 @@
 """Which batches of a step fit a device, and which one pays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 MAX_BATCH = 1 << 20  # the largest batch that a search tries
@@ -36,23 +36,32 @@ def largest_batch(
         too_large = max_batch + 1 if is_last else min(growth * fitting, max_batch)
     while too_large - fitting > 1:
         middle = (fitting + too_large) // 2
-        guess = middle
-        if fitting and too_large in needed_bytes:
-            # Memory is nearly linear in the batch: guess where the line reaches the room.
-            growth_bytes = needed_bytes[too_large] - needed_bytes[fitting]
-            free_bytes = has_bytes - needed_bytes[fitting]
-            if growth_bytes > 0:
-                guess = fitting + int(free_bytes / growth_bytes * (too_large - fitting))
+        guess = _guess_largest(needed_bytes, fitting, too_large, has_bytes)
         # The pair at the guess closes the search if the line is exact; the middle halves it if not.
         for batch in (guess, guess + 1, middle):
             is_in_gap = fitting < batch < too_large
-            if not is_in_gap:
-                continue
-            if fits(batch):
+            if is_in_gap and fits(batch):
                 fitting = batch
-            else:
+            elif is_in_gap:
                 too_large = batch
     return fitting
+
+
+def _guess_largest(
+    needed_bytes: Mapping[int, float], fitting: int, too_large: int, has_bytes: float
+) -> int:
+    """Return the batch between two others where a line through their memory reaches `has_bytes`.
+
+    Memory is nearly linear in the batch. Without the memory of both it is the middle.
+    """
+    middle = (fitting + too_large) // 2
+    if fitting not in needed_bytes or too_large not in needed_bytes:
+        return middle
+    growth_bytes = needed_bytes[too_large] - needed_bytes[fitting]
+    if growth_bytes <= 0:
+        return middle
+    free_share = (has_bytes - needed_bytes[fitting]) / growth_bytes
+    return fitting + int(free_share * (too_large - fitting))
 
 
 def list_doubling_batches(largest: int, growth: int = 2) -> list[int]:

@@ -207,25 +207,28 @@ def _link_bounds(
         kernels_s: the seconds of kernels in each cell.
         communication_s: the seconds of collectives in each cell.
     """
-    collective = model.collective()
-    gradient_bytes = model.gradient_bytes
     # The low end of a step has fast kernels and fast links, the high end slow ones.
     fast_links, slow_links = 1, -1  # `collective_s` takes the ends of a link's rate by these signs
     for link_end, kernel_bounds_s in ((fast_links, span.low_s), (slow_links, span.high_s)):
         if kernel_bounds_s is None:
             yield repeat(None)
             continue
-        exchange_s_of_replicas = [
-            model.collective_s(collective, gradient_bytes, count, link_end) if count > 1 else 0.0
-            for count in replicas
-        ]
         # In the order of cells: by batch and, within a batch, by the number of replicas.
-        exchange_s = np.resize(exchange_s_of_replicas, len(communication_s))
+        exchange_s = np.resize(_exchange_s(model, replicas, link_end), len(communication_s))
         kernels_error_s = np.repeat(kernel_bounds_s, len(replicas)) - kernels_s
         links_error_s = exchange_s - communication_s
         error_s = np.hypot(kernels_error_s, links_error_s)  # kernels and links err independently
         # Shorter for fast links (1), longer for slow ones (-1).
         yield (kernels_s + communication_s - link_end * error_s).tolist()
+
+
+def _exchange_s(model: StepModel, replicas: Sequence[int], link_end: int) -> list[float]:
+    """Return the seconds of the exchange of gradients by the number of replicas."""
+    collective = model.collective()
+    return [
+        model.collective_s(collective, model.gradient_bytes, count, link_end) if count > 1 else 0.0
+        for count in replicas
+    ]
 
 
 def _rates(counts: Any, seconds: Any) -> list[float | None]:
@@ -245,14 +248,34 @@ def _priced_cells(
     model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
 ) -> Iterator[GridCell]:
     """Return the cells of a device, made by columns: each batch, on each number of replicas."""
+    column_by_field = {
+        **_constant_columns(model),
+        "replicas": cycle(replicas),
+        **_time_columns(model, steps, span, replicas),
+        **_batch_columns(model, steps, span, replicas),
+    }
+    columns = [column_by_field[name] for name in GridCell._fields]
+    # `GridCell._make` runs as Python, cell by cell; this does not.
+    make_cell = partial(tuple.__new__, GridCell)
+    return map(make_cell, zip(*columns, strict=False))  # columns of `repeat` and `cycle` never end
 
-    # A cell for each batch and, within it, each number of replicas: columns of the batches are
-    # repeated value by value, and those of the replicas are cycled.
-    def repeat_cells(column: Iterable[Any]) -> Iterable[Any]:
-        if len(replicas) == 1:
-            return column
-        return chain.from_iterable(repeat(value, len(replicas)) for value in column)
 
+def _constant_columns(model: StepModel) -> dict[str, Iterable[object]]:
+    """Return the columns that have one value in all cells of a device."""
+    workload = model.workload
+    return {
+        "model": repeat(workload.label),
+        "device": repeat(model.device.name),
+        "dtype": repeat(workload.dtype),
+        "assumed": repeat(assumed_of(model)),
+        "optimizer": repeat(workload.optimizer),
+    }
+
+
+def _time_columns(
+    model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
+) -> dict[str, Iterable[object]]:
+    """Return the columns of steps with their exchanges: each batch, on each number of replicas."""
     communication_s_of_replicas = [
         model.estimate_comm(count) if count > 1 else 0.0 for count in replicas
     ]
@@ -264,33 +287,39 @@ def _priced_cells(
     tokens_per_s: Iterable[float | None] = repeat(None)
     if length is not None:
         tokens_per_s = (None if rate is None else length * rate for rate in examples_per_s)
-    needed_bytes = steps.needed_bytes(model)
-    forward_s, backward_s, update_s = span.times
     low_s, high_s = _link_bounds(model, span, replicas, kernels_s, communication_s)
-    column_by_field: dict[str, Iterable[object]] = {
-        "model": repeat(model.workload.label),
-        "device": repeat(model.device.name),
-        "batch": repeat_cells(steps.batches),
-        "replicas": cycle(replicas),
+    return {
         "step_s": step_s.tolist(),
-        "forward_s": repeat_cells(forward_s),
-        "backward_s": repeat_cells(backward_s),
-        "update_s": repeat_cells(update_s),
         "communication_s": communication_s.tolist(),
         "examples_per_s": examples_per_s,
-        "peak_bytes": repeat_cells(steps.peak_bytes),
-        "status": repeat_cells(STATUS_BY_FIT[fits] for fits in fit_device(model, needed_bytes)),
-        "notes": repeat_cells(steps.remarks(model, needed_bytes)),
+        "tokens_per_s": tokens_per_s,
         "low_s": low_s,
         "high_s": high_s,
-        "dtype": repeat(model.workload.dtype),
-        "assumed": repeat(assumed_of(model)),
-        "needed_bytes": repeat_cells(needed_bytes),
-        "is_extrapolated": repeat_cells(span.is_extrapolated),
-        "optimizer": repeat(model.workload.optimizer),
-        "tokens_per_s": tokens_per_s,
     }
-    columns = [column_by_field[name] for name in GridCell._fields]
-    # `GridCell._make` runs as Python, cell by cell; this does not.
-    make_cell = partial(tuple.__new__, GridCell)
-    return map(make_cell, zip(*columns, strict=False))  # columns of `repeat` and `cycle` never end
+
+
+def _batch_columns(
+    model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
+) -> dict[str, Iterable[object]]:
+    """Return the columns that depend on the batch alone, each value for all replicas."""
+    needed_bytes = steps.needed_bytes(model)
+    forward_s, backward_s, update_s = span.times
+    column_by_field: dict[str, Iterable[object]] = {
+        "batch": steps.batches,
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "update_s": update_s,
+        "peak_bytes": steps.peak_bytes,
+        "status": (STATUS_BY_FIT[fits] for fits in fit_device(model, needed_bytes)),
+        "notes": steps.remarks(model, needed_bytes),
+        "needed_bytes": needed_bytes,
+        "is_extrapolated": span.is_extrapolated,
+    }
+    if len(replicas) == 1:
+        return column_by_field
+    return {name: _repeat_values(values, len(replicas)) for name, values in column_by_field.items()}
+
+
+def _repeat_values(values: Iterable[object], count: int) -> Iterable[object]:
+    """Return values, each `count` times in a row."""
+    return chain.from_iterable(repeat(value, count) for value in values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
@@ -16,6 +15,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction.method import Method
 from steptime.prediction.records import StepVerdict, costs, record_method, step_record
+from steptime.prediction.steps.lines import Span
 from steptime.prediction.steps.step_model import StepModel
 from steptime.records.record import Quantity, Record, current_time
 
@@ -114,25 +114,31 @@ def _device_records(
     (span,) = steps.spans([model])
     method = record_method(model)
     taken_at = current_time()
-    unknown_bounds: list[float | None] = [*repeat(None, len(work))]
     needed_bytes = steps.needed_bytes(model)
-    steps_by_batch = zip(
-        steps.batches,
+    verdicts = map(StepVerdict, fit_device(model, needed_bytes), steps.remarks(model, needed_bytes))
+    quantities = _list_quantities(span, work, steps.peak_bytes)
+    for batch, step_quantities, verdict in zip(steps.batches, quantities, verdicts, strict=True):
+        workload = replace(model.workload, batch_per_replica=batch)
+        yield step_record(model, workload, method, step_quantities, verdict, taken_at=taken_at)
+
+
+def _list_quantities(
+    span: Span, work: Sequence[Mapping[str, float]], peak_bytes: Sequence[int]
+) -> Iterator[dict[str, Quantity]]:
+    """Yield the quantities of the step at each batch: times, FLOP and bytes."""
+    unknown_bounds: list[float | None] = [None] * len(work)
+    columns = (
         zip(*span.times, strict=True),
         span.low_s or unknown_bounds,
         span.high_s or unknown_bounds,
         work,
-        steps.peak_bytes,
-        fit_device(model, needed_bytes),
-        steps.remarks(model, needed_bytes),
-        strict=True,
+        peak_bytes,
     )
-    for batch, times, low_s, high_s, work_of_step, peak_bytes, fits, notes in steps_by_batch:
+    for times, low_s, high_s, work_of_step, peak_bytes_of_step in zip(*columns, strict=True):
         pass_times = {f"{name}_s": time_s for name, time_s in zip(PASSES, times, strict=True)}
-        amounts = pass_times | work_of_step
-        quantities = {name: Quantity(amount) for name, amount in amounts.items()}
-        quantities["step_s"] = Quantity(sum(times), low=low_s, high=high_s)
-        quantities["peak_bytes"] = Quantity(peak_bytes)
-        workload = replace(model.workload, batch_per_replica=batch)
-        verdict = StepVerdict(fits, notes)
-        yield step_record(model, workload, method, quantities, verdict, taken_at=taken_at)
+        amounts = {**pass_times, **work_of_step}
+        yield {
+            **{name: Quantity(amount) for name, amount in amounts.items()},
+            "step_s": Quantity(sum(times), low=low_s, high=high_s),
+            "peak_bytes": Quantity(peak_bytes_of_step),
+        }

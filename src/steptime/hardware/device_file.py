@@ -122,9 +122,7 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
         key: table[key] for key in _OPEN_TABLES if key in table
     }
     values = _convert_fields_to_si(values, DEVICE_SI_FIELDS)
-    idle_w, limit_w = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
-    if idle_w >= limit_w:
-        raise InputError(f"{source}: 'idle_W' must be below 'tdp_W', not {idle_w:g} of {limit_w:g}")
+    _check_power(values, source)
     check_clocks(table, source)
     check_measured(values, source)
     for key in values.keys() & PEAK_TABLES.keys():
@@ -133,12 +131,25 @@ def device_from_table(table: Mapping[str, Any], source: str) -> Device:
     details = values.get("details", {})
     if "usable_GiB" in details and "memory_bytes" in values:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
-    datasheet_keys = (*_TEXT_DETAILS, *DETAIL_SI_FIELDS)
-    datasheet_details = {key: details[key] for key in datasheet_keys if key in details}
     device_values = {key: values.pop(key) for key in DEVICE_KEYS if key in values}
     calibration = DeviceCalibration.from_table(values.pop("calibration", {}))
-    datasheet = Datasheet(**values, **_convert_fields_to_si(datasheet_details, DETAIL_SI_FIELDS))
+    datasheet = Datasheet(**values, **_select_details(details))
     return Device(datasheet=datasheet, calibration=calibration, **device_values)
+
+
+def _check_power(values: Mapping[str, Any], source: str) -> None:
+    """Raise `InputError` if a device takes as much power idle as its limit allows."""
+    idle_w = values.get("idle_w", 0.0)
+    limit_w = values.get("peak_w", math.inf)
+    if idle_w >= limit_w:
+        raise InputError(f"{source}: 'idle_W' must be below 'tdp_W', not {idle_w:g} of {limit_w:g}")
+
+
+def _select_details(details: Mapping[str, Any]) -> JsonObject:
+    """Return the details that are fields of the datasheet, in SI."""
+    datasheet_keys = (*_TEXT_DETAILS, *DETAIL_SI_FIELDS)
+    datasheet_details = {key: details[key] for key in datasheet_keys if key in details}
+    return _convert_fields_to_si(datasheet_details, DETAIL_SI_FIELDS)
 
 
 def _convert_peaks(tflop_per_s: Mapping[str, float], place: str) -> dict[str, float]:

@@ -56,33 +56,36 @@ def defaults_for(
             in each of which a stack was the newest; of servers the present year.
         reads_words: whether the network is a language model; others may have their own family.
     """
-    table = read_packaged_toml("software.toml")
     question_kind = _name_question_kind(device, plan, per_node, use, reads_words)
-    families = [
-        name
-        for name in table["families"][question_kind]
-        if table["makers"].get(name, device.datasheet.maker) == device.datasheet.maker
-    ]
-    # Families (`torch`, `megatron`) are listed with the most usual one first.
+    families = _list_families(question_kind, device.datasheet.maker)
     months = months_of_stacks()
-    has_dated_stacks = bool(stacks_of(families[0], months))  # `months`: when each stack came out
+    has_dated_stacks = bool(stacks_of(families[0], months))
     if year is not None and has_dated_stacks:
         stack = newest_in(families[0], f"{year}-12")
         return Software(stack, {stack: 1.0})  # the only stack that could be meant
     # Otherwise each stack of these families could be meant, and is the more likely the longer it
     # was the newest one since the device came out.
     first_year = architectures().since.value_of(family_of(device))
-    stack_years_of_families = [years_as_newest(name, months, first_year) for name in families]
+    years_by_family = [years_as_newest(name, months, first_year) for name in families]
     if use == "serving":  # servers run the newest stack: the last one of each family
-        newest_stacks = [list(years_by_stack)[-1] for years_by_stack in stack_years_of_families]
-        stack_years_of_families = [{name: 1.0} for name in newest_stacks]
+        years_by_family = [{list(stack_years)[-1]: 1.0} for stack_years in years_by_family]
     all_years = {
-        name: years
-        for years_by_stack in stack_years_of_families
-        for name, years in years_by_stack.items()
+        stack: years for stack_years in years_by_family for stack, years in stack_years.items()
     }
-    preferred_family_years = stack_years_of_families[0]
-    return Software(_middle_stack(preferred_family_years), all_years)
+    return Software(_middle_stack(years_by_family[0]), all_years)
+
+
+def _list_families(question_kind: str, maker: str | None) -> list[str]:
+    """Return the families of stacks for a kind of question, the most usual one first.
+
+    Some families run on the devices of a single maker alone.
+    """
+    table = read_packaged_toml("software.toml")
+    return [
+        name
+        for name in table["families"][question_kind]
+        if table["makers"].get(name, maker) == maker
+    ]
 
 
 def _middle_stack(years_by_stack: Mapping[str, float]) -> str:

@@ -189,14 +189,9 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
         InputError: for an unknown or missing key, and for a value of another type.
     """
     values = typed_values(table, _STACK_TABLE, source)
-    execution_by_kind: dict[str, Execution] = {}
-    for kind, row in values.get("kinds", {}).items():
-        place = f"{source}: kinds.{kind}"
-        if not isinstance(row, Mapping):
-            raise InputError(f"{place} must be a table, not {shorten(row)}")
-        execution_by_kind[kind] = Execution(**typed_values(row, _EXECUTION_TABLE, place))
+    values["kinds"] = _read_executions(values.get("kinds", {}), source)
     uninherited_paths = values.pop("unlike", ())
-    values |= {"base": values.pop("like", ""), "kinds": execution_by_kind}
+    values["base"] = values.pop("like", "")
     # A use (`host`, `training`, `serving`, ...) is a table of constants.
     for use in uses_of_stacks():
         values[use] = constants_from_table({use: values.get(use, {})}, source)
@@ -208,6 +203,17 @@ def stack_from_table(table: Mapping[str, Any], source: str, base: Stack | None =
     stack = Stack(**_inherit_from_base(values, base, uninherited_paths, source))
     _check_host_is_complete(stack, source)
     return stack
+
+
+def _read_executions(rows: Mapping[str, object], source: str) -> dict[str, Execution]:
+    """Return the executions of kinds of ops, each of which is a table of a file."""
+    execution_by_kind: dict[str, Execution] = {}
+    for kind, row in rows.items():
+        place = f"{source}: kinds.{kind}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{place} must be a table, not {shorten(row)}")
+        execution_by_kind[kind] = Execution(**typed_values(row, _EXECUTION_TABLE, place))
+    return execution_by_kind
 
 
 def _inherit_from_base(

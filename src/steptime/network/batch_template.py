@@ -40,6 +40,7 @@ class ReciprocalLine:
 
 Line = SizeLine | ReciprocalLine
 AttributeLine = Line | tuple[Line, ...]
+BatchPair = tuple[int, int]  # the two batches that lines go through, the lower one first
 
 
 @dataclass(frozen=True)
@@ -88,32 +89,38 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
     low_graph = graphs[low_batch]
     high_graph = graphs[high_batch]
     _check_ops(low_graph, high_graph)
-    tensors: dict[str, tuple[SizeLine, ...]] = {}
-    for name, low_spec in low_graph.tensors.items():
-        high_spec = high_graph.tensors[name]
-        if low_spec.shape == high_spec.shape:
-            continue
-        axis_sizes = zip(low_spec.shape, high_spec.shape, strict=True)
-        tensors[name] = tuple(
-            [
-                _fit_size_line(low_size, high_size, low_batch, high_batch)
-                for low_size, high_size in axis_sizes
-            ]
-        )
-    attributes: dict[int, dict[str, AttributeLine]] = {}
-    for op_index, (low_op, high_op) in enumerate(zip(low_graph.ops, high_graph.ops, strict=True)):
-        if low_op.attrs != high_op.attrs:
-            attributes[op_index] = _fit_attribute_lines(low_op, high_op, low_batch, high_batch)
+    line_batches = (low_batch, high_batch)
     template = GraphTemplate(
         graph=low_graph,
-        tensors=tensors,
-        attributes=attributes,
+        tensors=_fit_shapes(low_graph, high_graph, line_batches),
+        attributes=_fit_attributes(low_graph, high_graph, line_batches),
         batches=(low_batch, batches[-1]),
     )
-    # the lines go through the two lowest batches, and the further ones check them
     if any(template.build_graph(batch) != graphs[batch] for batch in check_batches):
         raise NotLinearError("a size is no straight line of the batch")
     return template
+
+
+def _fit_shapes(low: Graph, high: Graph, batches: BatchPair) -> dict[str, tuple[SizeLine, ...]]:
+    """Return the lines of the sizes of each tensor whose shape differs between two batches."""
+    lines: dict[str, tuple[SizeLine, ...]] = {}
+    for name, low_spec in low.tensors.items():
+        high_spec = high.tensors[name]
+        if low_spec.shape != high_spec.shape:
+            axis_sizes = zip(low_spec.shape, high_spec.shape, strict=True)
+            lines[name] = tuple([_fit_size_line(*sizes, batches) for sizes in axis_sizes])
+    return lines
+
+
+def _fit_attributes(
+    low: Graph, high: Graph, batches: BatchPair
+) -> dict[int, dict[str, AttributeLine]]:
+    """Return the lines of the attributes that differ between two batches, by index of the op."""
+    return {
+        op_index: _fit_attribute_lines(low_op, high_op, batches)
+        for op_index, (low_op, high_op) in enumerate(zip(low.ops, high.ops, strict=True))
+        if low_op.attrs != high_op.attrs
+    }
 
 
 def _check_ops(first: Graph, second: Graph) -> None:
@@ -123,26 +130,24 @@ def _check_ops(first: Graph, second: Graph) -> None:
     if first.tensors.keys() != second.tensors.keys() or len(first.ops) != len(second.ops):
         raise NotLinearError("tensors or ops differ")
     for name, first_spec in first.tensors.items():
-        second_spec = second.tensors[name]
-        has_equal_type = first_spec.dtype == second_spec.dtype
-        has_equal_rank = len(first_spec.shape) == len(second_spec.shape)
-        if not has_equal_type or not has_equal_rank:
+        if not _have_equal_types(first_spec, second.tensors[name]):
             raise NotLinearError("types or ranks differ")
     for first_op, second_op in zip(first.ops, second.ops, strict=True):
-        has_equal_attribute_names = first_op.attrs.keys() == second_op.attrs.keys()
-        if not has_equal_attribute_names or _list_fixed_fields(first_op) != _list_fixed_fields(
-            second_op
-        ):
+        if _list_fixed_fields(first_op) != _list_fixed_fields(second_op):
             raise NotLinearError(f"op {first_op.name} differs")
 
 
+def _have_equal_types(first: TensorSpec, second: TensorSpec) -> bool:
+    """Whether two tensors have one data type and equally many axes."""
+    return first.dtype == second.dtype and len(first.shape) == len(second.shape)
+
+
 def _list_fixed_fields(op: Op) -> tuple[object, ...]:
-    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op)
+    """Return the fields of an op that are equal at all batches: all but values of attributes."""
+    return (op.name, op.kind, op.inputs, op.outputs, op.part, op.forward_op, op.attrs.keys())
 
 
-def _fit_attribute_lines(
-    low_op: Op, high_op: Op, low_batch: int, high_batch: int
-) -> dict[str, AttributeLine]:
+def _fit_attribute_lines(low_op: Op, high_op: Op, batches: BatchPair) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
     lines: dict[str, AttributeLine] = {}
     for name, low_value in low_op.attrs.items():
@@ -150,29 +155,28 @@ def _fit_attribute_lines(
         if low_value == high_value:
             continue
         if not isinstance(low_value, tuple) or not isinstance(high_value, tuple):
-            lines[name] = _fit_line(low_value, high_value, low_batch, high_batch)
+            lines[name] = _fit_line(low_value, high_value, batches)
             continue
         if len(low_value) != len(high_value):
             raise NotLinearError("an attribute that is no size differs")
         sizes = zip(low_value, high_value, strict=True)
-        lines[name] = tuple(
-            _fit_line(low_size, high_size, low_batch, high_batch) for low_size, high_size in sizes
-        )
+        lines[name] = tuple(_fit_line(low, high, batches) for low, high in sizes)
     return lines
 
 
-def _fit_line(low_value: Any, high_value: Any, low_batch: int, high_batch: int) -> Line:
+def _fit_line(low_value: Any, high_value: Any, batches: BatchPair) -> Line:
     """Return the line through the values at two batches: whole numbers, or 1 over them."""
     are_floats = isinstance(low_value, float) and isinstance(high_value, float)
     if are_floats and low_value > 0 and high_value > 0:
-        low_size, high_size = round(1 / low_value), round(1 / high_value)
-        return ReciprocalLine(_fit_size_line(low_size, high_size, low_batch, high_batch))
-    return _fit_size_line(low_value, high_value, low_batch, high_batch)
+        return ReciprocalLine(_fit_size_line(round(1 / low_value), round(1 / high_value), batches))
+    return _fit_size_line(low_value, high_value, batches)
 
 
-def _fit_size_line(low_size: Any, high_size: Any, low_batch: int, high_batch: int) -> SizeLine:
+def _fit_size_line(low_size: Any, high_size: Any, batches: BatchPair) -> SizeLine:
+    """Return the line through two whole numbers, if it grows by a whole number for each example."""
     if type(low_size) is not int or type(high_size) is not int:
         raise NotLinearError("an attribute that is no size differs")
+    low_batch, high_batch = batches
     slope, remainder = divmod(high_size - low_size, high_batch - low_batch)
     if remainder:
         raise NotLinearError("a size grows by fractions")

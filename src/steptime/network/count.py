@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
-from steptime.hardware.stack import Stack
+from steptime.hardware.stack import Execution, Stack
 from steptime.network.ops import OPS, cost_of, saved_of, scratch_of
 from steptime.network.ops.execution import execution_of, list_launches
 
@@ -64,22 +64,26 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
     """
     launches = list_launches(graph, stack or catalog.stack())
     ops = tuple(op_cost(graph, op) for op in graph.ops)
-    activation_bytes = 0
-    for op in graph.ops:
-        makes_new_tensor = OPS[op.kind].storage == "new"
-        if op.part == "forward" and makes_new_tensor:
-            activation_bytes += graph.tensors[op.outputs[0]].size_bytes
     frozen_parameters = sum(graph.tensors[name].size for name in graph.frozen)
     return Count(
         parameters=graph.parameters + frozen_parameters,
         flop=sum(op.flop for op in ops),
         traffic_bytes=sum(op.traffic_bytes for op in ops),
-        activation_bytes=activation_bytes,
+        activation_bytes=_activation_bytes(graph),
         peak_bytes=peak_bytes(graph, stack),
         ops=ops,
         executed_flop=sum(launch.flop for launch in launches),
         executed_traffic_bytes=sum(launch.traffic_bytes for launch in launches),
         kernels=sum(launch.kernels for launch in launches),
+    )
+
+
+def _activation_bytes(graph: Graph) -> int:
+    """Return the bytes of the forward ops' outputs that have memory of their own."""
+    return sum(
+        graph.tensors[op.outputs[0]].size_bytes
+        for op in graph.ops
+        if op.part == "forward" and OPS[op.kind].storage == "new"
     )
 
 
@@ -241,31 +245,46 @@ def fresh_bytes(graph: Graph) -> dict[str, float]:
     twice the largest of them is free; of that `NEW_SHARE` is new the next time. The second of two
     steps counts, its heap as the first left it. A step of one op that allocates 40 MiB: 40 MiB.
     """
-    # malloc puts large tensors into mapped pages of their own, and all others on the heap
     bytes_of_ops = allocated_and_freed_bytes(graph)
-    heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
+    first_step = _run_on_heap(bytes_of_ops, heap_bytes=0)
+    second_step = _run_on_heap(bytes_of_ops, first_step.heap_bytes)
+    return dict(zip((op.name for op in graph.ops), second_step.fresh_bytes, strict=True))
+
+
+class _HeapStep(NamedTuple):
+    """One step's use of the heap: bytes of each op in new pages, and the heap's size at the end."""
+
+    fresh_bytes: list[float]
+    heap_bytes: int
+
+
+def _run_on_heap(
+    bytes_of_ops: Sequence[tuple[Sequence[int], Sequence[int]]], heap_bytes: int
+) -> _HeapStep:
+    """Return a step's use of a heap that has `heap_bytes` before the first op.
+
+    `bytes_of_ops` has the bytes of each tensor that an op allocates, and that are freed after it.
+    """
     # glibc cuts the heap back when twice its mmap threshold is free; the threshold grows to the
     # largest tensor that was freed.
+    heap_sizes = [size for sizes, _ in bytes_of_ops for size in sizes if size < MAPPED_BYTES]
     max_free_bytes = 2 * max([*heap_sizes, MIN_THRESHOLD_BYTES])
-    heap_bytes = 0
     fresh_bytes_of_ops: list[float] = []
-    for _ in range(2):  # the second step finds the heap as the first left it
-        fresh_bytes_of_ops = []
-        live_heap_bytes = 0
-        for allocated, freed in bytes_of_ops:
-            mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
-            live_heap_bytes += sum(allocated) - mapped_bytes
-            growth_bytes = max(0, live_heap_bytes - heap_bytes)
-            # A mapped tensor always lies in new pages; of the bytes by which the heap grows only a
-            # share does.
-            fresh_bytes_of_ops.append(mapped_bytes + NEW_SHARE * growth_bytes)
-            heap_bytes = max(heap_bytes, live_heap_bytes)
-            live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])
-            if heap_bytes - live_heap_bytes > max_free_bytes:
-                heap_bytes = live_heap_bytes
-        if heap_bytes > max_free_bytes:  # the outputs of the step are dropped, too
-            heap_bytes = 0
-    return dict(zip((op.name for op in graph.ops), fresh_bytes_of_ops, strict=True))
+    live_heap_bytes = 0
+    for allocated, freed in bytes_of_ops:
+        mapped_bytes = sum([size for size in allocated if size >= MAPPED_BYTES])
+        live_heap_bytes += sum(allocated) - mapped_bytes
+        growth_bytes = max(0, live_heap_bytes - heap_bytes)
+        # A mapped tensor always lies in new pages; of the bytes by which the heap grows only a
+        # share does.
+        fresh_bytes_of_ops.append(mapped_bytes + NEW_SHARE * growth_bytes)
+        heap_bytes += growth_bytes
+        live_heap_bytes -= sum([size for size in freed if size < MAPPED_BYTES])
+        if heap_bytes - live_heap_bytes > max_free_bytes:
+            heap_bytes = live_heap_bytes
+    if heap_bytes > max_free_bytes:  # the outputs of the step are dropped, too
+        heap_bytes = 0
+    return _HeapStep(fresh_bytes_of_ops, heap_bytes)
 
 
 def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
@@ -281,18 +300,25 @@ def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:
         has_scratch = execution.temporaries is not None or op_row.scratch is not None
         if not has_scratch and not op_row.always_saves:
             continue
-        specs = tuple([graph.tensors[name] for name in op.inputs])
-        op_bytes = 0
-        if execution.temporaries is not None:  # the stack's figure wins over the op table's
-            op_bytes = execution.temporaries * specs[0].size_bytes
-        elif op_row.scratch:
-            op_bytes = scratch_of(op.kind, specs, op.settings)
-        is_differentiated = len(op.outputs) > 1  # then what it saves is an output already
-        if op_row.always_saves and not is_differentiated:
-            saved_specs = saved_of(op.kind, specs, op.settings)
-            op_bytes += sum(spec.size_bytes for spec in saved_specs)
         scratch_owner = op.name
         if execution.together:  # one launch for all ops of the kind: all scratch at the first
             scratch_owner = first_op_of_kind.setdefault(op.kind, op.name)
+        op_bytes = _scratch_bytes_of(op, graph, execution)
         bytes_by_op[scratch_owner] = bytes_by_op.get(scratch_owner, 0) + op_bytes
     return bytes_by_op
+
+
+def _scratch_bytes_of(op: Op, graph: Graph, execution: Execution) -> int:
+    """Return the bytes that an op allocates and frees inside, and what it saves for no gradient."""
+    op_row = OPS[op.kind]
+    specs = tuple([graph.tensors[name] for name in op.inputs])
+    op_bytes = 0
+    if execution.temporaries is not None:  # the stack's figure wins over the op table's
+        op_bytes = execution.temporaries * specs[0].size_bytes
+    elif op_row.scratch:
+        op_bytes = scratch_of(op.kind, specs, op.settings)
+    is_differentiated = len(op.outputs) > 1  # then what it saves is an output already
+    if op_row.always_saves and not is_differentiated:
+        saved_specs = saved_of(op.kind, specs, op.settings)
+        op_bytes += sum(spec.size_bytes for spec in saved_specs)
+    return op_bytes

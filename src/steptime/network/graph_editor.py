@@ -37,6 +37,12 @@ def _sources_of(graph: Graph) -> dict[str, str]:
     }
 
 
+def _find_weight_type(graph: Graph) -> str:
+    """Return the data type of the first weight with a floating-point type, "" without one."""
+    weight_types = (graph.tensors[name].dtype for name in graph.weights)
+    return next((dtype for dtype in weight_types if "float" in dtype), "")
+
+
 def product_names(on: str) -> set[str]:
     """Return the names of products that a text such as `q+o_proj` means: q, q_proj, o, o_proj, out.
 
@@ -92,17 +98,16 @@ class GraphEditor:
         self.ops: list[Op] = []
         self.weights: list[str] = []
         self.buffers: list[str] = []
-        self.results: dict[str, str] = {}  # what later ops read in place of a tensor, by its name
+        self.results: dict[str, str] = {}
         self.read_name_by_weight: dict[str, str] = {}
+        self.split_sizes: dict[str, Attr] = {}
+        self.split_sources: set[str] = set()
         self._head = find_head(graph)
+        self._sources = _sources_of(graph)
         # the weight in few bits from which a wide tensor was cast, by the tensor's name
         self._wide_sources: dict[str, str] = {}
-        self.split_sizes: dict[str, Attr] = {}  # of the parts of a product's result, by its name
-        self.split_sources: set[str] = set()
+        self._weight_type = _find_weight_type(graph)
         self._find_splits(graph)
-        self._sources = _sources_of(graph)
-        weight_types = (graph.tensors[name].dtype for name in graph.weights)
-        self._weight_type = next((dtype for dtype in weight_types if "float" in dtype), "")
         self._quantised = self._find_quantised(graph, set(frozen))
         for weight in sorted(self._quantised):
             self._store_in_few_bits(weight)
@@ -144,7 +149,7 @@ class GraphEditor:
         if weight in self._quantised:
             # the weight of a product is its second input
             inputs[1] = self._append_wide(op, weight, compute_type, "wide")
-        stored_inputs = [self._sources.get(name, name) for name in op.inputs]
+        stored_inputs = self._stored_inputs(op)
         for expert_weight in self._expert_weights(op):
             if expert_weight in self._quantised:
                 input_index = stored_inputs.index(expert_weight)
@@ -152,6 +157,10 @@ class GraphEditor:
                 name = f"{op.name}/wide{input_index}"
                 inputs[input_index] = self.append_op(name, "cast", (expert_weight,), wide)
         return tuple(inputs)
+
+    def _stored_inputs(self, op: Op) -> list[str]:
+        """Return the inputs of an op, casts and views by the names of their sources."""
+        return [self._sources.get(name, name) for name in op.inputs]
 
     def is_target(self, op: Op) -> bool:
         """Whether the adapter stands beside an op."""
@@ -221,39 +230,42 @@ class GraphEditor:
         """Return the frozen weights that are kept in few bits; the head's where software does."""
         if not self.tuning.weights:
             return set()
-        # "experts" for MXFP4, which leaves the other products as they are
-        quantises_experts_alone = FEW_BITS[self.tuning.weights].places == "experts"
-        layer_weights = {self.weight_of(op) for op in graph.ops if op.name != self._head}
-        head_weights = {self.weight_of(op) for op in graph.ops if op.name == self._head}
         expert_weights = {name for op in graph.ops for name in self._expert_weights(op)}
-        if quantises_experts_alone and not expert_weights:
-            raise InputError(
-                f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
-                "nearest: --weights int4"
-            )
-        product_weights = set() if quantises_experts_alone else layer_weights | head_weights
+        # "experts" for MXFP4, which leaves the other products as they are
+        if FEW_BITS[self.tuning.weights].places == "experts":
+            if not expert_weights:
+                raise InputError(
+                    f"--weights {self.tuning.weights}: of experts, and {graph.name} has none; "
+                    "nearest: --weights int4"
+                )
+            product_weights: set[str] = set()
+        else:
+            product_weights = {self.weight_of(op) for op in graph.ops}
+        weights = (product_weights | expert_weights) & frozen
         # A file holds the head in 16 bits. Software that quantises while it loads may include it.
         is_read_from_file = self.tuning.stored
-        software_takes_head = "head" in self.tuning.methods
-        if is_read_from_file or not software_takes_head:
-            can_quantise = frozen - head_weights
-        else:
-            can_quantise = frozen
-        return (product_weights | expert_weights) & can_quantise
+        quantises_head = "head" in self.tuning.methods and not is_read_from_file
+        if quantises_head:
+            return weights
+        head_weights = {self.weight_of(op) for op in graph.ops if op.name == self._head}
+        return weights - head_weights
 
     def _expert_weights(self, op: Op) -> list[str]:
         """Return the matrices of experts that are kept in few bits."""
-        weight_format = FEW_BITS.get(self.tuning.weights)
-        if op.kind != "experts" or weight_format is None:
+        if op.kind != "experts" or not self._quantises_experts():
             return []
-        if weight_format.places:  # the format says which weights it is for
-            quantises_experts = weight_format.places != "products"
-        else:  # stored in a file, or quantised by software that knows experts
-            quantises_experts = bool(self.tuning.stored) or "experts" in self.tuning.methods
-        if not quantises_experts:
-            return []
-        stored_inputs = [self._sources.get(name, name) for name in op.inputs]
+        stored_inputs = self._stored_inputs(op)
         return [name for name in stored_inputs if len(self.tensors[name].shape) == EXPERT_AXES]
+
+    def _quantises_experts(self) -> bool:
+        """Whether the weights of experts are kept in few bits."""
+        weight_format = FEW_BITS.get(self.tuning.weights)
+        if weight_format is None:
+            return False
+        if weight_format.places:  # the format says which weights it is for
+            return weight_format.places != "products"
+        # stored in a file, or quantised by software that knows experts
+        return bool(self.tuning.stored) or "experts" in self.tuning.methods
 
     def _store_in_few_bits(self, weight: str) -> None:
         """Make a weight one of few bits, and add its scales."""
@@ -281,27 +293,37 @@ class GraphEditor:
     def _append_packed(self, op: Op) -> None:
         """Append attention within each document of a sequence: these are as examples there."""
         output = self.tensors[op.outputs[0]]
-        examples, length, width = output.shape
-        # A sequence is cut into documents of equal length, near to `packed` tokens each: their
-        # number is the divisor of the sequence's length that comes nearest.
-        ideal_count = length / min(length, self.tuning.packed)
-        divisors = [count for count in range(1, length + 1) if length % count == 0]
-        document_count = min(divisors, key=lambda count: abs(count - ideal_count))
-        all_documents = examples * document_count
-        # documents become examples, so that no token attends to another document
+        _, length, _ = output.shape
+        document_count = _count_documents(length, self.tuning.packed)
         inputs = list(op.inputs)
         for i, name in enumerate(op.inputs[:3]):  # queries, keys and values
-            x = self.tensors[name]
-            _, x_length, x_width = x.shape
-            shape = (all_documents, x_length // document_count, x_width)
-            spec = TensorSpec(shape, x.dtype)
-            attrs: dict[str, Attr] = {"shape": shape}
-            inputs[i] = self.append_op(f"{op.name}/packed{i}", "reshape", (name,), spec, attrs)
+            packed_input = _pack(self.tensors[name], document_count)
+            inputs[i] = self._append_reshape(f"{op.name}/packed{i}", name, packed_input)
         packed = f"{op.name}/packed"
-        packed_shape = (all_documents, length // document_count, width)
-        self.tensors[packed] = TensorSpec(packed_shape, output.dtype)
+        self.tensors[packed] = _pack(output, document_count)
         self.ops.append(replace(op, inputs=tuple(inputs), outputs=(packed,)))
-        attrs_back: dict[str, Attr] = {"shape": output.shape}
-        self.results[op.outputs[0]] = self.append_op(
-            f"{op.name}/whole", "reshape", (packed,), output, attrs_back
-        )
+        # later ops of the network read whole sequences again
+        self.results[op.outputs[0]] = self._append_reshape(f"{op.name}/whole", packed, output)
+
+    def _append_reshape(self, name: str, x: str, spec: TensorSpec) -> str:
+        """Append a view of `x` with the shape of `spec`, and return its name."""
+        return self.append_op(name, "reshape", (x,), spec, {"shape": spec.shape})
+
+
+def _count_documents(length: int, document_length: int) -> int:
+    """Return the number of documents of equal length that a sequence is cut into.
+
+    It is the divisor of the sequence's length by which documents come nearest to their length.
+    """
+    ideal_count = length / min(length, document_length)
+    divisors = [count for count in range(1, length + 1) if length % count == 0]
+    return min(divisors, key=lambda count: abs(count - ideal_count))
+
+
+def _pack(x: TensorSpec, document_count: int) -> TensorSpec:
+    """Return sequences `[n, l, width]` with each document as an example, `[n*documents, ...]`.
+
+    No token attends to another document then.
+    """
+    examples, length, width = x.shape
+    return TensorSpec((examples * document_count, length // document_count, width), x.dtype)

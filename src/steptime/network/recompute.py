@@ -42,16 +42,21 @@ def recompute_checkpoints(graph: Graph) -> Graph:
         checkpoints_by_depth.setdefault(depth, []).append(checkpoint)
     # from the outside in, as an outer checkpoint copies the ops of those inside it
     for depth, checkpoints in sorted(checkpoints_by_depth.items()):
-        region_by_op: dict[str, str] = {}
-        repeated_ops: dict[str, list[Op]] = {}
-        for checkpoint in checkpoints:
-            ops = _list_checkpointed_ops(graph, checkpoint, depth)
-            if ops:
-                region = ops[0].name  # any name that no other region has
-                region_by_op.update(dict.fromkeys(checkpoint.ops, region))
-                repeated_ops[region] = ops
-        graph = _repeat_ops(graph, region_by_op, repeated_ops)
+        graph = _repeat_checkpoints(graph, checkpoints, depth)
     return graph
+
+
+def _repeat_checkpoints(graph: Graph, checkpoints: Sequence[Checkpoint], depth: int) -> Graph:
+    """Return a step that computes checkpoints inside so many others again."""
+    region_by_op: dict[str, str] = {}
+    repeated_ops: dict[str, list[Op]] = {}
+    for checkpoint in checkpoints:
+        ops = _list_checkpointed_ops(graph, checkpoint, depth)
+        if ops:
+            region = ops[0].name  # any name that no other region has
+            region_by_op.update(dict.fromkeys(checkpoint.ops, region))
+            repeated_ops[region] = ops
+    return _repeat_ops(graph, region_by_op, repeated_ops)
 
 
 def _list_checkpointed_ops(graph: Graph, checkpoint: Checkpoint, depth: int) -> list[Op]:
@@ -149,6 +154,7 @@ def _list_repeated_ops(
 ) -> dict[str, list[Op]]:
     """Return the ops of each region that make what its gradients read.
 
+    Some software repeats the regions `to_end`, other stops at the last tensor that gradients read.
     A tensor that an op outside of the region reads is kept, and is not made again.
     """
     ops_by_region: dict[str, list[Op]] = {}
@@ -159,23 +165,27 @@ def _list_repeated_ops(
             ops_by_region.setdefault(region, []).append(op)
             region_by_tensor.update(dict.fromkeys(op.outputs, region))
     _drop_tensors_read_outside(graph, region_of_op, region_by_tensor)
-    tensors_for_gradients: dict[str, set[str]] = {}  # what gradients read, by its region
+    repeated_ops: dict[str, list[Op]] = {}
+    for region, tensors in _find_tensors_for_gradients(graph, region_by_tensor).items():
+        ops = ops_by_region[region]
+        if region not in to_end:
+            ops = _list_ops_before(ops, tensors, region_by_tensor)
+        repeated_ops[region] = ops
+    return repeated_ops
+
+
+def _find_tensors_for_gradients(
+    graph: Graph, region_by_tensor: Mapping[str, str]
+) -> dict[str, set[str]]:
+    """Return the tensors of each region that backward ops read."""
+    tensors_by_region: dict[str, set[str]] = {}
     for op in graph.ops:
         if op.part != "backward":
             continue
         for tensor in op.inputs:
             if tensor in region_by_tensor:
-                region = region_by_tensor[tensor]
-                tensors_for_gradients.setdefault(region, set()).add(tensor)
-    repeated_ops: dict[str, list[Op]] = {}
-    for region, tensors in tensors_for_gradients.items():
-        ops = ops_by_region[region]
-        # some software repeats a region whole, other stops at the last tensor that a gradient reads
-        is_repeated_to_end = region in to_end
-        if not is_repeated_to_end:
-            ops = _list_ops_before(ops, tensors, region_by_tensor)
-        repeated_ops[region] = ops
-    return repeated_ops
+                tensors_by_region.setdefault(region_by_tensor[tensor], set()).add(tensor)
+    return tensors_by_region
 
 
 def _drop_tensors_read_outside(

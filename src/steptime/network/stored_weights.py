@@ -35,16 +35,10 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
     if weights_format == "mxfp4" and has_experts:  # a format of experts alone
         quantised &= _find_quantised(graph, sources, STORED_EXPERTS)
     tensors = dict(graph.tensors)
-    few_bits = FEW_BITS[weights_format]
     # scales, zero points and the like of each weight
-    scale_names_by_weight: dict[str, tuple[str, ...]] = {}
-    for weight in sorted(quantised):
-        shape = tensors[weight].shape
-        scale_specs = few_bits.extra_tensors(shape)
-        scale_names_by_weight[weight] = tuple(f"{weight}/{suffix}" for suffix in scale_specs)
-        tensors[weight] = TensorSpec(shape, few_bits.type)
-        for suffix, (size, dtype) in scale_specs.items():
-            tensors[f"{weight}/{suffix}"] = TensorSpec((size,), dtype)
+    scale_names_by_weight = {
+        weight: _store_weight(tensors, weight, weights_format) for weight in sorted(quantised)
+    }
     ops = [
         _read_few_bits(op, sources, scale_names_by_weight)
         for op in graph.ops
@@ -53,6 +47,19 @@ def store_quantised(graph: Graph, weights_format: str, stored: str) -> Graph:
     ]
     buffers = (*graph.buffers, *chain.from_iterable(scale_names_by_weight.values()))
     return replace(graph, tensors=tensors, ops=tuple(ops), buffers=buffers)
+
+
+def _store_weight(
+    tensors: dict[str, TensorSpec], weight: str, weights_format: str
+) -> tuple[str, ...]:
+    """Make a weight among the tensors one of few bits, add its scales, and return their names."""
+    few_bits = FEW_BITS[weights_format]
+    shape = tensors[weight].shape
+    scale_specs = few_bits.extra_tensors(shape)
+    tensors[weight] = TensorSpec(shape, few_bits.type)
+    for suffix, (size, dtype) in scale_specs.items():
+        tensors[f"{weight}/{suffix}"] = TensorSpec((size,), dtype)
+    return tuple(f"{weight}/{suffix}" for suffix in scale_specs)
 
 
 def _find_sources(graph: Graph) -> dict[str, str]:

@@ -44,11 +44,7 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
     saved = _find_saved(graph, tuning)
     trained = _find_trained(graph, tuning) | saved
     frozen = [name for name in graph.weights if name not in trained]
-    editor = GraphEditor(graph, tuning, [*graph.frozen, *frozen])
-    for op in graph.ops:
-        editor.append(op)
-    if tuning.has_adapter and not editor.weights:
-        raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
+    editor = _edit(graph, tuning, frozen)
     # peft trains a copy of a saved module, and keeps the original in memory
     for name in sorted(saved):
         editor.add_buffer(f"{name}/{ORIGINAL}", graph.tensors[name])
@@ -62,6 +58,16 @@ def apply_tuning(graph: Graph, tuning: Tuning) -> Graph:
         buffers=(*graph.buffers, *frozen, *editor.buffers),
         frozen=(*graph.frozen, *frozen, *editor.buffers),
     )
+
+
+def _edit(graph: Graph, tuning: Tuning, frozen: Iterable[str]) -> GraphEditor:
+    """Return an editor that has all ops of a graph, with those of the fine-tuning beside them."""
+    editor = GraphEditor(graph, tuning, [*graph.frozen, *frozen])
+    for op in graph.ops:
+        editor.append(op)
+    if tuning.has_adapter and not editor.weights:
+        raise InputError(f"--lora on={tuning.on}: {graph.name} has no such product; on=all has all")
+    return editor
 
 
 def _find_trained(graph: Graph, tuning: Tuning) -> set[str]:
@@ -82,14 +88,9 @@ def _find_trained(graph: Graph, tuning: Tuning) -> set[str]:
 
 def _find_saved(graph: Graph, tuning: Tuning) -> set[str]:
     """Return the weights of the modules that are trained whole beside an adapter."""
-    saved: set[str] = set()  # weights that are trained as a whole beside an adapter
-    head_weight = find_head_weight(graph)
+    saved: set[str] = set()
     for module in filter(None, tuning.saved.split("+")):
-        names = {module, SAVED_NAMES.get(module, module)}
-        weights = {name for name in graph.weights if names & set(_split_name(name))}
-        is_tied_head = not weights and HEAD in names  # the head reads the embedding's weight
-        if is_tied_head and head_weight in graph.weights:
-            weights = {head_weight}
+        weights = _find_module_weights(graph, module)
         if not weights:
             modules = dict.fromkeys(_modules_of(graph.weights))
             name_examples = ", ".join(list(modules)[:MESSAGE_NAMES])
@@ -99,6 +100,16 @@ def _find_saved(graph: Graph, tuning: Tuning) -> set[str]:
             )
         saved |= weights
     return saved
+
+
+def _find_module_weights(graph: Graph, module: str) -> set[str]:
+    """Return the weights of a module, by our name of it or by that of other software."""
+    names = {module, SAVED_NAMES.get(module, module)}
+    weights = {name for name in graph.weights if names & set(_split_name(name))}
+    is_tied_head = not weights and HEAD in names  # the head reads the embedding's weight
+    if is_tied_head:
+        return {find_head_weight(graph)} & {*graph.weights}
+    return weights
 
 
 def _split_name(name: str) -> list[str]:

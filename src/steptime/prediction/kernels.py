@@ -72,14 +72,7 @@ _priced_fields_of = itemgetter(
 def kernel_numbers(kernel: Kernel) -> Numbers:
     """Return the numbers of a kernel: those in which kernels of a group differ."""
     sizes = [size for product in kernel.products for size in product]
-    scalars = (
-        kernel.flop,
-        kernel.bytes,
-        kernel.serial,
-        kernel.launches,
-        kernel.row,
-        kernel.fresh,
-    )
+    scalars = (kernel.flop, kernel.bytes, kernel.serial, kernel.launches, kernel.row, kernel.fresh)
     # The order that `_make_rows` reads.
     return (*scalars, *(kernel.window or ()), *sizes, *kernel.figures)
 
@@ -179,9 +172,8 @@ class Kernels:
             distinct_owners.append(owner)
             class_of_distinct.append(class_of_key.setdefault(key, len(class_of_key)))
         self.owner: Ints = np.array(distinct_owners, dtype=np.intp)
-        self.error_classes = ErrorClasses(
-            np.array(class_of_distinct, dtype=np.intp), len(class_of_key)
-        )
+        class_indices = np.array(class_of_distinct, dtype=np.intp)
+        self.error_classes = ErrorClasses(class_indices, class_count=len(class_of_key))
         self.distinct_of_kernel: Ints = np.array(distinct_of_kernel, dtype=np.intp)
         self.batch_count = 1
         self._groups = _group_kernels(self.distinct, distinct_last if last_kernels else [])
@@ -191,10 +183,7 @@ class Kernels:
         ]
 
     def interpolate(self, shares: Floats) -> Kernels:
-        """Return the kernels between the first (0) and the last batch (1), a column for each share.
-
-        Numbers that do not change stay a column of one.
-        """
+        """Return the kernels between the first (0) and the last batch (1), a column a share."""
         kernels = copy(self)
         kernels.batch_count = len(shares)
         kernels.groups = []
@@ -218,13 +207,13 @@ class Kernels:
         """
         pairs_by_offset: dict[int, list[MergingPair]] = {}
         for group_index, group in enumerate(self._groups):
-            for first, second, share in _find_meetings(group):
-                batch_offset = round(share * length)
-                numbers = group.interpolate_numbers(batch_offset / length)
-                # Kernels that meet between two whole batches are equal at none.
-                if np.allclose(numbers[:, first], numbers[:, second], EQUAL, 0.0):
-                    pair = MergingPair(group_index, first, second)
-                    pairs_by_offset.setdefault(batch_offset, []).append(pair)
+            for meeting in _find_meetings(group):
+                nearest_batch = round(meeting.share * length)
+                numbers = group.interpolate_numbers(nearest_batch / length)
+                # Lines that meet between two whole batches are equal at neither of them.
+                if np.allclose(numbers[:, meeting.first], numbers[:, meeting.second], EQUAL, 0.0):
+                    pair = MergingPair(group_index, meeting.first, meeting.second)
+                    pairs_by_offset.setdefault(nearest_batch, []).append(pair)
         return pairs_by_offset
 
     @cached_property
@@ -317,37 +306,47 @@ def _add_squares(
     return sums
 
 
-def _find_meetings(group: _Group) -> Iterator[tuple[int, int, float]]:
-    """Yield two kernels of a group, and the share of the way to the last batch where they meet."""
+class _Meeting(NamedTuple):
+    """Two kernels of a group that are equal at a `share` of the way to the last batch."""
+
+    first: int
+    second: int
+    share: float
+
+
+def _find_meetings(group: _Group) -> Iterator[_Meeting]:
+    """Yield the pairs of a group's kernels that are equal at some share of the way."""
     number_count, kernel_count = group.first_numbers.shape
     block = 1 + MEETING_NUMBERS // (number_count * kernel_count)  # kernels whose pairs fit memory
     for start in range(0, kernel_count, block):
         in_block = slice(start, start + block)
-        # Kernels meet where all their numbers are equal. Differences at the first and the last
-        # batch: [numbers, kernels of the block, all kernels].
+        # Differences of all pairs at both batches: [numbers, kernels of the block, all kernels].
         initial = group.first_numbers[:, None] - group.first_numbers[:, in_block, None]
         final = group.last_numbers[:, None] - group.last_numbers[:, in_block, None]
         shares = _find_zeros(initial, final)
         for index_in_block, second in np.argwhere(~np.isnan(shares)).tolist():
             first = start + index_in_block
             if first < second:  # each pair once
-                yield first, second, float(shares[index_in_block, second])
+                yield _Meeting(first, second, float(shares[index_in_block, second]))
 
 
 def _find_zeros(initial: Floats, final: Floats) -> Floats:
-    """Return the share at which all rows of a column, lines between both ends, are 0, else NaN."""
-    # Axis 0 has the numbers of a pair of kernels, which are lines from `initial` to `final`. A pair
-    # with a constant difference is never equal; one without any is equal everywhere: left out, too.
-    moves = initial != final
-    stays_nonzero = (~moves & (initial != 0)).any(axis=0)
-    never_moves = ~moves.any(axis=0)
-    zero_share = initial / np.where(moves, initial - final, 1.0)  # no division by 0
-    lowest = np.where(moves, zero_share, np.inf).min(axis=0)
-    highest = np.where(moves, zero_share, -np.inf).max(axis=0)
-    is_common = highest - lowest <= EQUAL_SHARES  # all lines are 0 at the same share
-    is_between_ends = (lowest >= 0) & (highest <= 1)
-    is_zero = is_common & is_between_ends & ~stays_nonzero & ~never_moves
-    shares: Floats = np.where(is_zero, lowest, np.nan)
+    """Return, of each pair of kernels, the share of the way where they are equal; NaN without one.
+
+    `initial` and `final` are the differences of their numbers (axis 0) at both batches, between
+    which each difference is a line.
+    """
+    changes = initial != final
+    always_differs = (~changes & (initial != 0)).any(axis=0)  # in a number, by a constant amount
+    is_equal_throughout = ~changes.any(axis=0)  # if not `always_differs`: nothing merges here
+    # Each line is 0 at one share. The pair is equal where these shares are the same for all lines.
+    zero_share = initial / np.where(changes, initial - final, 1.0)  # no division by 0
+    lowest = np.where(changes, zero_share, np.inf).min(axis=0)
+    highest = np.where(changes, zero_share, -np.inf).max(axis=0)
+    is_common = highest - lowest <= EQUAL_SHARES
+    is_between_batches = (lowest >= 0) & (highest <= 1)
+    is_meeting = is_common & is_between_batches & ~always_differs & ~is_equal_throughout
+    shares: Floats = np.where(is_meeting, lowest, np.nan)
     return shares
 
 

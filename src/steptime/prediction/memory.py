@@ -10,12 +10,7 @@ from steptime.core.units import format_bytes
 from steptime.hardware.architectures import format_constant_suffixes
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
-from steptime.network.count import (
-    live_bytes,
-    permanent_tensors,
-    scratch_bytes,
-    storages,
-)
+from steptime.network.count import live_bytes, permanent_tensors, scratch_bytes, storages
 from steptime.network.ops.execution import execution_of
 from steptime.network.ops.gradient_tape import FORMER
 
@@ -331,30 +326,19 @@ def rank_peak_bytes(
         sizes: bytes of tensors and ops that differ from the graph's, before they are shared
             (`training.training_sizes`).
     """
-    zero, shards = sharding
     changed_sizes = dict(sizes or {})
     updates = [op for op in graph.ops if op.part == "update"]
-    states = _optimizer_states(graph, updates)
     if state_bytes:
+        states = _optimizer_states(graph, updates)
         changed_sizes |= {name: graph.tensors[name].size * state_bytes for name in states}
     scratch = scratch_bytes(graph, stack) | dict(sizes or {})
     # Under the name of an op stand the bytes of its scratch: a fused optimizer has none.
     changed_sizes |= {op.name: 0 if fused else scratch.get(op.name, 0) for op in updates}
-
-    storage_of = storages(graph).storage_by_tensor
-    # By convention the last input of an update is the gradient of its weight.
-    gradients = {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
-    sharded_names: list[str] = []
-    if zero >= 1:
-        sharded_names += [*states, *(op.name for op in updates)]
-    if zero >= 2:
-        sharded_names += gradients
-    if zero >= 3:
-        sharded_names += graph.weights
-    for name in sharded_names:
+    gradients = _weight_gradients(graph, updates)
+    for name in _list_sharded(graph, updates, gradients, sharding.zero):
         # A shard: a ceil division, since shards are padded to equal sizes.
         size_bytes = _size_of(graph, changed_sizes, name)
-        changed_sizes[name] = -(-size_bytes // shards)
+        changed_sizes[name] = -(-size_bytes // sharding.shards)
     accumulated_bytes = 0
     if accumulates:
         # Accumulated gradients live all the time, so they are added to the peak of all others.
@@ -362,6 +346,26 @@ def rank_peak_bytes(
         changed_sizes |= dict.fromkeys(gradients, 0)
     peak_bytes = max(live_bytes(graph, stack, changed_sizes))
     return accumulated_bytes + peak_bytes + _gathered_bytes(graph, sharding)
+
+
+def _weight_gradients(graph: Graph, updates: Iterable[Op]) -> set[str]:
+    """Return the storages of the gradients of weights: by convention an update's last input."""
+    storage_of = storages(graph).storage_by_tensor
+    return {storage_of.get(op.inputs[-1], op.inputs[-1]) for op in updates}
+
+
+def _list_sharded(
+    graph: Graph, updates: Sequence[Op], gradients: Iterable[str], zero: int
+) -> list[str]:
+    """Return the tensors that ranks share under a stage of ZeRO, and ops by their scratch."""
+    sharded_names: list[str] = []
+    if zero >= 1:
+        sharded_names += [*_optimizer_states(graph, updates), *(op.name for op in updates)]
+    if zero >= 2:
+        sharded_names += gradients
+    if zero >= 3:
+        sharded_names += graph.weights
+    return sharded_names
 
 
 def _size_of(graph: Graph, sizes: Mapping[str, int], name: str) -> int:

@@ -66,28 +66,23 @@ def dispatch_s(
         fabric_count: number of such fabrics, of a larger one.
     """
     node_devices, nodes = fabric.node_size_and_count(devices)
-    # `fabric_count` is above 1 in the recursion below: each device then sends for all fabrics.
-    all_nodes = fabric_count * nodes
-    all_devices = all_nodes * node_devices
-
-    # A token goes once to each part that it reaches, however many of its experts are there.
-    def crossing_bytes(parts: int, all_parts: int) -> float:
-        """Return the bytes that a device sends to each other part of its level."""
-        # `parts` of this fabric share out the tokens that reach `all_parts` of all fabrics.
-        return size_bytes * expected_part_count(all_parts) / parts
-
+    all_nodes = fabric_count * nodes  # of all such fabrics
     between_s = 0.0
     if nodes > 1:
-        node_bytes = crossing_bytes(nodes, all_nodes) * fabric.between.hops
+        # The tokens of a device reach so many of all nodes in the mean; of the copies that they
+        # need there, one in `nodes` goes to each node of this fabric.
+        node_bytes = size_bytes * expected_part_count(all_nodes) / nodes * fabric.between.hops
         between_s = (nodes - 1) * fabric.message_s(node_bytes, node_devices)
+    # A rack, or any fabric of fabrics: one level further in, with the nodes as its fabrics.
     if isinstance(fabric.inside, Fabric):
         inner = replace(fabric.inside, efficiency=fabric.efficiency)
         inside_s = dispatch_s(size_bytes, node_devices, inner, expected_part_count, all_nodes)
         return max(between_s, inside_s)
     inside_s = 0.0
     if node_devices > 1:
-        device_bytes = (
-            crossing_bytes(node_devices, all_devices) * (fabric.inside or fabric.between).hops
-        )
-        inside_s = (node_devices - 1) * fabric.inside_message_s(device_bytes)
+        all_devices = all_nodes * node_devices
+        inside_link = fabric.inside or fabric.between
+        device_bytes = size_bytes * expected_part_count(all_devices) / node_devices
+        inside_s = (node_devices - 1) * fabric.inside_message_s(device_bytes * inside_link.hops)
+    # Copies are sent on inside a node while the next ones arrive: the slower level counts.
     return max(between_s, inside_s)

@@ -1,7 +1,7 @@
 """The changes that a software stack makes to a training step: kernels, types and sizes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of p
 FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
 _ROWS_BEFORE_LAYERS = ("embedding", "position", "add_", "segment")
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
+EXPERT_INPUTS = 4  # of an op of experts before its biases: tokens, router, weights of both products
 LOGIT_CAST_BYTES = 6.0  # a logit: 2 read and 4 written, or back
 
 
@@ -126,30 +127,49 @@ def lower_training(
     casts_loss = master_weights and precision(dtype).compute in HALVES
     kinds = {op.name: op.kind for op in graph.ops}
     low_ops = find_low_ops(graph, low_dtype)
-    extra_kernels: dict[tuple[str, Part], list[Kernel]] = {}
-    for kernel in _extra_kernels(graph, numbers, casts_loss, low_ops):
-        extra_kernels.setdefault((kernel.op, kernel.pass_), []).append(kernel)
-    # Extra kernels of an op follow its first kernel of the pass, or come last if it has none.
-    kernels: list[Kernel] = []
-    for kernel in step.kernels:
-        if kernel.pass_ != "update":
-            op_low_dtype = low_dtype if kernel.op in low_ops else ""
-            kernels.append(_change_dtype(kernel, kinds, casts_loss, op_low_dtype))
-            kernels += extra_kernels.pop((kernel.op, kernel.pass_), ())
-    for further_kernels in extra_kernels.values():
-        kernels += further_kernels
-    parameters = sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
-    update_bytes = numbers["update_bytes"]
-    is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
-    # `update_bytes` are those of a stack's fused Adam. Stacks without it, and other optimizers,
-    # have an update kernel for each weight.
-    has_fused_update = update_bytes > 0 and is_adam
-    if has_fused_update:
-        kernels.append(fused_update(update_bytes * parameters, parameters))
-    else:
-        kernels += [kernel for kernel in step.kernels if kernel.pass_ == "update"]
-    gradient_bytes = round(numbers["gradient_bytes"] * parameters)
+    network_kernels = [
+        _change_dtype(kernel, kinds, casts_loss, low_dtype if kernel.op in low_ops else "")
+        for kernel in step.kernels
+        if kernel.pass_ != "update"
+    ]
+    extra_kernels = _extra_kernels(graph, numbers, casts_loss, low_ops)
+    kernels = _insert_kernels(network_kernels, extra_kernels)
+    kernels += _update_kernels(step, graph, numbers["update_bytes"])
+    gradient_bytes = round(numbers["gradient_bytes"] * _count_trained(graph))
     return replace(step, kernels=tuple(kernels), gradient_bytes=gradient_bytes)
+
+
+def _insert_kernels(kernels: Iterable[Kernel], extra_kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Return kernels with those that a stack adds to an op, behind the op's first one of a pass."""
+    extra_of_op: dict[tuple[str, Part], list[Kernel]] = {}
+    for kernel in extra_kernels:
+        extra_of_op.setdefault((kernel.op, kernel.pass_), []).append(kernel)
+    all_kernels: list[Kernel] = []
+    for kernel in kernels:
+        all_kernels.append(kernel)
+        all_kernels += extra_of_op.pop((kernel.op, kernel.pass_), ())
+    # Those of ops that have no kernel in the pass come last.
+    for further_kernels in extra_of_op.values():
+        all_kernels += further_kernels
+    return all_kernels
+
+
+def _update_kernels(step: Lowered, graph: Graph, update_bytes: float) -> list[Kernel]:
+    """Return the kernels that update the weights.
+
+    `update_bytes` are those of a stack's fused Adam, for each parameter. Stacks without it (0), and
+    other optimizers, have an update kernel for each weight.
+    """
+    is_adam = any(op.kind in ("adam", "adamw") for op in graph.ops)
+    if update_bytes > 0 and is_adam:
+        parameters = _count_trained(graph)
+        return [fused_update(update_bytes * parameters, parameters)]
+    return [kernel for kernel in step.kernels if kernel.pass_ == "update"]
+
+
+def _count_trained(graph: Graph) -> int:
+    """Return the number of parameters that a training step updates."""
+    return sum(graph.tensors[op.inputs[0]].size for op in graph.ops if op.part == "update")
 
 
 def fused_update(moved_bytes: float, parameters: float) -> Kernel:
@@ -270,33 +290,50 @@ def _kernels_of_experts(
     both halves of the first and the gradient, and writes the gradient of the first. The limits of a
     clamped activation run beside it.
     """
-    # By convention the inputs are tokens, router, the weights of both products, then biases.
-    x, _, up, down = (graph.tensors[name] for name in op.inputs[:4])
-    width = x.shape[-1]
-    tokens = x.size / width
-    routed_tokens = tokens * float(str(op.attrs["per_token"]))  # a row for each of its experts
-    has_bias = len(op.inputs) > 4
+    sizes = _expert_sizes(graph, op)
+    dtype = graph.tensors[op.inputs[0]].dtype
     is_backward = pass_ == "backward"
 
     def traffic(kind: str, dtype: str, moved_bytes: float) -> Kernel:
         return Kernel(op.name, kind, pass_, dtype, "vector", flop=0, bytes=moved_bytes)
 
-    routed_element_bytes = numbers["routed_bytes"]
-    if has_bias:
-        routed_element_bytes += numbers["expert_bias_bytes"]
-    if routed_element_bytes:
-        yield traffic("gather", "bfloat16", routed_element_bytes * routed_tokens * width)
-    first_elements = routed_tokens * up.shape[1]  # the result of the first product
-    second_elements = routed_tokens * down.shape[2]  # the operand of the second product
+    has_bias = len(op.inputs) > EXPERT_INPUTS
+    element_bytes = numbers["routed_bytes"] + (numbers["expert_bias_bytes"] if has_bias else 0)
+    if element_bytes:
+        yield traffic("gather", "bfloat16", element_bytes * sizes.rows * sizes.width)
     first_accesses = 2 if is_backward else 1  # backward it is read, and its gradient written
-    activation_elements = first_elements * first_accesses + second_elements
-    yield traffic("mul", x.dtype, SIZE_BYTES[x.dtype] * activation_elements)
+    activation_elements = sizes.first_result * first_accesses + sizes.second_operand
+    yield traffic("mul", dtype, SIZE_BYTES[dtype] * activation_elements)
     is_clamped = str(op.attrs["activation"]).startswith("clamped")
     if is_clamped:
-        yield traffic("pointwise", x.dtype, numbers["clamped_bytes"] * first_elements)
+        yield traffic("pointwise", dtype, numbers["clamped_bytes"] * sizes.first_result)
     if is_low:
-        cast_elements = first_elements if is_backward else second_elements
+        cast_elements = sizes.first_result if is_backward else sizes.second_operand
         yield traffic("cast", "bfloat16", numbers["quantised_bytes"] * cast_elements)
+
+
+class _ExpertSizes(NamedTuple):
+    """The tensors of a layer of experts.
+
+    Attributes:
+        rows: rows that are sent to experts, one for each expert of a token.
+        width: numbers of a row.
+        first_result: elements of the result of the first product.
+        second_operand: elements of the operand of the second product.
+    """
+
+    rows: float
+    width: int
+    first_result: float
+    second_operand: float
+
+
+def _expert_sizes(graph: Graph, op: Op) -> _ExpertSizes:
+    """Return the sizes of the tensors between the products of a layer of experts."""
+    x, _router, up, down = (graph.tensors[name] for name in op.inputs[:EXPERT_INPUTS])
+    width = x.shape[-1]
+    rows = x.size / width * float(str(op.attrs["per_token"]))
+    return _ExpertSizes(rows, width, rows * up.shape[1], rows * down.shape[2])
 
 
 def states_of(graph: Graph) -> list[str]:

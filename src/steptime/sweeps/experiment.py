@@ -25,6 +25,7 @@ from steptime.core.values import (
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.formats import read_table
 from steptime.measure import contract, registry
+from steptime.network.families.family import Family
 from steptime.sweeps.resource_request import ResourceRequest, as_list
 
 ALL = "all"  # the range of a family, or every choice, in place of a value
@@ -168,10 +169,7 @@ def check_experiment(table: object, place: str) -> Experiment:
         hint = "write [[networks]] on the line above it"
         raise InputError(f"{place}: '{network_keys[0]}' is a key of a table of networks: {hint}")
     experiment = validate_table(table, Experiment, place)
-    stacks = [registry.stack(name, place) for name in experiment.stack]
-    backends = [stack.backend for stack in stacks] or experiment.backend
-    for backend, device in product(backends, experiment.device):
-        registry.check_device(backend, device, place)
+    _check_devices(experiment, place)
     doubled_axes = [axis for axis in STACK_AXES if experiment.stack and axis in table]
     faults = [text for text, is_present in _list_conflicts(experiment).items() if is_present]
     faults += [f"stack says {axis}, too; keep one of them" for axis in doubled_axes]
@@ -180,34 +178,57 @@ def check_experiment(table: object, place: str) -> Experiment:
     return experiment
 
 
+def _check_devices(experiment: Experiment, place: str) -> None:
+    """Raise `InputError` for an unknown stack or backend, and for a device that it cannot use."""
+    stacks = [registry.stack(name, place) for name in experiment.stack]
+    backends = [stack.backend for stack in stacks] or experiment.backend
+    for backend, device in product(backends, experiment.device):
+        registry.check_device(backend, device, place)
+
+
 def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
     """Return the conflicts that keys can have with one another, and whether they are present."""
-    gpus_and_names = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
-    doubled_gpus = [gpu for gpu, name in gpus_and_names if gpus_and_names.count((gpu, name)) > 1]
-    names_gpu = bool(doubled_gpus) and doubled_gpus[0] != ""
-    doubled_text = f"gpu {shorten(doubled_gpus[0])}" if names_gpu else "no gpu"
     is_single_line = bool(experiment.name.strip()) and experiment.name.isprintable()
     predicts = bool(experiment.predict)
     does_nothing = not experiment.measure and not predicts
+    doubled_gpu = _find_doubled_gpu(experiment)
+    doubled_text = f"gpu {shorten(doubled_gpu)}" if doubled_gpu else "no gpu"
     lacks_data = "dataset" in experiment.input and not experiment.data
-    steps = experiment.train_steps
-    min_steps = contract.MIN_TRAIN_STEPS
-    trains = steps > 0
-    is_short = trains and steps < min_steps
-    has_other_input = trains and set(experiment.input) != {"dataset"}
-    has_other_phase = trains and set(experiment.phase) != {"train"}
     is_grid = experiment.sample.method == "grid"  # which has all cells, and no count
     has_count = experiment.sample.count is not None
     return {
         "name must be a text on one line": not is_single_line,
         "measure = false predicts: name devices with predict": does_nothing,
         "link is for predictions: it goes with predict": bool(experiment.link) and not predicts,
-        f"slurm: two tables for {doubled_text}; give each a name of its own": bool(doubled_gpus),
+        f"slurm: two tables for {doubled_text}; give each a name of its own": (
+            doubled_gpu is not None
+        ),
         "input 'dataset' needs data = \"FOLDER\"": lacks_data,
-        f"train_steps: must be 0 or at least {min_steps}, not {steps}": is_short,
+        **_list_training_conflicts(experiment),
+        "sample: a count goes with method random or sobol, and only so": is_grid == has_count,
+    }
+
+
+def _find_doubled_gpu(experiment: Experiment) -> str | None:
+    """Return the first GPU that two tables of one name ask for ("": no GPU), None for none."""
+    gpus_and_names = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
+    for gpu, name in gpus_and_names:
+        if gpus_and_names.count((gpu, name)) > 1:
+            return gpu
+    return None
+
+
+def _list_training_conflicts(experiment: Experiment) -> dict[str, bool]:
+    """Return the conflicts of `train_steps` with other keys, and whether they are present."""
+    steps = experiment.train_steps
+    min_steps = contract.MIN_TRAIN_STEPS
+    trains = steps > 0
+    has_other_input = trains and set(experiment.input) != {"dataset"}
+    has_other_phase = trains and set(experiment.phase) != {"train"}
+    return {
+        f"train_steps: must be 0 or at least {min_steps}, not {steps}": 0 < steps < min_steps,
         'train_steps needs input = "dataset" and no other': has_other_input,
         'train_steps needs phase = "train" and no other': has_other_phase,
-        "sample: a count goes with method random or sobol, and only so": is_grid == has_count,
     }
 
 
@@ -226,20 +247,8 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
         # runs when they are built.
         choice = choice_of(table, network_place, trusted=True)
         family = family_of(choice)
-        values: dict[str, Sequence[Any]] = {
-            axis: getattr(experiment, axis)
-            for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES)
-            if axis != "batch"  # which follows below, by the network
-        }
-        if experiment.stack:
-            # A stack decides the values of `STACK_AXES`. It stands first: the outermost axis.
-            for axis in STACK_AXES:
-                values.pop(axis, None)
-            values = {"stack": experiment.stack, **values}
-        batch = choice.batch
-        if batch is None:
-            batch = family.batch if experiment.batch is None else experiment.batch
-        values["batch"] = _list_axis(batch, family.batch_sweep, network_place, "batch")
+        values = _list_common_axes(experiment)
+        values["batch"] = _list_batches(experiment, choice, family, network_place)
         if on_cluster:
             tables = experiment.slurm or [ResourceRequest()]
             values["request"] = [
@@ -253,6 +262,26 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
                 values[name] = _list_axis(choice.settings[name], full_range, network_place, name)
         axes.append(Axes(choice, values))
     return axes
+
+
+def _list_common_axes(experiment: Experiment) -> dict[str, Sequence[Any]]:
+    """Return the axes that all networks of an experiment share; the batch is not among them."""
+    names = [axis for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES) if axis != "batch"]
+    if not experiment.stack:
+        return {axis: getattr(experiment, axis) for axis in names}
+    # A stack decides the values of `STACK_AXES`. It stands first: the outermost axis.
+    further_axes = {axis: getattr(experiment, axis) for axis in names if axis not in STACK_AXES}
+    return {"stack": experiment.stack, **further_axes}
+
+
+def _list_batches(
+    experiment: Experiment, choice: Choice, family: Family, place: str
+) -> list[object]:
+    """Return the batches of a network: its own, the experiment's, or its family's."""
+    batch: object = choice.batch
+    if batch is None:
+        batch = family.batch if experiment.batch is None else experiment.batch
+    return _list_axis(batch, family.batch_sweep, place, "batch")
 
 
 def _list_networks(experiment: Experiment, place: str) -> Iterator[tuple[str, NetworkTable]]:

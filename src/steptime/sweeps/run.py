@@ -3,10 +3,9 @@
 Predictions of the cells are kept beside what is measured.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import chain, repeat
 from pathlib import Path
 
 from steptime.core.copying import replace
@@ -25,10 +24,19 @@ from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
 from steptime.records.reading import record_from_json
-from steptime.records.record import Quantity, Record, RecordMethod, current_time
+from steptime.records.record import Record, RecordMethod, current_time
 from steptime.sweeps.answers import FailedCell, SweepAnswer, describe_progress
 from steptime.sweeps.cell_rows import count_statuses
-from steptime.sweeps.cells import Cell, Mark, Trial, list_final_marks, needed_bytes, trials_of
+from steptime.sweeps.cells import (
+    Cell,
+    Mark,
+    Processes,
+    Trial,
+    list_final_marks,
+    needed_bytes,
+    trials_of,
+)
+from steptime.sweeps.merged_runs import merge_runs
 from steptime.sweeps.progress import Report
 from steptime.sweeps.workers import WorkerKey, Workers, key_of
 
@@ -74,7 +82,7 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
         records.append(record)
         if on_event and means.runs > 1:  # a sweep says its own progress
             report_progress("runs", number + 1, means.runs)
-    return _merge_runs(records)
+    return merge_runs(records)
 
 
 def profile_cell(workers: Workers, trial: Trial, means: Means, trace: str = "") -> list[Record]:
@@ -151,41 +159,6 @@ def make_unmeasured(
     )
 
 
-def _merge_runs(records: list[Record]) -> Record:
-    """Return one record with the samples of all runs; single values are the largest of the runs."""
-    first_record = records[0]
-    quantities = {}
-    for name in first_record.quantities:
-        quantity_of_runs = [record.quantities.get(name, Quantity()) for record in records]
-        quantities[name] = _merge_quantity(quantity_of_runs)
-    env = dict(first_record.env)
-    if len(records) > 1:
-        is_steady = [record.env.get("steady") for record in records]
-        env |= {
-            "steady": all(is_steady),
-            "few_samples": any(record.env.get("few_samples") for record in records),
-            "steady_of_run": is_steady,
-            "warmup_s": [record.env.get("warmup_s") for record in records],
-        }
-    return replace(first_record, quantities=quantities, env=env)
-
-
-def _merge_quantity(runs: Sequence[Quantity]) -> Quantity:
-    """Return the quantity of several runs; its column `run` numbers them."""
-    first_run = runs[0]
-    if not first_run.samples:
-        # A single number, such as a peak of memory: the largest covers all runs.
-        numbers = [run.value for run in runs if run.value is not None]
-        return Quantity(max(numbers)) if numbers else first_run
-    columns = {}
-    for name in first_run.columns:
-        columns[name] = tuple(chain.from_iterable(run.columns.get(name, ()) for run in runs))
-    run_of_samples = (repeat(number, len(run.samples)) for number, run in enumerate(runs))
-    columns["run"] = tuple(chain.from_iterable(run_of_samples))
-    samples = tuple(chain.from_iterable(run.samples for run in runs))
-    return Quantity(samples=samples, columns=columns)
-
-
 @dataclass(frozen=True)
 class SweepRequest:
     """A sweep: the cells of an experiment, and what is to be done with them.
@@ -235,13 +208,12 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
     """
     if ranks.find_rank().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
-    out, means = request.out, request.means
     records: list[Record] = []
     with ExitStack() as stack:
-        stack.enter_context(store.exclusive(out))
-        earlier = store.load(out, warn, required=False)
+        stack.enter_context(store.exclusive(request.out))
+        earlier = store.load(request.out, warn, required=False)
         final_marks = list_final_marks(earlier, request.retry, request.force)
-        writer = stack.enter_context(store.open_writer(out))
+        writer = stack.enter_context(store.open_writer(request.out))
         workers = Workers()
         stack.callback(workers.close)
         cells = [workers.with_threads(cell) for cell in request.cells]
@@ -250,22 +222,30 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
             cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]
         predict(cells, request, writer, earlier, warn)
         warn(f"{request.name}: {request.text}")
-
-        trials = list(trials_of(cells, means.runs, request.rounds))
-        missing = [
-            trial
-            for trial in trials
-            if not _has_final_record(trial, keys[trial.cell.process], final_marks)
-        ]
-        # Cells of one worker follow each other, since a change of worker costs a start.
-        worker_order = {process: position for position, process in enumerate(keys)}
-        missing.sort(key=lambda trial: (trial.round, worker_order[trial.cell.process]))
+        trials = list(trials_of(cells, request.means.runs, request.rounds))
+        missing = _order_missing(trials, keys, final_marks)
         for number, trial in enumerate(missing, start=1):
-            record = attempt(workers, trial, means)
+            record = attempt(workers, trial, request.means)
             writer.append(record)
             records.append(record)
             report(record, number, len(missing))
     return _sweep_answer(request, len(trials), records)
+
+
+def _order_missing(
+    trials: Sequence[Trial], keys: Mapping[Processes, WorkerKey], final_marks: Collection[Mark]
+) -> list[Trial]:
+    """Return the trials without a final record, round by round.
+
+    Cells of one worker follow each other, since a change of worker costs a start.
+    """
+    missing = [
+        trial
+        for trial in trials
+        if not _has_final_record(trial, keys[trial.cell.process], final_marks)
+    ]
+    worker_order = {process: position for position, process in enumerate(keys)}
+    return sorted(missing, key=lambda trial: (trial.round, worker_order[trial.cell.process]))
 
 
 def _sweep_answer(request: SweepRequest, cells: int, records: Sequence[Record]) -> SweepAnswer:
@@ -352,9 +332,28 @@ def predict(
 ) -> None:
     """Write the predictions that a sweep asks for and that are not among the `records`."""
     stored_keys = set(map(record_key, records)) if request.predict_on else set()
-    predicted_marks = set()
     unpredicted = 0
-    for device, dtype in request.predict_on:
+    for cell, device in _list_predictions(cells, request.predict_on):
+        try:
+            step_and_ops = predictions(cell, device, request.link, request.by_op)
+        except InputError as error:
+            raise InputError(f"{cell.workload.label}: {error}") from None
+        if not step_and_ops:  # several replicas without a link
+            unpredicted += 1
+            continue
+        step, *ops = step_and_ops  # written last: where the step is stored, so are its ops
+        writer.append_all(select_missing((*ops, step), stored_keys))
+    if unpredicted:
+        hint = 'link = "local" or the name of a link says what joins them'
+        warn(f"{unpredicted} predictions of several replicas are left out: {hint}")
+
+
+def _list_predictions(
+    cells: Iterable[Cell], places: Iterable[Place]
+) -> Iterator[tuple[Cell, Device]]:
+    """Yield each cell with each device, once; a place may have a data type of its own."""
+    predicted_marks = set()
+    for device, dtype in places:
         for sweep_cell in cells:
             workload = sweep_cell.workload
             workload = workload.with_dtype(find_dtype(dtype or workload.dtype))
@@ -362,21 +361,9 @@ def predict(
             options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
             # A cell that trains by a stack that only infers is never run.
-            if mark in predicted_marks or not cell.is_run:
-                continue
-            predicted_marks.add(mark)
-            try:
-                step_and_ops = predictions(cell, device, request.link, request.by_op)
-            except InputError as error:
-                raise InputError(f"{workload.label}: {error}") from None
-            if not step_and_ops:  # several replicas without a link
-                unpredicted += 1
-                continue
-            step, *ops = step_and_ops  # written last: where the step is stored, so are its ops
-            writer.append_all(select_missing((*ops, step), stored_keys))
-    if unpredicted:
-        hint = 'link = "local" or the name of a link says what joins them'
-        warn(f"{unpredicted} predictions of several replicas are left out: {hint}")
+            if mark not in predicted_marks and cell.is_run:
+                predicted_marks.add(mark)
+                yield cell, device
 
 
 def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:

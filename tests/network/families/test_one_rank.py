@@ -7,6 +7,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan
 from steptime.network.families import family
 from steptime.network.families.family import resolve
+from steptime.network.layers.designs import BlockDesign
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
@@ -14,10 +15,11 @@ from steptime.network.ops.training import training_graph
 SIZES = {"layers": 1, "width": 64, "heads": 8, "kv_heads": 2, "length": 32, "vocabulary": 1000}
 
 
-def rank(plan: Plan, **more: object) -> Graph:
+def rank(plan: Plan, designs: tuple[BlockDesign, ...] = (), **more: object) -> Graph:
     of = family("transformer")
     b = Builder("rank", precision("bfloat16"), training=True, plan=plan)
-    return training_graph(b.graph(of.build(b, resolve(of, {**SIZES, **more}), 2)), "adam")
+    settings = {**resolve(of, {**SIZES, **more}), **({"designs": designs} if designs else {})}
+    return training_graph(b.graph(of.build(b, settings, 2)), "adam")
 
 
 def exchanges(graph: Graph, part: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -50,6 +52,14 @@ def test_a_context_rank_gathers_keys_and_values():
     assert [(op.attrs["ranks"], op.attrs["stride"]) for op in gathers] == [(4, 2)] * 2
     assert graph.tensors["block1/attention/gather_k"].shape == (2, 32, 8)  # 2 / 2 heads of 8
     assert graph.tensors["block1/attention/attention"].shape == (2, 8, 32)
+
+
+def test_a_context_rank_gates_all_heads_of_its_tokens():
+    plan = Plan(context=2, context_method="all-to-all")
+    graph = rank(plan, (BlockDesign(gate_per_head=True),), attention_gate=True)
+    # the exchange after attention has brought back all 8 heads, of 16 of the 32 tokens
+    assert graph.tensors["block1/attention/gate/w"].shape == (8, 64)
+    assert graph.tensors["block1/attention/gated"].shape == (2, 16, 8, 8)
 
 
 def test_a_plan_of_one_device_changes_nothing():

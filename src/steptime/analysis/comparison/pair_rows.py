@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -70,10 +70,8 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     b = pairing.columns.b[indices]
     # Many pairs differ in the same: each distinct difference is described once.
     difference_index, differences = pairing.list_differences(a, b)
-    facts_by_group_a = groups.facts(a, CELLS_OF_A)
-    facts_by_group_b = groups.facts(b, CELLS_OF_B)
-    facts_a = [facts_by_group_a[group] for group in a.tolist()]
-    facts_b = [facts_by_group_b[group] for group in b.tolist()]
+    facts_a = _list_facts(pairing, a, CELLS_OF_A)
+    facts_b = _list_facts(pairing, b, CELLS_OF_B)
     sides_b = _make_side_rows(facts_b, groups.columns, b)
     columns = (  # in the order of the fields of `_PairParts`
         pairing.names(b),
@@ -87,6 +85,12 @@ def pair_rows(pairing: Pairing, indices: Ids) -> list[Row]:
         _make_share_rows(facts_a, facts_b),
     )
     return [_join_parts(pairing, _PairParts(*parts)) for parts in zip(*columns, strict=True)]
+
+
+def _list_facts(pairing: Pairing, ids: Ids, cells: Cells) -> list[Row]:
+    """Return columns of the last record of each group."""
+    facts = pairing.groups.facts(ids, cells)
+    return [facts[group] for group in ids.tolist()]
 
 
 def _join_parts(pairing: Pairing, parts: _PairParts) -> Row:
@@ -142,18 +146,25 @@ def _make_verdict_rows(columns: PairColumns, indices: Ids, sides_b: Sequence[Row
         "verdict": finite_cells(columns.verdict[indices]),
         "p_value": finite_cells(columns.p_value[indices]),
         "smallest_slowdown": finite_cells(columns.smallest_worsening[indices]),
+        "interval": [
+            _ratio_interval_kind(columns, index, side)
+            for index, side in zip(indices.tolist(), sides_b, strict=True)
+        ],
+        "steady": [
+            None if is_steady is None else bool(is_steady)
+            for is_steady in finite_cells(columns.steady[indices])
+        ],
     }
-    steady = finite_cells(columns.steady[indices])
-    rows = []
-    for number, (index, side) in enumerate(zip(indices.tolist(), sides_b, strict=True)):
-        row = {name: column[number] for name, column in cells.items()}
-        row["interval"] = side["interval"]
-        if columns.is_sampled[index]:
-            # Judged by samples: only several runs show how much runs differ from each other.
-            row["interval"] = WITHIN if columns.is_single[index] else BETWEEN
-        row["steady"] = None if steady[number] is None else bool(steady[number])
-        rows.append(row)
-    return rows
+    return [dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True)]
+
+
+def _ratio_interval_kind(columns: PairColumns, index: int, side_b: Row) -> str | None:
+    """Return over what the interval of a ratio is: that of samples, or as side B states it."""
+    if not columns.is_sampled[index]:
+        kind: str | None = side_b["interval"]
+        return kind
+    # Judged by samples: only several runs show how much runs differ from each other.
+    return WITHIN if columns.is_single[index] else BETWEEN
 
 
 def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
@@ -169,7 +180,6 @@ def _make_share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[
 def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     """Return the entries of `unpaired` at these indices as rows, with the reason."""
     unpaired = pairing.unpaired
-    value = pairing.groups.columns.value
     ids = unpaired.group[indices]
     all_ids = np.r_[ids, unpaired.a[indices], unpaired.b[indices]]
     exists = all_ids >= 0  # `a` and `b` are -1 where the cell has no partner at all
@@ -178,24 +188,29 @@ def unpaired_rows(pairing: Pairing, indices: Ids) -> list[Row]:
     rows = []
     for name, group, index in zip(names, ids.tolist(), indices.tolist(), strict=True):
         row = {"name": name} | {column: facts[group][column] for column in ABOUT}
-        if not unpaired.is_both[index]:
+        if unpaired.is_both[index]:
+            row |= _explain_numberless(pairing, index, facts)
+        else:
             side = "a" if unpaired.is_a[index] else "b"
-            rows.append(row | {"side": side, "reason": unpaired.reason[index]})
-            continue
-        # Both sides have a group, but one or both of these have no number.
-        lacking = []
-        reasons = []
-        for side, side_group in (("a", int(unpaired.a[index])), ("b", int(unpaired.b[index]))):
-            has_number = value[side_group] > 0
-            if not has_number:
-                lacking.append(side)
-                reasons.append(_explain_missing(pairing, side_group, facts[side_group]))
-        rows.append(row | {"side": "both", "lacks": lacking, "reason": "; ".join(reasons)})
+            row |= {"side": side, "reason": unpaired.reason[index]}
+        rows.append(row)
     return rows
 
 
+def _explain_numberless(pairing: Pairing, index: int, facts: Mapping[int, Row]) -> Row:
+    """Return the sides of an unpaired entry that have a group without a number, and why."""
+    value = pairing.groups.columns.value
+    group_by_side = {
+        "a": int(pairing.unpaired.a[index]),
+        "b": int(pairing.unpaired.b[index]),
+    }
+    lacking = {side: group for side, group in group_by_side.items() if not value[group] > 0}
+    reasons = [_explain_missing(pairing, group, facts[group]) for group in lacking.values()]
+    return {"side": "both", "lacks": [*lacking], "reason": "; ".join(reasons)}
+
+
 def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
-    """Return why a group has no number: "measured: oom (killed)"."""
+    """Return the reason why a group has no number: "measured: oom (killed)"."""
     columns = pairing.groups.columns
     level = pairing.groups.levels[columns.level[group]]
     if facts["status"] != "ok":
@@ -216,24 +231,28 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
     names = [name for name in left_way | right_way if left_way.get(name) != right_way.get(name)]
     if "predicted" in (left["origin"], right["origin"]):
         names = []  # a prediction and a measurement always differ in how they are made
-
-    # The compared column differs by intent, and others follow from it.
-    _gpu, *platform_options = PLATFORM_OPTIONS  # `gpu` itself is shown
-    silent_names = {column, *platform_options}
-    # Another method or stack has its own versions and options.
-    if column in ("stack", "method"):
-        silent_names |= {"version", *STACK_OPTIONS}
-    texts = []
-    for name in names:
-        if name not in silent_names:
-            left_value = format_value(name, left_way.get(name))
-            right_value = format_value(name, right_way.get(name))
-            texts.append(f"{name} {left_value} | {right_value}")
+    silent_names = _names_implied_by(column)
+    texts = [
+        f"{name} {format_value(name, left_way.get(name))} | "
+        f"{format_value(name, right_way.get(name))}"
+        for name in names
+        if name not in silent_names
+    ]
     option_names = left_options | right_options
     return {
         "differing_options": [name for name in names if name in option_names],
         "differ": texts,
     }
+
+
+def _names_implied_by(column: str) -> set[str]:
+    """Return the settings that differ because a column is compared, itself among them."""
+    _gpu, *platform_options = PLATFORM_OPTIONS  # `gpu` itself is shown
+    names = {column, *platform_options}
+    # Another method or stack has its own versions and options.
+    if column in ("stack", "method"):
+        names |= {"version", *STACK_OPTIONS}
+    return names
 
 
 def _describe_way(side: Row, method_options: Row) -> Row:

@@ -78,8 +78,8 @@ class Unpaired:
         is_a: whether it is of side A.
         is_both: whether both sides are there, and a number is missing.
         is_lost: whether side A has a number and side B has none.
-        a: group of side A where both are there, else -1.
-        b: group of side B where both are there, else -1.
+        a: group of side A where both are there, else -1 for none.
+        b: group of side B where both are there, else -1 for none.
         reason: why there is no partner; None where both are there.
     """
 
@@ -149,28 +149,14 @@ class Pairing:
         a = self._matched_groups["a"][self._has_numbers]
         b = self._matched_groups["b"][self._has_numbers]
         ratio = groups.value[b] / groups.value[a]
-
-        # Samples on both sides: a verdict with its numbers.
+        # Samples on both sides: a verdict with its numbers. Else an interval that a side states.
         estimate_s = groups.estimate["value"]
         is_sampled = np.isfinite(estimate_s[a]) & np.isfinite(estimate_s[b])
         judged = self._judge(a[is_sampled], b[is_sampled], ratio[is_sampled])
-        numbers = {name: np.full(len(a), np.nan) for name in VERDICT_NUMBERS}
-        for name, column in numbers.items():
-            column[is_sampled] = judged.get(name, np.nan)
+        numbers = {name: _fill_sampled(judged.get(name), is_sampled) for name in VERDICT_NUMBERS}
+        self._fill_stated_intervals(numbers, a, b, ~is_sampled)
         verdict = np.full(len(a), None, object)
         verdict[is_sampled] = judged["verdict"]
-
-        # Else an interval that a side states: the ratio is between the ratios of opposite ends.
-        has_stated_interval = np.isfinite(groups.low[a]) | np.isfinite(groups.low[b])
-        is_stated = ~is_sampled & has_stated_interval
-        low_a = _stated_end(groups.low, groups.value, a)
-        high_a = _stated_end(groups.high, groups.value, a)
-        low_b = _stated_end(groups.low, groups.value, b)
-        high_b = _stated_end(groups.high, groups.value, b)
-        # The ratio is lowest if B is at its low end and A at its high end.
-        numbers["low"][is_stated] = (low_b / high_a)[is_stated]
-        numbers["high"][is_stated] = (high_b / low_a)[is_stated]
-
         has_several_runs = np.minimum(groups.runs[a], groups.runs[b]) > 1
         steady_sides = groups.estimate["steady"]
         both_steady = steady_sides[a] * steady_sides[b]  # NaN where unknown of a side
@@ -185,6 +171,20 @@ class Pairing:
             steady=np.where(is_sampled, both_steady, np.nan),
             **numbers,
         )
+
+    def _fill_stated_intervals(
+        self, numbers: Mapping[str, Floats], a: Ids, b: Ids, is_unsampled: Flags
+    ) -> None:
+        """Set the interval of the ratio of pairs without samples of which a side states one."""
+        groups = self.groups.columns
+        is_stated = is_unsampled & (np.isfinite(groups.low[a]) | np.isfinite(groups.low[b]))
+        low_a = _stated_end(groups.low, groups.value, a)
+        high_a = _stated_end(groups.high, groups.value, a)
+        low_b = _stated_end(groups.low, groups.value, b)
+        high_b = _stated_end(groups.high, groups.value, b)
+        # The ratio is lowest if B is at its low end and A at its high end.
+        numbers["low"][is_stated] = (low_b / high_a)[is_stated]
+        numbers["high"][is_stated] = (high_b / low_a)[is_stated]
 
     def _judge(self, a: Ids, b: Ids, ratio: Floats) -> dict[str, NDArray[Any]]:
         """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
@@ -218,25 +218,14 @@ class Pairing:
         """The whole steps without a partner, then those of which a side has no number."""
         partner_levels = [name for name in self.level_words if name != self.against]
         partnerless = self.groups.unpaired_steps(self.against, partner_levels, self._matched_groups)
-
-        # Two texts for each level: at 2 * level for a cell without a group of the level, at
-        # 2 * level + 1 for a cell whose group of the level differs in its options. The number of
-        # `against` is -1, and its texts are the last ones: `% len` makes -1 the last index.
-        words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
-        reason_texts = []
-        for words in words_of_levels:
-            reason_texts += [f"not {words}", self.mismatch.format(words)]
-        reason_indices = (
-            2 * (partnerless["partner_level"] % len(words_of_levels)) + partnerless["has_mismatch"]
-        )
-        reasons = np.array(reason_texts, object)[reason_indices]
-
+        reasons = self._list_reasons(partner_levels, partnerless)
         is_step = self.groups.columns.is_step
         is_numberless = ~self._has_numbers & is_step[self._matched_groups["b"]]
         a = self._matched_groups["a"][is_numberless]
         b = self._matched_groups["b"][is_numberless]
         # A has a number and B lacks it: B lost it.
         is_b_lost = self.groups.columns.value[a] > 0
+        # Entries of steps without a partner first, then those without a number.
         partnerless_count = len(reasons)
         numberless_count = len(a)
         no_group = np.full(partnerless_count, -1)
@@ -249,6 +238,24 @@ class Pairing:
             b=np.r_[no_group, b],
             reason=np.r_[reasons, np.full(numberless_count, None, object)],
         )
+
+    def _list_reasons(
+        self, partner_levels: Sequence[str], partnerless: Mapping[str, NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Return the reason in words why each step has no partner.
+
+        Two texts for each level: at 2 * level for a cell without a group of the level, at
+        2 * level + 1 for a cell whose group of the level differs in its options.
+        """
+        # The number of `against` is -1, and its texts are the last ones: `% len` makes -1 the last
+        # index.
+        words_of_levels = [self.level_words[name] for name in (*partner_levels, self.against)]
+        texts = []
+        for words in words_of_levels:
+            texts += [f"not {words}", self.mismatch.format(words)]
+        level = partnerless["partner_level"] % len(words_of_levels)
+        reasons: NDArray[Any] = np.array(texts, object)[2 * level + partnerless["has_mismatch"]]
+        return reasons
 
     def summary(self) -> Row:
         """Return the errors of A against B, as a prediction is judged, and the worst pairs."""
@@ -361,6 +368,14 @@ class Pairing:
         )
         # Names that were given stay, though all were named together so that they differ.
         self._names[old_ids] = old_names
+
+
+def _fill_sampled(values: NDArray[Any] | None, is_sampled: Flags) -> Floats:
+    """Return numbers of sampled pairs as a column of all pairs, NaN elsewhere."""
+    column = np.full(len(is_sampled), np.nan)
+    if values is not None:
+        column[is_sampled] = values
+    return column
 
 
 def _stated_end(ends: Floats, values: Floats, ids: Ids) -> Floats:

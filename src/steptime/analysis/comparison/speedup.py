@@ -109,25 +109,36 @@ def speedup_table(
     if baseline is None or speedups is None:
         answer = SpeedupAnswer(by_column=by, against=baseline, quantity=quantity)
         return Table((Column("name", "network"),), [], summary=answer.summary())
-    # Axes of the chart that the user does not name: the first varying and the strongest feature.
-    features = speedups.features.columns
-    x_feature = _check_feature(x, "--x", features) or next(iter(speedups.varying_features), None)
-    color_feature = _check_feature(color, "--color", features)
-    color_feature = color_feature or _find_strongest_feature(speedups, x_feature)
+    axes = _choose_axes(speedups, x, color)
     answer = SpeedupAnswer(
         by_column=by,
         against=baseline,
         quantity=quantity,
         origin=levels.origin,
         any_dtype=crosses_dtypes,
-        x=x_feature,
-        color=color_feature,
+        x=axes.x,
+        color=axes.color,
         distribution=summarise_distribution(speedups),
-        by=summarise_by_value(speedups, x_feature),
-        levels=_summarise_levels(speedups, x_feature),
+        by=summarise_by_value(speedups, axes.x),
+        levels=_summarise_levels(speedups, axes.x),
         failed=_count_failed(data, level, groups.levels),
     )
     return _make_table(data, answer, speedups)
+
+
+class _ChartAxes(NamedTuple):
+    """The hyperparameters of a picture: across, and in colours; None for none."""
+
+    x: str | None
+    color: str | None
+
+
+def _choose_axes(speedups: Speedups, x: str | None, color: str | None) -> _ChartAxes:
+    """Return the axes that the user names, else the first varying and the strongest feature."""
+    features = speedups.features.columns
+    x_feature = _check_feature(x, "--x", features) or next(iter(speedups.varying_features), None)
+    color_feature = _check_feature(color, "--color", features)
+    return _ChartAxes(x_feature, color_feature or _find_strongest_feature(speedups, x_feature))
 
 
 def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
@@ -143,17 +154,23 @@ def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
     )
     # The best origin with several levels: measured before published before predicted.
     for origin in ORIGINS:
-        dtypes_by_level: dict[str, set[str]] = {}
-        origin_rows = rows.filter(pl.col("origin") == origin)
-        for level_name, dtype in origin_rows["level", "dtype"].iter_rows():
-            dtypes_by_level.setdefault(level_name, set()).add(dtype)
+        dtypes_by_level = _group_dtypes(rows.filter(pl.col("origin") == origin))
         if len(dtypes_by_level) > 1:
             common_dtypes = set.intersection(*dtypes_by_level.values())
             return Levels(origin, sort_levels(dtypes_by_level), bool(common_dtypes))
     return Levels()
 
 
+def _group_dtypes(rows: pl.DataFrame) -> dict[str, set[str]]:
+    """Return the data types of each level."""
+    dtypes_by_level: dict[str, set[str]] = {}
+    for level, dtype in rows["level", "dtype"].iter_rows():
+        dtypes_by_level.setdefault(level, set()).add(dtype)
+    return dtypes_by_level
+
+
 def _check_feature(name: str | None, option: str, features: Collection[str]) -> str | None:
+    """Return a hyperparameter that an option names, after a check that it is there."""
     return None if name is None else check_choice("hyperparameter", name, features, option)
 
 
@@ -267,8 +284,13 @@ def _order_ends_first(order: Ids) -> Ids:
 def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> list[Row]:
     """Return the points of a picture, and the bars of the histogram of each level.
 
-    Of very many pairs some are points, evenly: as they are spread, not from the ends.
+    The chart tells them apart by their keys.
     """
+    return [*_list_points(speedups, x, color), *_list_bars(speedups)]
+
+
+def _list_points(speedups: Speedups, x: str | None, color: str | None) -> list[Row]:
+    """Return a point for each pair; of very many for some, evenly spread over the speed-ups."""
     order = np.argsort(speedups.ratio, kind="stable")
     pairs_per_point = -(-len(order) // MAX_POINTS)  # rounded up
     indices = order[::pairs_per_point]
@@ -278,11 +300,16 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
     for axis, name in (("x", x), ("color", color)):
         cells = plain_values(speedups.cells(name, compared_groups)) if name else None
         columns[axis] = [None] * len(indices) if cells is None else cells
+    return transpose_columns(columns)
+
+
+def _list_bars(speedups: Speedups) -> list[Row]:
+    """Return the bars of the histogram of each level that hold a network."""
     logs = np.log(speedups.ratio)
     width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
     # Bars of log(speed-up) whose edges are multiples of the width: equal speeds (0) are an edge.
     edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
-    bars = []
+    bars: list[Row] = []
     for level in speedups.levels:
         is_level = speedups.level_indices == speedups.groups.level_index(level)
         counts, _ = np.histogram(logs[is_level], edges)
@@ -295,7 +322,7 @@ def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> li
             }
             for bar in np.flatnonzero(counts)
         ]
-    return [*transpose_columns(columns), *bars]  # the chart tells them apart by their keys
+    return bars
 
 
 ANALYSIS = Analysis(

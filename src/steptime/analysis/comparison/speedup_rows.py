@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from steptime.analysis.comparison.speedup_answer import SpeedupRow
@@ -23,34 +22,41 @@ def list_difference_texts(speedups: Speedups, indices: Ids) -> list[str]:
 
 def make_speedup_rows(speedups: Speedups, indices: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
-    groups = speedups.groups
-    a = speedups.a[indices]  # the groups that are compared against
-    b = speedups.b[indices]  # the groups whose speed-up is asked
-    hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
-
-    def list_features(names: Sequence[str], ids: Ids) -> list[Row]:
-        """Return these features of each group, a row a group."""
-        columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
-        return transpose_columns(columns) or [{}] * len(ids)
-
-    names = speedups.features.columns
+    baseline_groups = speedups.a[indices]
+    compared_groups = speedups.b[indices]
+    option_names = [name for name in RUN_OPTIONS if name in speedups.features.columns]
+    baseline_columns = _list_side_columns(speedups, baseline_groups)
     columns: dict[str, Sequence[Any]] = {
         **make_point_columns(speedups, indices),
         "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[indices]],
         "differ": list_difference_texts(speedups, indices),
-        "features": list_features(names, b),
-        "against_options": list_features([name for name in RUN_OPTIONS if name in names], a),
+        "features": _list_features(speedups, speedups.features.columns, compared_groups),
+        "against_options": _list_features(speedups, option_names, baseline_groups),
+        **_list_side_columns(speedups, compared_groups),
+        **{f"against_{name}": column for name, column in baseline_columns.items()},
     }
-    for prefix, ids in (("", b), ("against_", a)):
-        columns[f"{prefix}value"] = finite_cells(groups.columns.value[ids])
-        columns[f"{prefix}low"] = finite_cells(groups.columns.low[ids])
-        columns[f"{prefix}high"] = finite_cells(groups.columns.high[ids])
-        columns[f"{prefix}host"] = [hosts[group]["host"] for group in ids.tolist()]
-    against = speedups.pairing.against
     return [
-        SpeedupRow(quantity=groups.quantity, against=against, **row)
+        SpeedupRow(quantity=speedups.groups.quantity, against=speedups.pairing.against, **row)
         for row in transpose_columns(columns)
     ]
+
+
+def _list_features(speedups: Speedups, names: Sequence[str], ids: Ids) -> list[Row]:
+    """Return some features of each group, a row a group."""
+    columns = {name: plain_values(speedups.cells(name, ids)) for name in names}
+    return transpose_columns(columns) or [{}] * len(ids)
+
+
+def _list_side_columns(speedups: Speedups, ids: Ids) -> dict[str, Sequence[Any]]:
+    """Return the value of each group with its interval, and the host."""
+    groups = speedups.groups
+    hosts = groups.facts(ids, {"host": pl.col("host").replace("", None)})
+    return {
+        "value": finite_cells(groups.columns.value[ids]),
+        "low": finite_cells(groups.columns.low[ids]),
+        "high": finite_cells(groups.columns.high[ids]),
+        "host": [hosts[group]["host"] for group in ids.tolist()],
+    }
 
 
 def make_point_columns(speedups: Speedups, indices: Ids) -> dict[str, Sequence[Any]]:

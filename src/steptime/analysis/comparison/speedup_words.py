@@ -35,24 +35,34 @@ def _describe_level(level: Row, baseline: str) -> str:
     """Return the sentence on a level: its speed-up with the interval, and its wins."""
     start = f"{level['level']} against {baseline}, {format_count(level['pairs'], 'network')}"
     mean = f"{level['geometric_mean']:.3g}x in the geometric mean"
-    low = level["low"]
-    high = level["high"]
-    has_interval = low is not None
+    has_interval = level["low"] is not None
     if has_interval:
-        mean += f" ({low:.3g} to {high:.3g})"
-    # The interval of the mean touches the margin in which levels count as equal.
-    is_mean_even = not has_interval or (low <= 1 + MARGIN and high >= 1 / (1 + MARGIN))
-    undecided_share = level["ties_share"] + level["unsure_share"]
-    if is_mean_even and undecided_share > MIN_EVEN_SHARE:
+        mean += f" ({level['low']:.3g} to {level['high']:.3g})"
+    if _is_even(level):
         return f"{start}: the same within noise; {mean}."
+    spread = f"{level['min']:.3g} to {level['max']:.3g}, median {level['median']:.3g}"
+    return f"{start}: {mean}; {spread}; {_describe_outcomes(level)}."
 
+
+def _is_even(level: Row) -> bool:
+    """Whether hardly any pair has a winner, and the mean does not tell one either."""
+    has_interval = level["low"] is not None
+    # The interval of the mean touches the margin in which levels count as equal.
+    is_mean_even = not has_interval or (
+        level["low"] <= 1 + MARGIN and level["high"] >= 1 / (1 + MARGIN)
+    )
+    undecided_share = level["ties_share"] + level["unsure_share"]
+    return bool(is_mean_even and undecided_share > MIN_EVEN_SHARE)
+
+
+def _describe_outcomes(level: Row) -> str:
+    """Return the shares of pairs by outcome, such as "it wins 60 %, 30 % same, 10 % unsure"."""
     outcomes = [f"it wins {format_percent(level['wins_share'])}"]
     if level["ties_share"]:
         outcomes.append(f"{format_percent(level['ties_share'])} same")
     if level["unsure_share"]:
         outcomes.append(f"{format_percent(level['unsure_share'])} unsure")
-    spread = f"{level['min']:.3g} to {level['max']:.3g}, median {level['median']:.3g}"
-    return f"{start}: {mean}; {spread}; {', '.join(outcomes)}."
+    return ", ".join(outcomes)
 
 
 def _describe_medians(summary: Row) -> list[str]:

@@ -148,11 +148,7 @@ def _solve_regressions(moments: Floats) -> _Solution:
 
     A regression is not sound if a column never varies, or is a combination of the others.
     """
-    # Moments are sums of products [regressions, terms, terms] of the terms 1, columns, y. So those
-    # of the term 1 are the number of rows (1 * 1) and the sum of each column.
-    counts = moments[:, :1, 0]
-    mean = moments[:, 0, 1:] / counts
-    covariance = moments[:, 1:, 1:] / counts[:, :, None] - mean[:, :, None] * mean[:, None, :]
+    covariance = _covariance_of(moments)
     variance = np.diagonal(covariance, axis1=1, axis2=2)
     deviation = np.sqrt(np.maximum(variance, SMALLEST_VARIANCE))
     correlation = covariance / (deviation[:, :, None] * deviation[:, None, :])
@@ -169,6 +165,18 @@ def _solve_regressions(moments: Floats) -> _Solution:
     return _Solution(weights, r2, is_sound)
 
 
+def _covariance_of(moments: Floats) -> Floats:
+    """Return the covariances of columns and y, from sums of products of 1, columns and y.
+
+    Both are of many regressions: `[regressions, terms, terms]`.
+    """
+    # The sums of products with the term 1 are the number of rows (1 * 1) and each column's sum.
+    counts = moments[:, :1, 0]
+    mean = moments[:, 0, 1:] / counts
+    mean_product = moments[:, 1:, 1:] / counts[:, :, None]
+    return np.asarray(mean_product - mean[:, :, None] * mean[:, None, :])
+
+
 def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     """Return the R2 of rows left out of a fit, and its fall without each column.
 
@@ -179,28 +187,31 @@ def cross_validate(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
     x = z[sample]
     target = y[sample]
     column_count = x.shape[1]
-
-    def make_table(rows: Floats) -> Floats:
-        terms, _ = make_terms(rows, order)
-        return np.column_stack([np.ones(len(rows)), terms])  # with an intercept
-
     squares = 0.0  # of the residuals of rows that were left out
     shuffled_squares = np.zeros(column_count)  # the same, with the values of a column shuffled
     for fold in range(FOLDS):
         is_test_row = np.arange(len(target)) % FOLDS == fold
-        training_table = make_table(x[~is_test_row])
+        training_table = _make_table(x[~is_test_row], order)
         weights, *_ = np.linalg.lstsq(training_table, target[~is_test_row], rcond=None)
-        squares += ((target[is_test_row] - make_table(x[is_test_row]) @ weights) ** 2).sum()
+        test_target = target[is_test_row]
+        residuals = test_target - _make_table(x[is_test_row], order) @ weights
+        squares += (residuals**2).sum()
         for column in range(column_count):
             shuffled = x[is_test_row]
             # Permutation importance: with values of other rows the column keeps its distribution,
             # but says nothing of its row.
             shuffled[:, column] = rng.choice(x[:, column], len(shuffled))
-            residuals = target[is_test_row] - make_table(shuffled) @ weights
-            shuffled_squares[column] += (residuals**2).sum()
+            shuffled_residuals = test_target - _make_table(shuffled, order) @ weights
+            shuffled_squares[column] += (shuffled_residuals**2).sum()
     all_squares = ((target - target.mean()) ** 2).sum() or 1  # equal values: nothing to explain
     unexplained_share = squares / all_squares
     return float(1 - unexplained_share), shuffled_squares / all_squares - unexplained_share
+
+
+def _make_table(x: Floats, order: int) -> Floats:
+    """Return an intercept and the terms of a regression as columns."""
+    terms, _ = make_terms(x, order)
+    return np.column_stack([np.ones(len(x)), terms])
 
 
 def estimate_clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
@@ -236,22 +247,30 @@ def fit_logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, fl
     x = np.column_stack([np.ones(len(z)), z])
     penalty = ridge * np.diag([0.0, *[1.0] * z.shape[1]])  # none on the intercept
     weights = np.zeros(x.shape[1])
+    hessian = penalty
     for _ in range(MAX_NEWTON_STEPS):
-        log_odds = np.clip(x @ weights, -MAX_LOG_ODDS, MAX_LOG_ODDS)
-        chance = 1 / (1 + np.exp(-log_odds))
-        variance = chance * (1 - chance)
-        # Newton's method for the likelihood with a ridge penalty.
-        gradient = x.T @ (wins - chance) - penalty @ weights
-        hessian = (x * variance[:, None]).T @ x + penalty
+        gradient, hessian = _likelihood_slopes(x, wins, weights, penalty)
         newton_step = np.linalg.solve(hessian, gradient)
         weights += newton_step
         if np.abs(newton_step).max() < MIN_NEWTON_STEP:
             break
     error = np.sqrt(np.diag(np.linalg.inv(hessian)))
-    half_width = two_sided_t(MISS, len(z)) * error[1:]
     is_right = (x @ weights > 0) == (wins > 0)
     # Without the intercept.
+    half_width = two_sided_t(MISS, len(z)) * error[1:]
     return weights[1:], half_width, float(is_right.mean())
+
+
+def _likelihood_slopes(
+    x: Floats, wins: Any, weights: Floats, penalty: Floats
+) -> tuple[Floats, Floats]:
+    """Return the gradient and the Hessian of a logistic likelihood with a ridge penalty."""
+    log_odds = np.clip(x @ weights, -MAX_LOG_ODDS, MAX_LOG_ODDS)
+    chance = 1 / (1 + np.exp(-log_odds))
+    variance = chance * (1 - chance)
+    gradient = x.T @ (wins - chance) - penalty @ weights
+    hessian = (x * variance[:, None]).T @ x + penalty
+    return gradient, hessian
 
 
 def measure_dependence(level: Any, failed: Any) -> float | None:
@@ -278,25 +297,18 @@ def hash_rows(codes: Ranks) -> Any:
 
 
 def _make_multipliers(columns: int) -> Any:
+    """Return a random odd number for each column, by which keys of rows are made."""
     rng = np.random.default_rng(SEED)
     return rng.integers(1, 2**63, columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats, Floats]:
     """Return the lowest and highest known value one level from each of `rows`, else of all."""
-    multipliers = _make_multipliers(codes.shape[1])
     keys = hash_rows(codes)
     valued_rows = np.flatnonzero(~np.isnan(values))
     valued_rows = valued_rows[np.argsort(keys[valued_rows])]
     sorted_keys = keys[valued_rows]
-
-    # A row's key is the sum of its levels times the multipliers of their columns. So the key of a
-    # neighbour, a level higher or lower in one column, is that key plus or minus the multiplier.
-    # Numbers are unsigned and wrap around: `~m + 1` is -m.
-    negative_multipliers = ~multipliers + np.uint64(1)
-    neighbour_keys = np.stack(
-        [keys[rows] + multiplier for multiplier in (*multipliers, *negative_multipliers)]
-    )
+    neighbour_keys = _neighbour_keys(keys[rows], codes.shape[1])
     positions = np.searchsorted(sorted_keys, neighbour_keys).clip(max=len(valued_rows) - 1)
     candidates = valued_rows[positions]
     exists = keys[candidates] == neighbour_keys
@@ -305,3 +317,15 @@ def bound_by_neighbours(codes: Ranks, values: Floats, rows: Any) -> tuple[Floats
     low = np.nan_to_num(np.fmin.reduce(neighbour_values), nan=np.nanmin(values))
     high = np.nan_to_num(np.fmax.reduce(neighbour_values), nan=np.nanmax(values))
     return low, high
+
+
+def _neighbour_keys(keys: Any, column_count: int) -> Any:
+    """Return the keys of all possible neighbours of rows, `[neighbours, rows]`.
+
+    A row's key is the sum of its levels times the multipliers of their columns. So the key of a
+    neighbour, a level higher or lower in one column, is that key plus or minus the multiplier.
+    """
+    multipliers = _make_multipliers(column_count)
+    # Numbers are unsigned and wrap around: `~m + 1` is -m.
+    negative_multipliers = ~multipliers + np.uint64(1)
+    return np.stack([keys + multiplier for multiplier in (*multipliers, *negative_multipliers)])

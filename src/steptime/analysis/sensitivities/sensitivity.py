@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.sensitivities.design_matrix import DesignMatrix, make_design
 from steptime.analysis.sensitivities.sensitivity_answer import (
     FewNetworks,
     Regression,
     SensitivityAnswer,
     SensitivityRow,
 )
-from steptime.analysis.sensitivities.sensitivity_fit import fit_networks, make_design
+from steptime.analysis.sensitivities.sensitivity_fit import fit_networks
 from steptime.analysis.sensitivities.sensitivity_networks import (
     DEFAULT_PAIRED_QUANTITIES,
     DEFAULT_QUANTITIES,
@@ -57,19 +58,10 @@ def fit_regressions(
     for networks in list_networks(numbers, platform, against):
         design = make_design(networks, names, defaults, is_log=scale == "log")
         fit = fit_networks(design, order, is_paired=against is not None)
-        # None: fewer networks than weights.
-        if fit is not None:
+        if fit is None:
+            too_few.append(_name_few_networks(design))
+        else:
             fits.append(fit)
-            continue
-        place = networks.place
-        too_few.append(
-            FewNetworks(
-                family=place.family,
-                platform=place.platform,
-                method=place.method,
-                networks=int((~design.has_failed).sum()),
-            )
-        )
     fits.sort(key=_order_by_networks)
     return SensitivityAnswer(
         quantity=quantity,
@@ -79,6 +71,16 @@ def fit_regressions(
         rows=[row for rows, _ in fits for row in rows],
         regressions=[regression for _, regression in fits],
         too_few=too_few,
+    )
+
+
+def _name_few_networks(design: DesignMatrix) -> FewNetworks:
+    """Return the place of networks that are fewer than the weights, and their number."""
+    return FewNetworks(
+        family=design.place.family,
+        platform=design.place.platform,
+        method=design.place.method,
+        networks=int((~design.has_failed).sum()),
     )
 
 
@@ -120,26 +122,31 @@ def sensitivity_table(
         order=order,
         scale=scale,
     )
-    has_notes = any(row.note for row in answer.rows)
     return Table(
-        (
-            # Family and platform, where there are several regressions.
-            *(map(Column, PLACE[:2]) if len(answer.regressions) > 1 else ()),
-            Column("hyperparameter"),
-            Column("weight", form="+.3f"),
-            Column("low", "from", form="+.3f"),
-            Column("high", "to", form="+.3f"),
-            Column("importance", form=".3f"),
-            Column("effect_ratio", "effect", form=".3f"),
-            Column("effect_of", "effect of"),
-            Column("effect_pairs", "pairs", is_spare=True),
-            *([Column("win_log_odds", "log-odds to win", form="+.3f")] if against else []),
-            *([Column("note")] if has_notes else []),
-        ),
+        _list_columns(answer),
         [row.to_dict() for row in answer.rows],
         summary=_summarise(answer),
         structs=answer.rows,
     )
+
+
+def _list_columns(answer: SensitivityAnswer) -> list[Column]:
+    """Return the columns of the table; those of places, odds and notes where they say something."""
+    has_several_places = len(answer.regressions) > 1
+    has_notes = any(row.note for row in answer.rows)
+    return [
+        *(map(Column, PLACE[:2]) if has_several_places else ()),
+        Column("hyperparameter"),
+        Column("weight", form="+.3f"),
+        Column("low", "from", form="+.3f"),
+        Column("high", "to", form="+.3f"),
+        Column("importance", form=".3f"),
+        Column("effect_ratio", "effect", form=".3f"),
+        Column("effect_of", "effect of"),
+        Column("effect_pairs", "pairs", is_spare=True),
+        *([Column("win_log_odds", "log-odds to win", form="+.3f")] if answer.against else []),
+        *([Column("note")] if has_notes else []),
+    ]
 
 
 def _summarise(answer: SensitivityAnswer) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -25,7 +26,7 @@ STEP_COLUMNS = (
     *("dtype", "threads", "strategy", "input", "staging", "loaders", "prefetch"),
 )
 # Names that no hyperparameter has:
-METHOD, VALUE, HAS_BOTH = "method of it", "value of it", "has both"
+METHOD, VALUE, HAS_VALUE = "method of it", "value of it", "has value"
 HAS_FAILED = pl.col("status").fill_null("ok") != "ok"
 
 
@@ -90,32 +91,21 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
     Raises:
         InputError: for an unknown quantity, and if nothing here has a number for it.
     """
-    expressions = record_columns(data)
-    results = data.scan_results()
-    is_in_records_alone = quantity in expressions and not _count_results(data, quantity)
-    has_column = quantity in results.collect_schema()
-    uses_results = has_column and not is_in_records_alone
-    if uses_results:
-        rows = results
-        # A result that is only predicted has a status only if it does not fit: it failed.
-        counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
-    else:
-        rows = data.scan().filter(IS_STEP).select(*expressions.values())
-        counts = pl.col("status") == "ok"  # numbers of failed records do not count
-    names = rows.collect_schema().names()
+    source = _choose_source(data, quantity)
+    names = source.rows.collect_schema().names()
     if quantity not in names or quantity in data.hyperparameters:
-        quantities = {*results.collect_schema(), *expressions}
+        quantities = {*data.scan_results().collect_schema(), *record_columns(data)}
         raise unknown("quantity", quantity, sorted(quantities), "--of")
-    number = pl.col(quantity).cast(pl.Float64(), strict=False)
     candidates = (*data.hyperparameters, *STEP_COLUMNS, "family", "platform")
     columns = [name for name in dict.fromkeys(candidates) if name in names]
+    number = pl.col(quantity).cast(pl.Float64(), strict=False)
     method = "predicted_by" if quantity.startswith("predicted_") else "method"
     frame = (
-        rows.select(
+        source.rows.select(
             *columns,
             "status",
             pl.col(method).alias(METHOD),
-            pl.when(counts).then(number).alias(VALUE),
+            pl.when(source.counts).then(number).alias(VALUE),
         )
         # Failed networks stay, without a value.
         .filter(pl.col(VALUE).is_not_null() | HAS_FAILED)
@@ -126,6 +116,27 @@ def read_numbers(data: Data, quantity: str) -> Numbers:
     if not places:
         raise InputError(data.failed or f"nothing here has a number for {quantity}")
     return Numbers(frame, columns, data.hyperparameters, is_higher_better(quantity), places)
+
+
+class _Source(NamedTuple):
+    """Rows with a quantity, and the condition under which a row's number counts."""
+
+    rows: pl.LazyFrame
+    counts: pl.Expr
+
+
+def _choose_source(data: Data, quantity: str) -> _Source:
+    """Return the results if they have the quantity, else the records of steps."""
+    expressions = record_columns(data)
+    results = data.scan_results()
+    is_in_records_alone = quantity in expressions and not _count_results(data, quantity)
+    has_column = quantity in results.collect_schema()
+    if has_column and not is_in_records_alone:
+        # A result that is only predicted has a status only if it does not fit: it failed.
+        counts = (pl.col("origin") != "predicted") | pl.col("status").is_null()
+        return _Source(results, counts)
+    records = data.scan().filter(IS_STEP).select(*expressions.values())
+    return _Source(records, counts=pl.col("status") == "ok")  # numbers of failed ones do not count
 
 
 def _find_places(rows: pl.DataFrame) -> dict[Place, int]:
@@ -168,54 +179,83 @@ def list_networks(
 
     With `against` the values are ratios to that platform, turned round where less is better.
     """
-    for place, dtype_count in numbers.places.items():
+    for place in numbers.places:
         if platform not in (None, place.platform):
             continue
         # The places on the other platform, in which networks of this place are looked up.
-        partners = []
-        has_several_dtypes = dtype_count > 1
-        for partner, partner_dtype_count in numbers.places.items():
-            if partner.family == place.family and partner.platform == against:
-                partners.append(partner)
-                has_several_dtypes |= partner_dtype_count > 1
-        # Two platforms run a network with other threads and loaders: these tell no networks apart.
-        step_columns = NETWORK_COLUMNS if against else STEP_COLUMNS
-        identity = [*numbers.hyperparameters, *step_columns]
-        if has_several_dtypes:
-            identity.append("dtype")
-        names = [name for name in dict.fromkeys(identity) if name in numbers.columns]
-        yield _collect_networks(numbers, place, names, against, partners)
+        partners = [
+            partner
+            for partner in numbers.places
+            if partner.family == place.family and partner.platform == against
+        ]
+        names = _list_identity(numbers, [place, *partners], is_paired=bool(against))
+        value = _gain_over(numbers, place, against, partners) if against else _median_value(place)
+        yield _collect_networks(numbers, place, names, value)
+
+
+def _list_identity(numbers: Numbers, places: Sequence[Place], *, is_paired: bool) -> list[str]:
+    """Return the columns that tell the networks of some places apart."""
+    # Two platforms run a network with other threads and loaders: these tell no networks apart.
+    step_columns = NETWORK_COLUMNS if is_paired else STEP_COLUMNS
+    identity = [*numbers.hyperparameters, *step_columns]
+    has_several_dtypes = any(numbers.places[place] > 1 for place in places)
+    if has_several_dtypes:
+        identity.append("dtype")
+    return [name for name in dict.fromkeys(identity) if name in numbers.columns]
+
+
+class _NetworkValue(NamedTuple):
+    """The value of a network from its rows.
+
+    Attributes:
+        is_selected: which rows of a family count.
+        value: the value, over the rows of a network.
+        has_value: whether a network has the rows that the value needs.
+    """
+
+    is_selected: pl.Expr
+    value: pl.Expr
+    has_value: pl.Expr
+
+
+def _is_place(place: Place) -> pl.Expr:
+    """Whether a row is of the platform and the method of a place."""
+    return (pl.col("platform") == place.platform) & (pl.col(METHOD) == place.method)
+
+
+def _median_value(place: Place) -> _NetworkValue:
+    """Return the median of a network's rows in a place."""
+    return _NetworkValue(_is_place(place), pl.col(VALUE).median(), has_value=pl.lit(value=True))
+
+
+def _gain_over(
+    numbers: Numbers, place: Place, against: str, partners: Sequence[Place]
+) -> _NetworkValue:
+    """Return the ratio of a network's medians in a place and on another platform."""
+    is_place = _is_place(place)
+    is_partner = pl.col("platform") == against
+    # If the other platform has no numbers by this method, those by any method count.
+    if any(partner.method == place.method for partner in partners):
+        is_partner &= pl.col(METHOD) == place.method
+    first_value = pl.col(VALUE).filter(is_place).median()
+    second_value = pl.col(VALUE).filter(~is_place).median()
+    # A gain above 1 always means that the first platform is better: more of a rate, less time.
+    gain = first_value / second_value if numbers.is_rate else second_value / first_value
+    has_both = is_place.any() & ~is_place.all()
+    return _NetworkValue(is_place | is_partner, gain, has_value=has_both)
 
 
 def _collect_networks(
-    numbers: Numbers,
-    place: Place,
-    names: Sequence[str],
-    against: str | None,
-    partners: Sequence[Place],
+    numbers: Numbers, place: Place, names: Sequence[str], network_value: _NetworkValue
 ) -> Networks:
-    """Return the networks of a place, told apart by columns."""
-    is_method = pl.col(METHOD) == place.method
-    is_place = (pl.col("platform") == place.platform) & is_method
-    is_selected = is_place
-    value = pl.col(VALUE).median()
-    has_both = pl.lit(value=True)
-    if against:  # the value becomes the gain over the other platform
-        # If the other platform has no numbers by this method, those by any method count.
-        is_any_method = all(partner.method != place.method for partner in partners)
-        is_partner = pl.col("platform") == against
-        is_selected = is_place | (is_partner if is_any_method else is_partner & is_method)
-        first_value = pl.col(VALUE).filter(is_place).median()
-        second_value = pl.col(VALUE).filter(~is_place).median()
-        # A gain above 1 always means that the first platform is better: more of a rate, less time.
-        value = first_value / second_value if numbers.is_rate else second_value / first_value
-        has_both = is_place.any() & ~is_place.all()
-    rows = numbers.rows.filter((pl.col("family") == place.family) & is_selected)
+    """Return the networks of a place, told apart by columns of these names."""
+    is_family = pl.col("family") == place.family
     networks = (
+        numbers.rows.filter(is_family & network_value.is_selected)
         # Without columns that tell networks apart, all rows of a method are one network.
-        rows.group_by(names or [METHOD], maintain_order=True)
-        .agg(value.alias(VALUE), has_both.alias(HAS_BOTH))
-        .filter(HAS_BOTH)
+        .group_by(names or [METHOD], maintain_order=True)
+        .agg(network_value.value.alias(VALUE), network_value.has_value.alias(HAS_VALUE))
+        .filter(HAS_VALUE)
         .sort(*names, VALUE, nulls_last=True)
     )
     return Networks(place, networks.select(names), networks[VALUE])

@@ -33,6 +33,25 @@ def describe_sensitivities(table: Table) -> list[str]:
 
 def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
     """Return the sentences on one regression; `rows` are those of all."""
+    lines = [_describe_fit(regression)]
+    if regression["never_varies"]:
+        names = ", ".join(regression["never_varies"])
+        lines.append(f"Never varies, so nothing is known of it: {names}.")
+    if regression["wins"]:
+        lines.append(_describe_wins(regression))
+    if regression["failed"]:
+        weights = [row for row in rows if _is_of(row, regression) and row["weight"] is not None]
+        lines += _describe_failures(regression, weights)
+    return lines
+
+
+def _is_of(row: Row, regression: Row) -> bool:
+    """Whether a row is of a regression: of its family, platform and method."""
+    return all(row[name] == regression[name] for name in PLACE)
+
+
+def _describe_fit(regression: Row) -> str:
+    """Return the sentence on the share of the variance that hyperparameters explain."""
     quantity = regression["quantity"]
     if regression["against"]:
         quantity = f"the gain in {quantity} over {regression['against']}"
@@ -45,18 +64,7 @@ def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
     )
     if regression["r2"] - r2_cross_validated > OVERFIT_SHARE:
         line += ": too few networks for so many weights"
-    lines = [f"{line}."]
-    if regression["never_varies"]:
-        names = ", ".join(regression["never_varies"])
-        lines.append(f"Never varies, so nothing is known of it: {names}.")
-    if regression["wins"]:
-        lines.append(_describe_wins(regression))
-    weights = [
-        row
-        for row in rows
-        if all(row[name] == regression[name] for name in PLACE) and row["weight"] is not None
-    ]
-    return lines + _describe_failures(regression, weights)
+    return f"{line}."
 
 
 def _describe_wins(regression: Row) -> str:
@@ -78,39 +86,38 @@ def _describe_wins(regression: Row) -> str:
 
 def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
     """Return the share of failed networks, its causes, and their weight on the regression."""
-    if not regression["failed"]:
-        return []
     cell_count = regression["failed"] + regression["networks"]
     line = f"{regression['failed']:,} of {cell_count:,} cells failed"
     causes = [row for row in regression["failures"] if row["depends"]]
     if not causes:
         return [f"{line}; whether at random, they do not tell."]
-    cause_texts = []
-    for row in causes:
-        by_share = sorted(row["failed_share"].items(), key=lambda item: item[1])
-        extremes = (by_share[0], by_share[-1])
-        shares = ", ".join(f"{format_percent(share)} at {level}" for level, share in extremes)
-        cause_texts.append(f"{row['hyperparameter']} ({shares})")
-    names = ", ".join(row["hyperparameter"] for row in causes)
-    line += (
-        f", not at random but by {', '.join(cause_texts)}: medians by {names} are over survivors."
-    )
+    cause_texts = ", ".join(_describe_cause(cause) for cause in causes)
+    names = ", ".join(cause["hyperparameter"] for cause in causes)
+    line += f", not at random but by {cause_texts}: medians by {names} are over survivors."
     return [line, _describe_failed_cells(regression, weights)]
 
 
+def _describe_cause(cause: Row) -> str:
+    """Return a hyperparameter with its levels of fewest and most failures.
+
+    Such as `layers (0 % at 4, 80 % at 64)`.
+    """
+    by_share = sorted(cause["failed_share"].items(), key=lambda item: item[1])
+    extremes = (by_share[0], by_share[-1])
+    shares = ", ".join(f"{format_percent(share)} at {level}" for level, share in extremes)
+    return f"{cause['hyperparameter']} ({shares})"
+
+
 def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
-    """Return the sentence on the weights if failed networks had had a value."""
-    # Rows are in the order of their weights.
+    """Return the sentence on the weights if failed networks had had a value.
+
+    `weights` are rows in the order of their weights.
+    """
     largest_row = weights[0]
     assumption_keys = [
         key for key, value in largest_row.items() if "_if_failed_" in key and value is not None
     ]
-    spans = []
-    for row in weights[:MAX_WEIGHTS]:
-        weights_by_assumption = [row[key] for key in assumption_keys]
-        low = min(weights_by_assumption)
-        high = max(weights_by_assumption)
-        spans.append(f"{row['hyperparameter']} {low:+.3f} to {high:+.3f}")
+    spans = ", ".join(_describe_span(row, assumption_keys) for row in weights[:MAX_WEIGHTS])
     largest_names = {_name_largest(weights, key) for key in assumption_keys}
     possible_largest_names = sorted(largest_names - {largest_row["hyperparameter"]})
     verdict = "the first would stay the first"
@@ -120,8 +127,14 @@ def _describe_failed_cells(regression: Row, weights: Sequence[Row]) -> str:
     zero = "0, or " if has_zero else ""
     return (
         f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
-        f"{', '.join(spans)}: {verdict}."
+        f"{spans}: {verdict}."
     )
+
+
+def _describe_span(row: Row, assumption_keys: Sequence[str]) -> str:
+    """Return the range of a weight under some assumptions, such as `layers +0.100 to +0.300`."""
+    weights = [row[key] for key in assumption_keys]
+    return f"{row['hyperparameter']} {min(weights):+.3f} to {max(weights):+.3f}"
 
 
 def _name_largest(weights: Sequence[Row], key: str) -> str:
@@ -131,4 +144,5 @@ def _name_largest(weights: Sequence[Row], key: str) -> str:
 
 
 def _name_place(place: Row) -> str:
+    """Return the place of a regression, such as `bert on v100`."""
     return f"{place['family']} on {place['platform']}"

@@ -140,15 +140,54 @@ def move_step(
         InputError: where a device has no peak of a data type, and where too much has no shapes.
     """
     check_shares(step)
-    weights = WeightShapes.from_ops(step.ops)
     origin_keys = [op.key for op in step.ops]
-    target_keys = origin_keys
-    if change.batch is not None:
-        target_keys = [scale_batch(key, change.batch, weights) for key in origin_keys]
+    target_keys = _change_batch(step, change)
     origin_call_s = price_ops(origin_keys, origin, dtype=None, method=method)
     target_call_s = price_ops(target_keys, target, change.dtype, method)
-    # By their shapes alone: a second prediction, for comparison.
-    priced_ops = tuple(
+    # The step is moved twice. `priced_ops` are the cost model's prediction alone, as if nothing had
+    # been measured; `moved_ops` also use the measured seconds of the trace, and are the answer.
+    priced_ops = _predict_ops(step, origin_call_s, target_call_s)
+    is_carried = origin.is_cpu == target.is_cpu
+    moved_ops = priced_ops
+    if is_carried:
+        moved_ops = _carry_measured_s(priced_ops, origin_call_s, target_call_s)
+    unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
+    kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
+    # How long the device waits for the host follows from the seconds of the ops, so it comes last.
+    priced_step = MovedStep(priced_ops, unshaped_s, host_s=0.0, is_carried=False)
+    priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
+    moved_step = MovedStep(
+        moved_ops,
+        unshaped_s,
+        host_s=0.0,
+        is_carried=is_carried,
+        priced_s=priced_step_s,
+        # Utilisation is this work over `priced_s`: both come from the prediction alone.
+        work=_count_work(priced_step, target_keys, target, change.dtype, method),
+    )
+    return replace(moved_step, host_s=_host_s(step, moved_step, target, method, kernels))
+
+
+def _change_batch(step: TracedStep, change: TracedStepChange) -> list[OpKey]:
+    """Return the ops of a step with the shapes that they have at the other batch."""
+    keys = [op.key for op in step.ops]
+    if change.batch is None:
+        return keys
+    weights = WeightShapes.from_ops(step.ops)
+    return [scale_batch(key, change.batch, weights) for key in keys]
+
+
+def _predict_ops(
+    step: TracedStep, origin_call_s: Sequence[float], target_call_s: Sequence[float]
+) -> tuple[MovedOp, ...]:
+    """Return the ops of a step with predicted seconds on both devices.
+
+    Args:
+        step: the traced step.
+        origin_call_s: predicted seconds of one call of each op on the device of the trace.
+        target_call_s: likewise on the other device.
+    """
+    return tuple(
         MovedOp(
             key=op.key,
             calls=op.calls,
@@ -158,30 +197,16 @@ def move_step(
         )
         for op, origin_s, target_s in zip(step.ops, origin_call_s, target_call_s, strict=True)
     )
-    # Between devices of one kind the measured time is carried over by the ratio of predictions;
-    # from CPU to GPU and back the prediction alone counts.
-    is_carried = origin.is_cpu == target.is_cpu
-    moved_ops = priced_ops
-    if is_carried:
-        moved_ops = tuple(
-            op._replace(moved_s=op.measured_s * target_s / origin_s)
-            for op, origin_s, target_s in zip(priced_ops, origin_call_s, target_call_s, strict=True)
-        )
-    unshaped_s = sum(step.unshaped_s.values()) * _traffic_ratio(step, origin, target, change)
-    kernels = _repeated_kernels(step, target_keys, change.dtype, _settings(method, target))
-    # How long the device waits for the host follows from the seconds of the ops, so it comes last.
-    priced_step = MovedStep(priced_ops, unshaped_s, host_s=0.0, is_carried=False)
-    priced_step_s = priced_step.step_s + _host_s(step, priced_step, target, method, kernels)
-    work = _count_work(priced_step, target_keys, target, change.dtype, method)
-    moved_step = MovedStep(
-        moved_ops,
-        unshaped_s,
-        host_s=0.0,
-        is_carried=is_carried,
-        priced_s=priced_step_s,
-        work=work,
+
+
+def _carry_measured_s(
+    ops: Sequence[MovedOp], origin_call_s: Sequence[float], target_call_s: Sequence[float]
+) -> tuple[MovedOp, ...]:
+    """Return ops that take their measured seconds times the ratio of both predictions."""
+    return tuple(
+        op._replace(moved_s=op.measured_s * target_s / origin_s)
+        for op, origin_s, target_s in zip(ops, origin_call_s, target_call_s, strict=True)
     )
-    return replace(moved_step, host_s=_host_s(step, moved_step, target, method, kernels))
 
 
 def _count_work(

@@ -20,6 +20,13 @@ def adapt(editor: GraphEditor, op: Op) -> None:
         )
 
 
+class _AdaptedColumns(NamedTuple):
+    """The columns of a product that are adapted, and the number of parts that they are of."""
+
+    columns: int
+    part_count: int
+
+
 def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str:
     """Append the two small products of a product and their scaling, and return the result.
 
@@ -28,32 +35,37 @@ def add_low_rank(editor: GraphEditor, op: Op, *, is_merged: bool = False) -> str
         op: the product.
         is_merged: whether queries, keys and values that one product makes share its small ones.
     """
-    x = editor.tensors[op.inputs[0]]
     y = editor.tensors[op.outputs[0]]
-    output_width = y.shape[-1]
     if is_merged:
-        columns, part_count = output_width, 1
-    else:  # of queries, keys and values that one product makes, only some may be adapted
-        columns, part_count = _adapted_columns(editor, op)
-    rank = editor.tuning.rank
-    *leading_sizes, input_width = x.shape
-    source = read_dropped(editor, op)
-    down = editor.add_weight(f"{op.name}/lora_a", (rank * part_count, input_width), op, x.dtype)
-    up = editor.add_weight(f"{op.name}/lora_b", (columns, rank), op, x.dtype)
-    small = TensorSpec((*leading_sizes, rank * part_count), x.dtype)
-    result = editor.append_op(f"{op.name}/lora_down", "linear", (source, down), small)
-    # Each part has its own `rank` columns of the small result. One product that reads the first
-    # `rank` columns and makes the results of all parts stands for theirs: it costs as much.
-    if part_count > 1:
-        part = TensorSpec((*leading_sizes, rank), x.dtype)
-        first_columns: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}
-        result = editor.append_op(f"{op.name}/lora_own", "slice", (result,), part, first_columns)
-    adapted = TensorSpec((*leading_sizes, columns), x.dtype)
-    result = editor.append_op(f"{op.name}/lora_up", "linear", (result, up), adapted)
-    if columns < output_width:
+        adapted = _AdaptedColumns(y.shape[-1], part_count=1)
+    else:
+        adapted = _adapted_columns(editor, op)
+    result = _append_small_products(editor, op, adapted)
+    if adapted.columns < y.shape[-1]:
         result = _pad_columns(editor, op, result)
     scale: dict[str, Attr] = {"function": "mul", "scalar": SCALE}
     return editor.append_op(f"{op.name}/lora_scaled", "pointwise", (result,), y, scale)
+
+
+def _append_small_products(editor: GraphEditor, op: Op, adapted: _AdaptedColumns) -> str:
+    """Append (x A^T) B^T of an op's input x, and return the adapted columns of the result."""
+    x = editor.tensors[op.inputs[0]]
+    *leading_sizes, input_width = x.shape
+    rank = editor.tuning.rank
+    small_width = rank * adapted.part_count
+    source = read_dropped(editor, op)
+    down = editor.add_weight(f"{op.name}/lora_a", (small_width, input_width), op, x.dtype)
+    up = editor.add_weight(f"{op.name}/lora_b", (adapted.columns, rank), op, x.dtype)
+    small = TensorSpec((*leading_sizes, small_width), x.dtype)
+    result = editor.append_op(f"{op.name}/lora_down", "linear", (source, down), small)
+    # Each part has its own `rank` columns of the small result. One product that reads the first
+    # `rank` columns and makes the results of all parts stands for theirs: it costs as much.
+    if adapted.part_count > 1:
+        part = TensorSpec((*leading_sizes, rank), x.dtype)
+        first_columns: dict[str, Attr] = {"axis": -1, "start": 0, "stop": rank}
+        result = editor.append_op(f"{op.name}/lora_own", "slice", (result,), part, first_columns)
+    wide = TensorSpec((*leading_sizes, adapted.columns), x.dtype)
+    return editor.append_op(f"{op.name}/lora_up", "linear", (result, up), wide)
 
 
 def read_dropped(editor: GraphEditor, op: Op) -> str:
@@ -67,15 +79,11 @@ def read_dropped(editor: GraphEditor, op: Op) -> str:
     return name
 
 
-class _AdaptedColumns(NamedTuple):
-    """The columns of a product that are adapted, and the number of parts that they are of."""
-
-    columns: int
-    part_count: int
-
-
 def _adapted_columns(editor: GraphEditor, op: Op) -> _AdaptedColumns:
-    """Return the columns of a product that are adapted: all, or those of some merged products."""
+    """Return the columns of a product that are adapted.
+
+    They are all columns, or those of some of queries, keys and values that one product makes.
+    """
     (output,) = op.outputs
     part_sizes = editor.split_sizes.get(output)
     names = product_names(editor.tuning.on)

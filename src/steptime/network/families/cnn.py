@@ -45,25 +45,38 @@ def build_residual(
     x = conv_norm(b, x, p["filters"], kernel=7, name="stem", stride=2)
     x = max_pool(b, x, kernel=3, stride=2, name="stem/pool", padding=1)
     for group, block_count in enumerate(block_counts):
-        width = p["filters"] * 2**group
         for i in b.repeat(block_count):
             is_first_block = i == 0
-            stride = 2 if group > 0 and is_first_block else 1
-            layers = BLOCKS[p["block"]](width, stride)
-            if stride_first:  # as in He et al. 2015; later networks have it on the 3x3 layer
-                strides = [stride] + [1] * (len(layers) - 1)
-                layers = [
-                    (channels, kernel, layer_stride)
-                    for (channels, kernel, _), layer_stride in zip(layers, strides, strict=True)
-                ]
-            output_channels, _kernel, _stride = layers[-1]
-            # where the input cannot be added as it is, a 1x1 convolution projects the shortcut
-            changes_shape = stride > 1 or b.shape(x)[1] != output_channels
-            project = is_first_block and (projects_all_groups or changes_shape)
-            name = f"group{group + 1}/block{i + 1}"
-            x = residual_block(b, x, layers, name, project)
+            layers = _list_layers(p, group, is_first_block, stride_first)
+            projects = is_first_block and (projects_all_groups or _changes_shape(b, x, layers))
+            x = residual_block(b, x, layers, f"group{group + 1}/block{i + 1}", projects)
     x = b.op("global_avg_pool", x, name="pool")
     return classify(b, linear(b, x, p["classes"], "output"))
+
+
+def _list_layers(
+    p: Mapping[str, Any], group: int, is_first_block: bool, stride_first: bool
+) -> Sequence[tuple[int, int, int]]:
+    """Return channels, kernel and stride of the convolutions of a block.
+
+    Each group has twice the channels of the one before, and but for the first it halves the image.
+    """
+    width = p["filters"] * 2**group
+    stride = 2 if group > 0 and is_first_block else 1
+    layers = BLOCKS[p["block"]](width, stride)
+    if not stride_first:
+        return layers
+    # as in He et al. 2015; later networks have the stride on the 3x3 layer
+    (channels, kernel, _), *further_layers = layers
+    return [(channels, kernel, stride), *((c, k, 1) for c, k, _ in further_layers)]
+
+
+def _changes_shape(b: Builder, x: str, layers: Sequence[tuple[int, int, int]]) -> bool:
+    """Whether the result of a block's layers has another shape than `x [n, c, h, w]`."""
+    _, input_channels, _, _ = b.shape(x)
+    output_channels, _kernel, _stride = layers[-1]
+    has_stride = any(stride > 1 for _, _, stride in layers)
+    return has_stride or input_channels != output_channels
 
 
 FAMILY = Family(

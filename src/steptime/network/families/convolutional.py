@@ -93,33 +93,50 @@ def _chain(b: Builder, x: str, layers: str) -> str:
 
 def _layer(b: Builder, x: str, text: str) -> str:
     """Append one layer, such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, pad."""
-    # such as `conv1 conv 64 7 /2 p3`: name, kind, width, kernel, stride, padding
     layer: Any = _LAYER.fullmatch(text)
     name, kind, width = layer["name"], layer["kind"], layer["width"]
     if kind in _OTHER_KINDS:
         return _OTHER_KINDS[kind](b, x, name, float(width or 0))
     if kind in _LINEAR:
         return _activate(b, linear(b, x, int(width), name), name, _LINEAR[kind])
-    stride = int(layer["stride"] or 1)
-    padding: Padding = "same" if " same" in text else int(layer["padding"] or 0)
-    _, input_channels, input_height, _ = b.shape(x)
-    if kind in _POOLS:
-        # of a pool the width is the side of its window, and "all" pools the whole image
-        kernel = input_height if width == "all" else int(width)
-        ceil = {"ceil": True} if layer["ceil"] else {}
-        return _POOLS[kind](b, x, kernel, stride, name, padding, **ceil)
-    # of a convolution "all" means a depthwise one
-    is_depthwise = width == "all"
-    channels = input_channels if is_depthwise else int(width)
-    has_norm, activation = _CONVOLUTIONS[kind]
+    return _pool(b, x, layer) if kind in _POOLS else _convolve(b, x, layer)
+
+
+def _stride_of(layer: re.Match[str]) -> int:
+    return int(layer["stride"] or 1)
+
+
+def _padding_of(layer: re.Match[str]) -> Padding:
+    return "same" if " same" in layer[0] else int(layer["padding"] or 0)
+
+
+def _pool(b: Builder, x: str, layer: re.Match[str]) -> str:
+    """Append a pool, whose width is the side of its window; "all" pools the whole image."""
+    _, _, image_height, _ = b.shape(x)
+    window_side = image_height if layer["width"] == "all" else int(layer["width"])
+    # Not every pool can round its output up.
+    ceil = {"ceil": True} if layer["ceil"] else {}
+    append_pool = _POOLS[layer["kind"]]
+    return append_pool(
+        b, x, window_side, _stride_of(layer), layer["name"], _padding_of(layer), **ceil
+    )
+
+
+def _convolve(b: Builder, x: str, layer: re.Match[str]) -> str:
+    """Append a convolution with its norm and activation; the width "all" is a depthwise one."""
+    name = layer["name"]
+    _, input_channels, _, _ = b.shape(x)
+    is_depthwise = layer["width"] == "all"
+    channels = input_channels if is_depthwise else int(layer["width"])
+    has_norm, activation = _CONVOLUTIONS[layer["kind"]]
     x = conv2d(
         b,
         x,
         channels,
         _kernel_of(layer),
         name,
-        stride=stride,
-        padding=padding,
+        stride=_stride_of(layer),
+        padding=_padding_of(layer),
         groups=channels if is_depthwise else 1,
         bias=not has_norm,
     )

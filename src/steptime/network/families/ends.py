@@ -9,23 +9,27 @@ from steptime.network.layers.blocks import append_activation, feed_forward
 from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Builder
+from steptime.network.ops.builder import Attributes, Builder
 from steptime.network.ops.experts import GATED
 from steptime.network.ops.table import ShapeError
 
 Parameters = Mapping[str, Any]
+NO_TABLE = ""  # of words, which the head could share
 
 
 def words(
     b: Builder, p: Parameters, batch: int, name: str = "", table: str = ""
 ) -> tuple[str, str]:
-    """Return words `[n, l, width]` with their places, and the table that they are taken from."""
-    sequence_ranks = b.plan.context
-    if b.plan.sequence:  # sequence parallelism cuts it among the tensor ranks too
-        sequence_ranks *= b.plan.tensor
-    if p["length"] % sequence_ranks:
-        raise ShapeError(f"{p['length']} tokens do not divide among the ranks of a sequence")
-    ids = b.input(f"{name}tokens", (batch, p["length"] // b.plan.context), "int64")
+    """Return words `[n, l, width]` with their places, and the table that they are taken from.
+
+    Args:
+        b: the builder.
+        p: hyperparameters of the family.
+        batch: sequences.
+        name: start of the names of ops and inputs, "target_" for a decoder beside an encoder.
+        table: the table of another part of the network that is shared; "" makes a new one.
+    """
+    ids = b.input(f"{name}tokens", (batch, _count_rank_tokens(b, p["length"])), "int64")
     table_shape = (b.rank_words(p["vocabulary"]), p["embedding_width"])
     table = table or b.weight("embedding/w", table_shape)
     x = b.op("embedding", ids, table, name=f"{name}embedding")
@@ -45,6 +49,16 @@ def words(
     if needs_projection and not p["projects_words"]:
         x = linear(b, x, p["width"], f"{name}embedding_in")
     return x, table
+
+
+def _count_rank_tokens(b: Builder, length: int) -> int:
+    """Return the tokens of a sequence that a context rank reads."""
+    sequence_ranks = b.plan.context
+    if b.plan.sequence:  # sequence parallelism cuts it among the tensor ranks too, later on
+        sequence_ranks *= b.plan.tensor
+    if length % sequence_ranks:
+        raise ShapeError(f"{length} tokens do not divide among the ranks of a sequence")
+    return length // b.plan.context
 
 
 def _add_segments(b: Builder, x: str, segment_count: int) -> str:
@@ -86,43 +100,48 @@ def _embed_patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
         b.weight("mask/w", (1, width))
     x = b.op("reshape", x, name="patches/flat", shape=(batch, width, patch_count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
-    class_tokens = p["class_tokens"]
-    if class_tokens:
-        class_vectors = b.weight("class/w", (1, class_tokens, width))
-        if batch > 1:
-            shape = (batch, class_tokens, width)
-            class_vectors = b.op("broadcast", class_vectors, name="class", shape=shape)
-        x = b.op("concat", class_vectors, x, name="with_class", axis=1)
-    x = _add_positions(b, x, p, patch_count + class_tokens)
-    # "": there is no table of words that the head could share
-    return finish_stem(b, x, p), ""
+    if p["class_tokens"]:
+        x = _put_class_tokens_before(b, x, p["class_tokens"])
+    x = _add_positions(b, x, p, patch_count + p["class_tokens"])
+    return finish_stem(b, x, p), NO_TABLE
+
+
+def _put_class_tokens_before(b: Builder, x: str, token_count: int) -> str:
+    """Return `x [n, l, width]` behind learned tokens, which stand for the whole image."""
+    batch, _, width = b.shape(x)
+    class_vectors = b.weight("class/w", (1, token_count, width))
+    if batch > 1:
+        shape = (batch, token_count, width)
+        class_vectors = b.op("broadcast", class_vectors, name="class", shape=shape)
+    return b.op("concat", class_vectors, x, name="with_class", axis=1)
 
 
 def _embed_sound(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     """Return the bands of sound after two convolutions along time; the second halves it."""
-    width, frames = p["width"], 2 * p["length"]
+    frames = 2 * p["length"]
     x = b.input("sound", (batch, p["channels"], frames))
     x = b.op("reshape", x, name="bands", shape=(batch, p["channels"], 1, frames))
-    for number, stride in ((1, 1), (2, 2)):  # the second convolution halves the time
+    for number, stride in ((1, 1), (2, 2)):
         with b.scope(f"conv{number}"):
-            input_channels = b.shape(x)[1]
-            w = b.weight("w", (width, input_channels, 1, 3))
-            x = b.op(
-                "conv2d",
-                x,
-                w,
-                name="conv2d",
-                stride=(1, stride),
-                padding=(0, 0, 1, 1),
-                groups=1,
-            )
-            x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
+            x = _convolve_frames(b, x, p["width"], stride)
             x = append_activation(b, x, "gelu")
-    x = b.op("reshape", x, name="flat", shape=(batch, width, p["length"]))
+    x = b.op("reshape", x, name="flat", shape=(batch, p["width"], p["length"]))
     x = b.op("transpose", x, name="rows", order=(0, 2, 1))
     x = _add_positions(b, x, p, p["length"])
-    # "": there is no table of words that the head could share
-    return finish_stem(b, x, p), ""
+    return finish_stem(b, x, p), NO_TABLE
+
+
+def _convolve_frames(b: Builder, x: str, channels: int, stride: int) -> str:
+    """Return `x [n, c, 1, frames]` after a convolution over three frames, with a bias."""
+    _, input_channels, _, _ = b.shape(x)
+    w = b.weight("w", (channels, input_channels, 1, 3))
+    attributes: Attributes = {
+        "stride": (1, stride),
+        "padding": (0, 0, 1, 1),  # top, bottom, left, right
+        "groups": 1,
+    }
+    x = b.op("conv2d", x, w, name="conv2d", **attributes)
+    return b.op("bias", x, b.weight("b", (channels,)), name="bias", axis=1)
 
 
 STEMS: Mapping[str, Callable[[Builder, Parameters, int], tuple[str, str]]] = {

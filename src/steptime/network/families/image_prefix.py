@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from steptime.network.families.transformer import blocks
@@ -65,41 +66,52 @@ class ImagePrefix:
         for name in ("stem_design", "image_prefix", "designs", "ahead_designs"):
             settings.pop(name, None)
         x = self._patches(b, settings, batch * int(p["images"]))
-        # The outputs of some blocks (`taps`) are added to the image's tokens. So the blocks are
-        # built in segments: each ends behind a tapped block, the last one behind the last block.
-        segment_ends = [*(tap + 1 for tap in self.taps), self.depth]
-        tapped_outputs = []
-        start = 0
-        for number, end in enumerate(segment_ends, start=1):
-            segment = {**settings, "layers": end - start}
-            x = blocks(b, x, segment, causal=False, name=f"part{number}_block")
-            is_last_segment = number == len(segment_ends)
-            if not is_last_segment:
-                merged = self._merge_patches(b, x, f"merger{number}", is_normed_after=True)
-                tapped_outputs.append(merged)
-            start = end
+        x, tapped_outputs = self._run_blocks(b, x, settings)
         tokens = self._merge_patches(b, x, "merger", is_normed_after=False)
         for number, tapped_output in enumerate(tapped_outputs, start=1):
             tokens = b.op("add", tokens, tapped_output, name=f"add_tap{number}")
         shape = (batch, self.token_count(p), self.output_width)
         return b.op("reshape", tokens, name="all", shape=shape)
 
+    def _run_blocks(self, b: Builder, x: str, settings: Parameters) -> tuple[str, list[str]]:
+        """Return patches after all blocks, and the output of each tapped block as tokens.
+
+        The blocks are built in segments: each ends behind a tapped block, the last one behind the
+        last block.
+        """
+        tapped_outputs = []
+        segment_starts = [0, *(tap + 1 for tap in self.taps)]
+        segments = pairwise([*segment_starts, self.depth])
+        for number, (start, end) in enumerate(segments, start=1):
+            segment = {**settings, "layers": end - start}
+            x = blocks(b, x, segment, causal=False, name=f"part{number}_block")
+            has_tap = number <= len(self.taps)
+            if has_tap:
+                tokens = self._merge_patches(b, x, f"merger{number}", is_normed_after=True)
+                tapped_outputs.append(tokens)
+        return x, tapped_outputs
+
     def _patches(self, b: Builder, p: Parameters, count: int) -> str:
-        """Return the patches of `count` images with positions, interpolated to the image's size."""
+        """Return the patches of `count` images with their positions."""
         patch_count = (p["image"] // p["patch"]) ** 2
         vector_width = p["channels"] * self.frames * p["patch"] ** 2
         vectors = b.input("patches", (count, patch_count, vector_width))
         x = linear(b, vectors, p["width"], "patch")
-        table = b.weight("position/w", (self.position_count, p["width"]))
-        # Positions are interpolated from a table of fixed size: of the four entries around a patch
-        # (corners), each has a share.
+        positions = self._positions(b, patch_count, p["width"])
+        return b.op("add", x, positions, name="add_position")
+
+    def _positions(self, b: Builder, patch_count: int, width: int) -> str:
+        """Return the position of each patch, interpolated from a table of fixed size.
+
+        Of the four entries around a patch (corners) each has a share.
+        """
+        table = b.weight("position/w", (self.position_count, width))
         corners = b.buffer("corners", (patch_count, CORNERS), "int64")
         positions = b.op("embedding", corners, table, name="position")
         shares = b.buffer("corner_shares", (patch_count, CORNERS, 1))
         positions = b.op("pointwise", positions, shares, name="position_shares", function="mul")
         sum_over_corners: Attributes = {"function": "sum", "axes": (1,), "keep": False}
-        positions = b.op("reduce", positions, name="position_sum", **sum_over_corners)
-        return b.op("add", x, positions, name="add_position")
+        return b.op("reduce", positions, name="position_sum", **sum_over_corners)
 
     def _merge_patches(self, b: Builder, x: str, name: str, *, is_normed_after: bool) -> str:
         """Return patches `[n, l, width]` with each few of them made one token."""

@@ -5,7 +5,7 @@ Liu et al. 2021, "Swin Transformer". The mask of windows that a shift puts toget
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 from steptime.network.families import transformer
 from steptime.network.families.family import Family, read_parameters, resolve
@@ -24,39 +24,31 @@ def parse_numbers(text: str) -> list[int]:
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return a classified image: patches, stages that halve it, the mean of the last one."""
-    side = p["image"] // p["patch"]
     x = _cut_patches(b, p, batch)
     depths = parse_numbers(p["depths"])
-    stage_heads = parse_numbers(p["heads"])
     # heads of further stages are left out, as the defaults have more than a short `depths`
-    for i, (depth, heads) in enumerate(zip(depths, stage_heads, strict=False)):
-        width = p["width"] * 2**i
+    stage_heads = parse_numbers(p["heads"])[: len(depths)]
+    for i, (depth, heads) in enumerate(zip(depths, stage_heads, strict=True)):
         with b.scope(f"stage{i + 1}"):
-            x = _build_stage(b, x, p, _Stage(depth, heads, side, width))
+            x = _build_stage(b, x, p, depth, heads)
             is_last = i + 1 == len(depths)
             if not is_last:
                 x = _merge_places(b, x)
-                side = ceil(side / 2)
-    width = b.shape(x)[-1]
+    _, side, _, width = b.shape(x)
     x = b.op("reshape", x, name="rows", shape=(batch, side * side, width))
-    x = norm(b, x, "layer", "norm")
+    return _append_head(b, norm(b, x, "layer", "norm"), p)
+
+
+def _append_head(b: Builder, x: str, p: Mapping[str, Any]) -> str:
+    """Return the loss of pixels that are restored, of the mean of all places, or of classes."""
     if p["pixels"]:  # pretraining: restores the pixels of patches that a mask token replaced
         b.weight("mask/w", (1, 1, p["width"]))
-        pixels = p["pixels"] ** 2 * p["channels"]
-        return mean_loss(b, linear(b, x, pixels, "pixels"))
+        pixel_count = p["pixels"] ** 2 * p["channels"]
+        return mean_loss(b, linear(b, x, pixel_count, "pixels"))
     x = b.op("reduce", x, name="pooled", function="mean", axes=(1,), keep=False)
     if not p["classes"]:
         return mean_loss(b, x)
     return classify(b, linear(b, x, p["classes"], "classifier"))
-
-
-class _Stage(NamedTuple):
-    """A stage: its blocks and heads, places along a side of the image, and width of a place."""
-
-    depth: int
-    heads: int
-    side: int
-    width: int
 
 
 def _cut_patches(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -68,54 +60,61 @@ def _cut_patches(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     return norm(b, x, "layer", "patch_norm")
 
 
-def _build_stage(b: Builder, x: str, p: Mapping[str, Any], stage: _Stage) -> str:
-    """Return `x` after the blocks of a stage; the windows of every second one are shifted."""
+def _build_stage(b: Builder, x: str, p: Mapping[str, Any], depth: int, heads: int) -> str:
+    """Return `x [n, side, side, width]` after the blocks of a stage, every second one shifted."""
+    width = b.shape(x)[-1]
     settings = {
-        "width": stage.width,
-        "heads": stage.heads,
+        "width": width,
+        "heads": heads,
         "kind": "encoder",
         "norms": "before",
-        "ffn": int(p["ffn_ratio"] * stage.width),
+        "ffn": int(p["ffn_ratio"] * width),
         "qkv_bias": p["qkv_bias"],
         "activation": p["activation"],
     }
     block_settings = {**resolve(transformer.FAMILY, settings), "window": p["window"]}
-    for j in b.repeat(stage.depth):
+    for j in b.repeat(depth):
         with b.scope(f"block{j + 1}"):
             is_shifted = j % 2 == 1
-            x = _build_block(b, x, block_settings, stage.side, is_shifted)
+            x = _build_block(b, x, block_settings, is_shifted)
     return x
 
 
-def _build_block(b: Builder, x: str, p: Mapping[str, Any], side: int, is_shifted: bool) -> str:
+def _build_block(b: Builder, x: str, p: Mapping[str, Any], is_shifted: bool) -> str:
     """Return attention within windows of `x [n, side, side, width]`, and feed-forward."""
+    _, side, _, _ = b.shape(x)
     # images of one window have none beside it to exchange places with
-    window = p["window"]
-    has_several_windows = side > window
-    shift = window // 2 if is_shifted and has_several_windows else 0
-    padded_side = ceil(side / window) * window
-    # sides are rolled back by the complement: all of a padded side is no shift
-    shift_back = padded_side - shift if shift else 0
+    has_several_windows = side > p["window"]
+    shift = p["window"] // 2 if is_shifted and has_several_windows else 0
 
     def attend(y: str) -> str:
-        padding = padded_side - side
-        if padding:
-            # pads are (before, after) of each axis
-            y = b.op("pad", y, name="padded", pads=(0, 0, 0, padding, 0, padding, 0, 0))
-        y = _roll_sides(b, y, shift, "shift")
-        y = _cut_windows(b, y, window)
-        y = attention(b, y, p, "attention", Sight(relative=_relative_scores(b, p)))
-        y = _join_windows(b, y, window, padded_side)
-        y = _roll_sides(b, y, shift_back, "back")
-        if padding:
-            for axis in (1, 2):
-                y = b.op("slice", y, name=f"unpadded{axis}", axis=axis, start=0, stop=side)
-        return y
+        return _attend_in_windows(b, y, p, shift)
 
     def feed(y: str) -> str:
         return feed_forward(b, y, p["ffn"], p["activation"], bias=True, name="ffn")
 
     return block(b, x, p, [attend, feed])
+
+
+def _attend_in_windows(b: Builder, x: str, p: Mapping[str, Any], shift: int) -> str:
+    """Return attention within windows of `x [n, side, side, width]`, moved by `shift` places."""
+    _, side, _, _ = b.shape(x)
+    window = p["window"]
+    padded_side = ceil(side / window) * window
+    padding = padded_side - side
+    if padding:
+        # pads are (before, after) of each axis
+        x = b.op("pad", x, name="padded", pads=(0, 0, 0, padding, 0, padding, 0, 0))
+    x = _roll_sides(b, x, shift, "shift")
+    x = _cut_windows(b, x, window)
+    x = attention(b, x, p, "attention", Sight(relative=_relative_scores(b, p)))
+    x = _join_windows(b, x, window, padded_side)
+    if shift:  # roll on by the complement, so that each place is back where it was
+        x = _roll_sides(b, x, padded_side - shift, "back")
+    if padding:
+        for axis in (1, 2):
+            x = b.op("slice", x, name=f"unpadded{axis}", axis=axis, start=0, stop=side)
+    return x
 
 
 def _cut_windows(b: Builder, y: str, window: int) -> str:
@@ -189,12 +188,18 @@ def check(p: Mapping[str, Any]) -> str | None:
         stage_width = p["width"] * 2**stage
         if stage_width % stage_heads:
             return f"width {p['width']} does not divide into {stage_heads} heads"
-    last_side = p["image"] // p["patch"]
-    for _ in depths[1:]:
-        last_side = ceil(last_side / 2)
+    last_side = _last_side(p, len(depths))
     if last_side < p["window"]:
         return f"window {p['window']} is larger than {last_side} patches"
     return None
+
+
+def _last_side(p: Mapping[str, Any], stage_count: int) -> int:
+    """Return the places along a side of the image in the last stage; each halves the one before."""
+    side: int = p["image"] // p["patch"]
+    for _ in range(stage_count - 1):
+        side = ceil(side / 2)
+    return side
 
 
 FAMILY = Family(

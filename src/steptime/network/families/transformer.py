@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.network.families.ends import HEADS, STEMS, finish_stem, words
 from steptime.network.families.family import Family, read_parameters
@@ -74,45 +74,108 @@ def blocks(
     """Return all blocks of `x [n, l, width]`, each of them attention and feed-forward.
 
     Between these a block attends to a `memory`.
+
+    Args:
+        b: the builder.
+        x: the embedded tokens.
+        p: hyperparameters of the family.
+        causal: a token attends to those before it alone.
+        name: start of the name of each block.
+        memory: the encoder's output, which a decoder's blocks also attend to; "" for none.
     """
-    sequence_ranks = b.plan.tensor if b.plan.sequence else 1
-    length = b.shape(x)[1] * sequence_ranks
+    # the first block's design says what is made once for all blocks
+    design = design_of(block_parameters(p, 0))
+    shared = _SharedInputs(
+        name=name,
+        length=_count_tokens(b, x),
+        causal=causal,
+        relative=_score_terms(b, x, p, name),
+        memory=memory,
+        embeddings=x,
+        block_embeddings=_embeddings_of_blocks(b, x, p, design),
+    )
+    # some designs run several residual streams, which become one again behind the last block
+    x = _expand_streams(b, x, design)
+    for i in b.repeat(p["layers"]):
+        x = _append_block(b, x, p, i, shared)
+    return _collapse_streams(b, x, design)
+
+
+class _SharedInputs(NamedTuple):
+    """Tensors and settings that all blocks of a network share; "" stands for no tensor.
+
+    Attributes:
+        name: start of the name of each block.
+        length: tokens of the whole sequence.
+        causal: a token attends to those before it alone.
+        relative: terms of the scores of attention.
+        memory: the encoder's output, which the blocks also attend to.
+        embeddings: the input of the first block.
+        block_embeddings: further embeddings, some columns for each block.
+    """
+
+    name: str
+    length: int
+    causal: bool
+    relative: str
+    memory: str
+    embeddings: str
+    block_embeddings: str
+
+
+def _count_tokens(b: Builder, x: str) -> int:
+    """Return the tokens of a sequence of which `x [n, l, width]` is a tensor rank's part."""
+    _, rank_length, _ = b.shape(x)
+    return rank_length * b.plan.tensor if b.plan.sequence else rank_length
+
+
+def _score_terms(b: Builder, x: str, p: Mapping[str, Any], name: str) -> str:
+    """Return the term by which places change the scores in all blocks, "" for none."""
     relative = ""
     if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
-        relative = _relative(b, p, length, f"{name}_relative")
-    # the first block's design says what is made once for all blocks
-    first_design = design_of(block_parameters(p, 0))
-    if first_design.places:
-        relative = first_design.places.table(b, p["width"], f"{name}_places")
-    embeddings = x
-    block_embeddings = _embeddings_of_blocks(b, x, p, first_design)
-    # some designs run several residual streams, which become one again behind the last block
-    x = _expand_streams(b, x, first_design)
-    for i in b.repeat(p["layers"]):
-        block_p = block_parameters(p, i)
-        design = design_of(block_p)
-        # a letter for each block, which repeat: "w" is attention within a window, "l" linear
-        # attention, and any other letter full attention
-        attention_letter = p["windows"][i % len(p["windows"])]
-        window = block_p["window"] if attention_letter == "w" else 0
-        # which tokens the attention of this block sees, and by which positions
-        angles = _angles(b, block_p, length)
-        sight = Sight(causal=causal, window=window, angles=angles, relative=relative)
-        sight = _with_shared_keys(b, sight, block_p, name)
-        # a decoder beside an encoder also attends to the encoder's output
-        sights = [sight, Sight(memory=memory)] if memory else [sight]
-        parts = _mixing_parts(b, block_p, sights)
-        if attention_letter == "l":
-            parts[0] = partial(delta_net, b, p=p, name="attention")  # in place of self-attention
-        with b.scope(f"{name}{i + 1}", _scope_of_shared_weights(p, i, name)):
-            if design.feeds:
-                parts.append(_feed_forward_part(b, block_p, i))
-            embed_block = partial(_embed_block, b, p=block_p, embeddings=block_embeddings, number=i)
-            # embeddings of the block's own, where the design has such
-            x = _block_of_design(b, x, block_p, parts, embed_block)
-            if design.added_input:
-                x = design.added_input.build(b, x, embeddings, p["norm"])
-    return _collapse_streams(b, x, first_design)
+        relative = _relative(b, p, _count_tokens(b, x), f"{name}_relative")
+    places = design_of(block_parameters(p, 0)).places
+    return places.table(b, p["width"], f"{name}_places") if places else relative
+
+
+def _append_block(b: Builder, x: str, p: Mapping[str, Any], i: int, shared: _SharedInputs) -> str:
+    """Return `x` after block number `i` from 0, whose settings may differ from the network's."""
+    block_p = block_parameters(p, i)
+    design = design_of(block_p)
+    parts = _mixing_parts(b, block_p, _list_sights(b, block_p, i, shared))
+    if _attention_letter(p, i) == "l":
+        parts[0] = partial(delta_net, b, p=p, name="attention")  # in place of self-attention
+    scope_of_weights = _scope_of_shared_weights(p, i, shared.name)
+    with b.scope(f"{shared.name}{i + 1}", scope_of_weights):
+        if design.feeds:
+            parts.append(_feed_forward_part(b, block_p, i))
+        embed_block = partial(
+            _embed_block, b, p=block_p, embeddings=shared.block_embeddings, number=i
+        )
+        x = _block_of_design(b, x, block_p, parts, embed_block)
+        if design.added_input:
+            x = design.added_input.build(b, x, shared.embeddings, p["norm"])
+    return x
+
+
+def _attention_letter(p: Mapping[str, Any], i: int) -> str:
+    """Return the attention of block number `i`: "w" within a window, "l" linear, others full.
+
+    The letters of `windows` repeat.
+    """
+    return str(p["windows"][i % len(p["windows"])])
+
+
+def _list_sights(b: Builder, p: Mapping[str, Any], i: int, shared: _SharedInputs) -> list[Sight]:
+    """Return the tokens that a block attends to: its own, and those of an encoder."""
+    sight = Sight(
+        causal=shared.causal,
+        window=p["window"] if _attention_letter(p, i) == "w" else 0,
+        angles=_angles(b, p, shared.length),
+        relative=shared.relative,
+    )
+    sight = _with_shared_keys(b, sight, p, shared.name)
+    return [sight, Sight(memory=shared.memory)] if shared.memory else [sight]
 
 
 def _scope_of_shared_weights(p: Mapping[str, Any], i: int, name: str) -> str:
@@ -172,7 +235,6 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: Bloc
     width = design.token_width
     if not width:
         return ""
-    n, length, _ = b.shape(x)
     layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
     total_width = layers * width
     with b.scope("embedding_of_blocks"):
@@ -183,11 +245,15 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], design: Bloc
         rows_of_tokens = b.sum_over_ranks(rows_of_tokens, "sum")
         # ... and a product of its usual embedding, normed block by block
         projected = linear(b, x, total_width, "projection", bias=False)
-        projected = b.op("reshape", projected, name="blocks", shape=(n, length, layers, width))
-        projected = norm(b, projected, p["norm"], "norm")
-        shape = (n, length, total_width)
-        projected = b.op("reshape", projected, name="all", shape=shape)
+        projected = _norm_by_block(b, projected, p["norm"], layers)
         return b.op("add", rows_of_tokens, projected, name="add")
+
+
+def _norm_by_block(b: Builder, x: str, kind: str, layers: int) -> str:
+    """Return `x [n, l, layers*width]` with the columns of each block normed by themselves."""
+    n, length, total_width = shape = b.shape(x)
+    x = b.op("reshape", x, name="blocks", shape=(n, length, layers, total_width // layers))
+    return b.op("reshape", norm(b, x, kind, "norm"), name="all", shape=shape)
 
 
 def _embed_block(b: Builder, x: str, p: Mapping[str, Any], embeddings: str, number: int) -> str:

@@ -52,6 +52,8 @@ class AltUp:
     ) -> str:
         """Return streams after a block.
 
+        AltUp predicts all streams, computes the first, and corrects all by the first one's error.
+
         Args:
             b: the graph so far.
             x: the streams.
@@ -59,25 +61,30 @@ class AltUp:
             parts: attention and the feed-forward part.
             add_tokens: makes what the block's own embeddings add to the streams but the first.
         """
-        norm_kind = p["norm"]
-        attention, feed_forward = parts
         router = [
             b.weight("router/norm/w", (p["width"],)),
             b.weight("router/w", (self.count, p["width"])),
         ]
-        # AltUp: predict all streams, compute the first, correct all by the first one's error
         predicted = self._predict(b, x, router)
         first = _stream(b, predicted, self.count, number=0, name="active")
-        normed = norm(b, first, norm_kind, "norm1")
-        laurel = self._laurel(b, normed, norm_kind)  # the learned residual of low rank
-        attended = norm(b, attention(normed), norm_kind, "output_norm1")
-        y = b.op("add", b.op("add", attended, first, name="add1"), laurel, name="add_laurel")
-        # two residual sums, each of the magnitude of `first`, are brought back to its magnitude
-        y = _scale(b, y, 1 / math.sqrt(2), "joined")
-        fed = norm(b, feed_forward(norm(b, y, norm_kind, "norm2")), norm_kind, "output_norm2")
-        computed = b.op("add", fed, y, name="add2")
+        computed = self._compute_stream(b, first, p["norm"], parts)
         corrected = self._correct(b, predicted, first, computed, router)
         return self._add_tokens(b, corrected, add_tokens)
+
+    def _compute_stream(self, b: Builder, x: str, kind: str, parts: Sequence[Part]) -> str:
+        """Return one stream after attention and the feed-forward part.
+
+        Beside attention stands a learned residual of low rank (Laurel). All norms are of one kind.
+        """
+        attention, feed_forward = parts
+        normed = norm(b, x, kind, "norm1")
+        laurel = self._laurel(b, normed, kind)
+        attended = norm(b, attention(normed), kind, "output_norm1")
+        y = b.op("add", b.op("add", attended, x, name="add1"), laurel, name="add_laurel")
+        # two residual sums, each of the magnitude of `x`, are brought back to its magnitude
+        y = _scale(b, y, 1 / math.sqrt(2), "joined")
+        fed = norm(b, feed_forward(norm(b, y, kind, "norm2")), kind, "output_norm2")
+        return b.op("add", fed, y, name="add2")
 
     def _project(self, b: Builder, x: str, target: str, number: int) -> str:
         """Return a product of `x`, brought to the target's magnitude."""
@@ -172,10 +179,12 @@ def _magnitude(b: Builder, x: str, name: str) -> str:
 
 
 def _scale(b: Builder, x: str, factor: float, name: str) -> str:
+    """Return `x` times a constant."""
     return b.op("pointwise", x, name=name, function="mul", scalar=factor)
 
 
 def _stream(b: Builder, x: str, count: int, number: int, name: str) -> str:
+    """Return one of so many streams `[n, l, count*width]`, by its number from 0."""
     width = b.shape(x)[-1] // count
     start = number * width
     return b.op("slice", x, name=name, axis=-1, start=start, stop=start + width)

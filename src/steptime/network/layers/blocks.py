@@ -67,19 +67,25 @@ def append_activation(b: Builder, x: str, activation: str) -> str:
 
 
 def _xielu(b: Builder, x: str) -> str:
-    """Return xIELU of `x`: two learned numbers bend it (Huang, Schlag 2024, arXiv 2411.13010)."""
-    rise = b.op("pointwise", b.weight("rise/w", (1,)), name="rise", function="softplus")
-    fall = b.op("pointwise", b.weight("fall/w", (1,)), name="fall", function="softplus")
-    fall = b.op("pointwise", fall, name="fall_from_half", function="add", scalar=0.5)
-    # rise x^2 + x / 2 where x > 0, else fall (exp(min(x, -1e-6)) - 1 - x) + x / 2
-    above = b.op("mul", b.op("pointwise", x, rise, name="risen", function="mul"), x, name="above")
-    low = b.op("pointwise", x, name="low", function="minimum", scalar=-1e-6)
-    below = b.op("pointwise", low, name="expm1", function="expm1")
-    below = b.op("pointwise", below, x, name="less", function="sub")
-    below = b.op("pointwise", below, fall, name="below", function="mul")
-    over = b.op("pointwise", x, name="over", function="gt", scalar=0.0)
-    bent = b.op("pointwise", over, above, below, name="bent", function="where")
-    straight = b.op("pointwise", x, name="straight", function="mul", scalar=0.5)
+    """Return xIELU of `x`: two learned numbers bend it (Huang, Schlag 2024, arXiv 2411.13010).
+
+    It is rise x^2 + x / 2 where x > 0, else fall (exp(min(x, -1e-6)) - 1 - x) + x / 2.
+    """
+
+    def append(name: str, function: str, *inputs: str, **attributes: float) -> str:
+        return b.op("pointwise", *inputs, name=name, function=function, **attributes)
+
+    rise = append("rise", "softplus", b.weight("rise/w", (1,)))
+    fall = append("fall", "softplus", b.weight("fall/w", (1,)))
+    fall = append("fall_from_half", "add", fall, scalar=0.5)
+    above = b.op("mul", append("risen", "mul", x, rise), x, name="above")
+    negative_x = append("low", "minimum", x, scalar=-1e-6)
+    below = append("expm1", "expm1", negative_x)
+    below = append("less", "sub", below, x)
+    below = append("below", "mul", below, fall)
+    is_positive = append("over", "gt", x, scalar=0.0)
+    bent = append("bent", "where", is_positive, above, below)
+    straight = append("straight", "mul", x, scalar=0.5)
     return b.op("add", bent, straight, name="xielu")
 
 
@@ -122,13 +128,17 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
             y = linear(b, y, p["width"], "latent_up", p["ffn_bias"])
         if not p["shared_ffn"]:
             return y
-        shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
-        if p["shared_gate"]:
-            gate = b.op(
-                "sigmoid", linear(b, x, width=1, name="shared_gate", bias=False), name="sigmoid"
-            )
-            shared = b.op("pointwise", shared, gate, name="gated", function="mul")
-        return b.op("add", y, shared, name="add_shared")
+        return b.op("add", y, _shared_expert(b, x, p), name="add_shared")
+
+
+def _shared_expert(b: Builder, x: str, p: Parameters) -> str:
+    """Return the expert that all tokens take, with a gate of each token if there is one."""
+    y = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
+    if not p["shared_gate"]:
+        return y
+    gate = linear(b, x, width=1, name="shared_gate", bias=False)
+    gate = b.op("sigmoid", gate, name="sigmoid")
+    return b.op("pointwise", y, gate, name="gated", function="mul")
 
 
 def _routed_experts(b: Builder, x: str, p: Parameters, router_input: str = "") -> str:
@@ -140,36 +150,20 @@ def _routed_experts(b: Builder, x: str, p: Parameters, router_input: str = "") -
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
     rank_experts = p["experts"] // ranks
-    width = design_of(p).expert_width or p["width"]
     # With routing by rank each tensor rank has whole experts and tokens of its own.
     has_full_experts = b.plan.routes_per_rank
-    inner = p["expert_ffn"]
-    tokens = x
-    if not has_full_experts:
-        inner = b.rank_share(inner, "columns of an expert")
-        tokens = b.gather_sequence(x, "gather")
-    up_width = 2 * inner if p["activation"] in GATED else inner  # the gate and what it gates
-    choices = p["experts"] + p["zero_experts"]
-    # in some networks the router reads another tensor than the experts do
-    logits = linear(b, router_input or tokens, choices, "router", p["router_bias"])
-    if width != p["width"]:
-        tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
-    # a rank runs its own experts; zero experts, which pass a token on, cost nothing
-    if choices > rank_experts:
-        logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
+    tokens = x if has_full_experts else b.gather_sequence(x, "gather")
+    logits = _router_logits(b, router_input or tokens, p, rank_experts)
+    expert_width = design_of(p).expert_width
+    if expert_width and expert_width != p["width"]:
+        tokens = linear(b, tokens, expert_width, "latent_down", p["ffn_bias"])
     per_token = p["experts_per_token"]
     is_routed = ranks > 1
     if is_routed:
         # each token becomes a row for each of its experts, and the rows go to the ranks of these
         logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
         tokens = b.route_rows(tokens, "dispatch", copies=per_token)
-    weights = [
-        b.weight("up/w", (rank_experts, up_width, width)),
-        b.weight("down/w", (rank_experts, width, inner)),
-    ]
-    if p["expert_bias"]:
-        weights.append(b.weight("up/b", (rank_experts, up_width)))
-        weights.append(b.weight("down/b", (rank_experts, width)))
+    weights = _expert_weights(b, p, rank_experts)
     experts_per_row = 1 if is_routed else per_token
     attributes = {"per_token": experts_per_row, "activation": p["activation"]}
     y = b.op("experts", tokens, logits, *weights, name="experts", **attributes)
@@ -178,24 +172,58 @@ def _routed_experts(b: Builder, x: str, p: Parameters, router_input: str = "") -
     return y if has_full_experts else b.sum_over_ranks(y, "sum")
 
 
+def _router_logits(b: Builder, router_input: str, p: Parameters, rank_experts: int) -> str:
+    """Return the router's logits of each token for the experts of a rank."""
+    # Zero experts, which a token may choose as well, pass it on and cost nothing.
+    choices = p["experts"] + p["zero_experts"]
+    logits = linear(b, router_input, choices, "router", p["router_bias"])
+    if choices == rank_experts:
+        return logits
+    return b.op("slice", logits, name="own", axis=-1, start=0, stop=rank_experts)
+
+
+def _expert_weights(b: Builder, p: Parameters, rank_experts: int) -> list[str]:
+    """Return the weights and biases of a rank's experts, each of two products."""
+    width = design_of(p).expert_width or p["width"]
+    inner_width = p["expert_ffn"]
+    if not b.plan.routes_per_rank:  # else each tensor rank has whole experts
+        inner_width = b.rank_share(inner_width, "columns of an expert")
+    # a gated activation has a gate for each column
+    up_width = 2 * inner_width if p["activation"] in GATED else inner_width
+    weights = [
+        b.weight("up/w", (rank_experts, up_width, width)),
+        b.weight("down/w", (rank_experts, width, inner_width)),
+    ]
+    if p["expert_bias"]:
+        weights.append(b.weight("up/b", (rank_experts, up_width)))
+        weights.append(b.weight("down/b", (rank_experts, width)))
+    return weights
+
+
 def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
     """Return `x` after a dense part and experts that both read it, each normed (Gemma 4)."""
     kind = p["norm"]
     dense = norm(b, x, kind, "norm2")
     dense = feed_forward(b, dense, p["ffn"], p["activation"], p["ffn_bias"], "ffn")
     dense = norm(b, dense, kind, "dense_norm")
-    with b.scope("choice"):
-        scale = b.weight("scale/w", (p["width"],))
-        normed = norm(b, x, "plain_rms", "norm")
-        router_input = b.op("pointwise", normed, scale, name="x", function="mul")
-        # a weight without an op: multiplying an expert's output by it costs too little to count
-        b.weight("expert_scale/w", (p["experts"],))
+    router_input = _scaled_router_input(b, x, p)
     routed = norm(b, x, kind, "experts_norm")
     with b.scope("experts"):
         routed = _routed_experts(b, routed, p, router_input)
     routed = norm(b, routed, kind, "experts_output_norm")
     y = norm(b, b.op("add", dense, routed, name="both"), kind, "output_norm2")
     return residual(b, x, y, p["dropout"], "add2")
+
+
+def _scaled_router_input(b: Builder, x: str, p: Parameters) -> str:
+    """Return `x` as the router reads it: normed without weights, each column times a scale."""
+    with b.scope("choice"):
+        scale = b.weight("scale/w", (p["width"],))
+        normed = norm(b, x, "plain_rms", "norm")
+        router_input = b.op("pointwise", normed, scale, name="x", function="mul")
+        # a weight without an op: multiplying an expert's output by it costs too little to count
+        b.weight("expert_scale/w", (p["experts"],))
+    return router_input
 
 
 Part = Callable[[str], str]
@@ -219,29 +247,32 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
     input, and one norm or two.
     """
     if p["norms"].startswith("parallel"):
-        inputs = [norm(b, x, p["norm"], "norm1")] * len(parts)
-        if p["norms"] == "parallel_two":  # a norm for each part
-            inputs[1:] = [norm(b, x, p["norm"], f"norm{i + 1}") for i in range(1, len(parts))]
-        branches = [part(y) for part, y in zip(parts, inputs, strict=True)]
-        for i, branch in enumerate(branches, start=1):
-            x = residual(b, x, branch, p["dropout"], f"add{i}")
-        return x
+        return _parallel_block(b, x, p, parts)
     norm_positions = NORMS[p["norms"]]  # around a part: before it, on its output, after the sum
-    for i, part in enumerate(parts, start=1):
-        is_second = i > 1
-        norms_input = "before" in norm_positions or (
-            "before_second" in norm_positions and is_second
-        )
-        part_input = norm(b, x, p["norm"], f"norm{i}") if norms_input else x
-        y = part(part_input)
+    for number, part in enumerate(parts, start=1):
+        has_norm_before = "before" in norm_positions
+        if number > 1:
+            has_norm_before |= "before_second" in norm_positions
+        y = part(norm(b, x, p["norm"], f"norm{number}") if has_norm_before else x)
         if "output" in norm_positions:
-            y = norm(b, y, p["norm"], f"output_norm{i}")
+            y = norm(b, y, p["norm"], f"output_norm{number}")
         if p.get("layer_scale"):
-            scale = b.weight(f"scale{i}/w", (b.shape(y)[-1],))
-            y = b.op("pointwise", y, scale, name=f"scale{i}", function="mul")
-        x = residual(b, x, y, p["dropout"], f"add{i}")
+            scale = b.weight(f"scale{number}/w", (b.shape(y)[-1],))
+            y = b.op("pointwise", y, scale, name=f"scale{number}", function="mul")
+        x = residual(b, x, y, p["dropout"], f"add{number}")
         if "after" in norm_positions:
-            x = norm(b, x, p["norm"], f"norm{i}")
+            x = norm(b, x, p["norm"], f"norm{number}")
+    return x
+
+
+def _parallel_block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
+    """Return `x` with parts added that all read it, behind one norm or a norm for each part."""
+    inputs = [norm(b, x, p["norm"], "norm1")] * len(parts)
+    if p["norms"] == "parallel_two":
+        inputs[1:] = [norm(b, x, p["norm"], f"norm{i + 1}") for i in range(1, len(parts))]
+    branches = [part(part_input) for part, part_input in zip(parts, inputs, strict=True)]
+    for number, branch in enumerate(branches, start=1):
+        x = residual(b, x, branch, p["dropout"], f"add{number}")
     return x
 
 

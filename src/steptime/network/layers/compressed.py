@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from steptime.network.layers.attention import INDEX_VALUES, norm_heads
+from steptime.network.layers.attention import append_index_scores, norm_heads
 from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import Indexer
 from steptime.network.layers.mixers import refuse_context_ranks
@@ -23,7 +24,7 @@ class CompressedAttention:
         latent_q: width of a vector that queries are made from.
         groups: groups of heads whose outputs are brought to a narrow vector each.
         group_width: width of these vectors.
-        ratio: tokens that make a compressed one, 0 for none.
+        ratio: tokens that make a compressed one, 0 where attention sees the window alone.
         overlaps: a compressed token reads twice as many tokens.
         indexer: chooses compressed tokens; None where all are seen.
     """
@@ -46,62 +47,69 @@ class CompressedAttention:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             angles = self._angles(b, x)
-            reduced = linear(b, x, self.latent_q, "q_down", bias=False)
-            reduced = norm(b, reduced, "rms", "q_down_norm")
-            q = linear(b, reduced, heads * self.head_width, "q", bias=False)
-            q = norm_heads(b, q, heads, "plain_rms", "q_norm")
-            q = b.op("rotary", q, angles, name="rotary_q", head_width=self.head_width)
-            # One vector of a token is its key and its value for all heads.
-            kv = linear(b, x, self.head_width, "kv", bias=False)
-            kv = norm(b, kv, "rms", "kv_norm")
-            kv = b.op("rotary", kv, angles, name="rotary_kv", head_width=self.head_width)
-            attributes: Attributes = {"heads": heads, "kv_heads": 1}
-            sinks = b.weight("sinks", (heads,))
-            near: Attributes = {"causal": True, "window": self.window, **attributes}
-            y = b.op("attention", q, kv, kv, sinks, name="window", **near)
+            query_latent = linear(b, x, self.latent_q, "q_down", bias=False)
+            query_latent = norm(b, query_latent, "rms", "q_down_norm")
+            q = self._queries(b, query_latent, angles, heads)
+            y = self._attend_to_window(b, x, q, angles, heads)
             if self.ratio:  # tokens beyond the window are seen compressed
-                far = self._attend_to_compressed(b, x, q, reduced, attributes)
+                far = self._attend_to_compressed(b, x, q, query_latent, heads)
                 y = b.op("add", y, far, name="both")
+            # The values are the rotated keys, so their sum is rotated back.
             y = b.op(
                 "rotary", y, angles, name="rotary_back", head_width=self.head_width, inverse=True
             )
             return b.sum_over_ranks(self._project(b, y, width), "sum")
 
+    def _queries(self, b: Builder, query_latent: str, angles: str, heads: int) -> str:
+        """Return the queries of a rank's heads, normed and turned by their positions."""
+        q = linear(b, query_latent, heads * self.head_width, "q", bias=False)
+        q = norm_heads(b, q, heads, "plain_rms", "q_norm")
+        return b.op("rotary", q, angles, name="rotary_q", head_width=self.head_width)
+
+    def _attend_to_window(self, b: Builder, x: str, q: str, angles: str, heads: int) -> str:
+        """Return attention to the last tokens, with one vector as key and value for all heads."""
+        kv = linear(b, x, self.head_width, "kv", bias=False)
+        kv = norm(b, kv, "rms", "kv_norm")
+        kv = b.op("rotary", kv, angles, name="rotary_kv", head_width=self.head_width)
+        sinks = b.weight("sinks", (heads,))  # a score of each head that has no value
+        attributes: Attributes = {
+            "causal": True,
+            "window": self.window,
+            "heads": heads,
+            "kv_heads": 1,
+        }
+        return b.op("attention", q, kv, kv, sinks, name="window", **attributes)
+
     def _angles(self, b: Builder, x: str) -> str:
         return b.buffer("angles", (b.shape(x)[1], self.rotary_width))
 
     def _attend_to_compressed(
-        self, b: Builder, x: str, q: str, reduced: str, attributes: Attributes
+        self, b: Builder, x: str, q: str, query_latent: str, heads: int
     ) -> str:
         """Return attention of all queries to the compressed tokens, of which some are chosen."""
         with b.scope("compressor"):
             keys = self._compress(b, x, self.head_width)
-        indexer = self.indexer
-        if indexer:  # scores the compressed tokens: attention reads only those of high scores
-            with b.scope("indexer"):
-                index_keys = self._compress(b, x, indexer.width)
-                index_q = linear(b, reduced, indexer.heads * indexer.width, "q", bias=False)
-                # no op reads the weights of heads: the attention below counts the weighted sum of
-                # scores
-                linear(b, x, indexer.heads, "weights", bias=False)
-                # one feature of the keys stands for the values, whose content costs nothing
-                index_values = b.op(
-                    "slice", index_keys, name="one", axis=-1, start=0, stop=INDEX_VALUES
-                )
-                sizes: Attributes = {"heads": indexer.heads, "kv_heads": 1}
-                index_inputs = (index_q, index_keys, index_values)
-                b.op("attention", *index_inputs, name="scores", causal=False, **sizes)
+        if self.indexer:
+            # scores the compressed tokens: attention reads only those of high scores
+            self._score_compressed(b, x, query_latent, self.indexer)
             _, key_count, _ = b.shape(keys)
-            selected = min(key_count, indexer.selected)
+            selected = min(key_count, self.indexer.selected)
             # the first `selected` keys stand for the chosen ones: the cost is the same
             keys = b.op("slice", keys, name="chosen", axis=1, start=0, stop=selected)
-        return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
+        attributes: Attributes = {"heads": heads, "kv_heads": 1, "causal": False}
+        return b.op("attention", q, keys, keys, name="compressed", **attributes)
+
+    def _score_compressed(self, b: Builder, x: str, query_latent: str, indexer: Indexer) -> None:
+        """Append the ops by which an indexer scores the compressed tokens."""
+        with b.scope("indexer"):
+            keys = self._compress(b, x, indexer.width)
+            queries = linear(b, query_latent, indexer.heads * indexer.width, "q", bias=False)
+            append_index_scores(b, x, queries, keys, indexer, causal=False)
 
     def _compress(self, b: Builder, x: str, width: int) -> str:
         """Return one token for each `ratio` tokens: a sum weighed by learned gates, normed."""
         n, length, _ = b.shape(x)
         range_size = min(self.ratio, length)
-        range_count = length // range_size
         # A compressed token sums one range of tokens, or with overlap also the range before: each
         # token then has one set of features for its own range and one for the next.
         ranges_read = 2 if self.overlaps else 1
@@ -110,26 +118,15 @@ class CompressedAttention:
         gates = linear(b, x, feature_count, "gate", bias=False)
         positions = b.weight("places/w", (self.ratio, feature_count))
         positions = b.op("slice", positions, name="places", axis=0, start=0, stop=range_size)
-
-        def cut_ranges(tensor: str, name: str) -> str:
-            """Return the tokens as ranges, `[n, ranges, tokens, width]`, without the last ones."""
-            stop = range_count * range_size
-            tensor = b.op("slice", tensor, name=name, axis=1, start=0, stop=stop)
-            shape = (n, range_count, range_size, feature_count)
-            return b.op("reshape", tensor, name=f"{name}/ranges", shape=shape)
-
-        values = cut_ranges(values, "values")
-        gates = cut_ranges(gates, "gates")
+        values = _cut_ranges(b, values, "values", range_size)
+        gates = _cut_ranges(b, gates, "gates", range_size)
         gates = b.op("pointwise", gates, positions, name="placed", function="add")
-        # Softmax is along the last axis: move a range's tokens there and back.
-        swap_last_axes = (0, 1, 3, 2)
-        gates = b.op("transpose", gates, name="gates/last", order=swap_last_axes)
-        gates = b.op("softmax", gates, name="shares")
-        gates = b.op("transpose", gates, name="shares/places", order=swap_last_axes)
-        y = b.op("mul", values, gates, name="weighed")
+        shares = _softmax_in_ranges(b, gates)
+        y = b.op("mul", values, shares, name="weighed")
         y = b.op("reduce", y, name="summed", function="sum", axes=(2,), keep=False)
-        if ranges_read > 1:
-            y = b.op("reshape", y, name="sides", shape=(n, range_count, ranges_read, width))
+        if self.overlaps:
+            shape = (n, length // range_size, ranges_read, width)
+            y = b.op("reshape", y, name="sides", shape=shape)
             y = b.op("reduce", y, name="joined", function="sum", axes=(2,), keep=False)
         return norm(b, y, "rms", "kv_norm")
 
@@ -146,6 +143,27 @@ class CompressedAttention:
         y = b.op("transpose", y, name="groups/last", order=(1, 0, 2))
         y = b.op("reshape", y, name="groups/all", shape=(n, length, groups * self.group_width))
         return linear(b, y, width, "out", bias=False)
+
+
+def _cut_ranges(b: Builder, x: str, name: str, range_size: int) -> str:
+    """Return tokens `[n, l, width]` as ranges, `[n, ranges, tokens, width]`.
+
+    The last tokens, too few for a range, are left out.
+    """
+    n, length, width = b.shape(x)
+    range_count = length // range_size
+    x = b.op("slice", x, name=name, axis=1, start=0, stop=range_count * range_size)
+    shape = (n, range_count, range_size, width)
+    return b.op("reshape", x, name=f"{name}/ranges", shape=shape)
+
+
+def _softmax_in_ranges(b: Builder, gates: str) -> str:
+    """Return the softmax of gates `[n, ranges, tokens, width]` along the tokens of a range."""
+    # The op is along the last axis: move a range's tokens there and back.
+    swap_last_axes = (0, 1, 3, 2)
+    gates = b.op("transpose", gates, name="gates/last", order=swap_last_axes)
+    shares = b.op("softmax", gates, name="shares")
+    return b.op("transpose", shares, name="shares/places", order=swap_last_axes)
 
 
 def expand_streams(b: Builder, x: str, count: int) -> str:
@@ -165,36 +183,68 @@ def through_streams(
 ) -> str:
     """Return residual streams after a part that reads their weighed sum (hyper-connections).
 
-    The iterations that make the mixing matrix doubly stochastic are counted as one softmax.
+    Each token has weights that sum the streams into the part's input, a matrix that mixes the
+    streams, and weights that spread the part's output over them.
+
+    Args:
+        b: the builder.
+        x: the streams, `[n, l, count*width]`.
+        count: their number.
+        part: appends the part, attention or feed-forward.
+        name: "part" and the number of the part in its block.
+        kind: kind of the norm before the part.
     """
-    n, length, total_width = b.shape(x)
-    width = total_width // count
+    n, length, _ = b.shape(x)
     with b.scope(f"{name}_streams"):
-        # Hyper-connections. Each token has weights that sum the streams into the part's input,
-        # weights that spread the part's output over the streams, and a matrix that mixes them.
-        sizes = (count, count, count * count)
-        coefficients = _coefficients(b, x, sum(sizes), scales=len(sizes))
-        input_shares, output_shares, mixing = b.append(
-            b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
-        )
-        input_shares = b.op("sigmoid", input_shares, name="before")
-        part_input = _sum_of_streams(b, x, input_shares, count)
-        mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
-        # one softmax stands for the iterations that make the matrix doubly stochastic
-        mixing = b.op("softmax", mixing, name="stochastic")
-        mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
-        streams = b.op("reshape", x, name="old", shape=(n, length, count, width))
-        mixed = b.op("matmul", mixing, streams, name="mixed")
-        output_shares = b.op("sigmoid", output_shares, name="after")
-        shares_shape = (n, length, count, 1)
-        output_shares = b.op("reshape", output_shares, name="after/one", shape=shares_shape)
+        mix = _mix_coefficients(b, x, count)
+        part_input = _sum_of_streams(b, x, mix.input_shares, count)
+        mixed = _mix_streams(b, x, mix.matrix, count)
+        shares = b.op("sigmoid", mix.output_shares, name="after")
+        shares = b.op("reshape", shares, name="after/one", shape=(n, length, count, 1))
     part_number = name.removeprefix("part")
     y = part(norm(b, part_input, kind, f"norm{part_number}"))
     with b.scope(f"{name}_sum"):
-        y = b.op("reshape", y, name="one", shape=(n, length, 1, width))
-        y = b.op("pointwise", output_shares, y, name="spread", function="mul")
+        y = b.op("reshape", y, name="one", shape=(n, length, 1, b.shape(y)[-1]))
+        y = b.op("pointwise", shares, y, name="spread", function="mul")
         y = b.op("add", mixed, y, name="add")
-        return b.op("reshape", y, name="whole", shape=(n, length, total_width))
+        return b.op("reshape", y, name="whole", shape=b.shape(x))
+
+
+class _MixCoefficients(NamedTuple):
+    """Coefficients of each token, made from all its streams.
+
+    Attributes:
+        input_shares: the weight of each stream in the part's input, `[n, l, count]`.
+        output_shares: how much of the part's output each stream gets, before a sigmoid.
+        matrix: the matrix that mixes the streams, `[n, l, count*count]`, before a softmax.
+    """
+
+    input_shares: str
+    output_shares: str
+    matrix: str
+
+
+def _mix_coefficients(b: Builder, x: str, count: int) -> _MixCoefficients:
+    """Return the coefficients by which a part reads, mixes and changes the streams."""
+    sizes = (count, count, count * count)
+    coefficients = _coefficients(b, x, sum(sizes), scales=len(sizes))
+    input_shares, output_shares, matrix = b.append(
+        b.full_path("parts"), "split", (coefficients,), axis=-1, sizes=sizes
+    )
+    input_shares = b.op("sigmoid", input_shares, name="before")
+    return _MixCoefficients(input_shares, output_shares, matrix)
+
+
+def _mix_streams(b: Builder, x: str, matrix: str, count: int) -> str:
+    """Return the streams `[n, l, count, width]` that a matrix makes of the streams `x`."""
+    n, length, total_width = b.shape(x)
+    matrix = b.op("reshape", matrix, name="matrix", shape=(n, length, count, count))
+    # one softmax stands for the iterations that make the matrix doubly stochastic
+    matrix = b.op("softmax", matrix, name="stochastic")
+    matrix = b.op("transpose", matrix, name="turned", order=(0, 1, 3, 2))
+    shape = (n, length, count, total_width // count)
+    streams = b.op("reshape", x, name="old", shape=shape)
+    return b.op("matmul", matrix, streams, name="mixed")
 
 
 def _coefficients(b: Builder, x: str, width: int, scales: int) -> str:

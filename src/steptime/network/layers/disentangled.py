@@ -41,15 +41,12 @@ class Disentangled:
         """Return the attention of `x [n, l, width]` to itself."""
         heads = b.rank_share(p["heads"], "heads")
         inner = heads * p["head_width"]
+        scale: Attributes = {"function": "mul", "scalar": self._scale(p["head_width"])}
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             q, k, v = (_heads(b, linear(b, x, inner, part), heads, part) for part in "qkv")
-            scale: Attributes = {
-                "function": "mul",
-                "scalar": self._scale(p["head_width"]),
-            }
-            scaled = b.op("pointwise", k, name="k_scaled", **scale)
-            scores = b.op("matmul", q, scaled, name="scores", transpose_b=True)
+            scaled_k = b.op("pointwise", k, name="k_scaled", **scale)
+            scores = b.op("matmul", q, scaled_k, name="scores", transpose_b=True)
             if self.reads_places:
                 keys = self._of_places(b, table, heads, inner, "k")
                 term = _scores_of_places(b, q, keys, "content_to_place", scale)
@@ -59,13 +56,11 @@ class Disentangled:
                 term = _scores_of_places(b, k, queries, "place_to_content", scale)
                 term = b.op("transpose", term, name="from_places", order=(0, 1, 3, 2))
                 scores = b.op("add", scores, term, name="with_content")
-            shares = b.op("softmax", scores, name="softmax")
-            y = b.op("matmul", shares, v, name="attended")
-            y = b.op("transpose", y, name="tokens", order=(0, 2, 1, 3))
-            y = b.op("reshape", y, name="whole", shape=(*b.shape(x)[:2], inner))
+            y = _sum_values(b, scores, v)
             return b.sum_over_ranks(linear(b, y, p["width"], "out"), "sum")
 
     def _scale(self, head_width: int) -> float:
+        """Return 1 / sqrt(width * terms): a sum of more terms would have larger scores."""
         terms = 1 + self.reads_places + self.is_read_by_places
         return float((head_width * terms) ** -0.5)
 
@@ -83,6 +78,15 @@ class Disentangled:
         shape = (2 * self.span, heads, inner // heads)
         y = b.op("reshape", y, name=f"{position_part}/heads", shape=shape)
         return b.op("transpose", y, name=f"{position_part}/by_head", order=(1, 0, 2))
+
+
+def _sum_values(b: Builder, scores: str, values: str) -> str:
+    """Return values `[n, heads, l, d]` summed by the softmax of scores, as `[n, l, heads*d]`."""
+    shares = b.op("softmax", scores, name="softmax")
+    y = b.op("matmul", shares, values, name="attended")
+    n, heads, length, head_width = b.shape(y)
+    y = b.op("transpose", y, name="tokens", order=(0, 2, 1, 3))
+    return b.op("reshape", y, name="whole", shape=(n, length, heads * head_width))
 
 
 def _heads(b: Builder, x: str, heads: int, name: str) -> str:
@@ -121,18 +125,23 @@ class InputConvolution:
 
     def build(self, b: Builder, x: str, embeddings: str, kind: str) -> str:
         """Return `x` with the convolved embeddings added, normed."""
-        n, length, width = b.shape(embeddings)
         with b.scope("input_convolution"):
-            y = b.op("transpose", embeddings, name="channels", order=(0, 2, 1))
-            y = b.op("reshape", y, name="image", shape=(n, width, length, 1))
-            w = b.weight("w", (width, width // self.groups, self.kernel, 1))
-            side = (self.kernel - 1) // 2
-            attributes: Attributes = {
-                "stride": (1, 1),
-                "padding": (side, side, 0, 0),
-                "groups": self.groups,
-            }
-            y = b.op("conv2d", y, w, name="conv2d", **attributes)
-            y = b.op("bias", y, b.weight("b", (width,)), name="bias", axis=1)
-            y = append_activation(b, to_tokens(b, y), self.activation)
+            y = self._convolve(b, embeddings)
+            y = append_activation(b, y, self.activation)
             return norm(b, b.op("add", x, y, name="add"), kind, "norm")
+
+    def _convolve(self, b: Builder, embeddings: str) -> str:
+        """Return embeddings `[n, l, width]` after a convolution along the tokens."""
+        n, length, width = b.shape(embeddings)
+        y = b.op("transpose", embeddings, name="channels", order=(0, 2, 1))
+        y = b.op("reshape", y, name="image", shape=(n, width, length, 1))
+        w = b.weight("w", (width, width // self.groups, self.kernel, 1))
+        side = (self.kernel - 1) // 2  # as many tokens come out as go in
+        attributes: Attributes = {
+            "stride": (1, 1),
+            "padding": (side, side, 0, 0),
+            "groups": self.groups,
+        }
+        y = b.op("conv2d", y, w, name="conv2d", **attributes)
+        y = b.op("bias", y, b.weight("b", (width,)), name="bias", axis=1)
+        return to_tokens(b, y)

@@ -13,16 +13,18 @@ Parameters = Mapping[str, Any]  # of the family `transformer`, where each is doc
 
 
 def causal_convolution(b: Builder, x: str, kernel: int, *, bias: bool = False) -> str:
-    """Return `x [n, l, channels]` after a convolution of each channel along the tokens before."""
+    """Return `x [n, l, channels]` after a convolution of each channel along the tokens before.
+
+    The result is `[n, channels, l, 1]`: `to_tokens` brings it back.
+    """
     x = b.op("transpose", x, name="channels", order=(0, 2, 1))
     n, channels, length = b.shape(x)
     x = b.op("reshape", x, name="channels/image", shape=(n, channels, length, 1))
     w = b.weight("convolution/w", (channels, 1, kernel, 1))
-    # padding is (top, bottom, left, right): before the first token alone, so that none sees the
-    # next
     attributes: Attributes = {
         "stride": (1, 1),
         "groups": channels,
+        # (top, bottom, left, right): before the first token alone, so that none sees the next
         "padding": (kernel - 1, 0, 0, 0),
     }
     x = b.op("conv2d", x, w, name="convolution", **attributes)
@@ -86,20 +88,38 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
         x = b.gather_sequence(x, "gather")
         mixed = linear(b, x, sum(sizes), "qkv", bias=False)
         gate = linear(b, x, value_width, "gate", bias=False)
-        # of each token: the share of its value that enters the state, and the decay of the state
-        share = linear(b, x, heads, "share", bias=False)
-        share = b.op("sigmoid", share, name="share_sigmoid")
-        decay = linear(b, x, heads, "decay")
-        decay = b.op("pointwise", decay, name="softplus", function="softplus")
-        decay = decay_of(b, decay, heads)
-        mixed = causal_convolution(b, mixed, p["linear_kernel"])
-        mixed = b.op("silu", mixed, name="silu")
-        mixed = to_tokens(b, mixed)
-        q, k, v = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+        share = _state_share(b, x, heads)
+        decay = decay_of(b, _softplus(b, linear(b, x, heads, "decay")), heads)
+        mixed = _convolve_tokens(b, mixed, p["linear_kernel"])
+        q, k, v = _split_columns(b, mixed, sizes)
         attributes: Attributes = {"heads": heads, "key_heads": key_heads}
         y = b.op("delta_rule", q, k, v, decay, share, name="delta_rule", **attributes)
         y = apply_gate(b, normalise_heads(b, y, heads), gate, "silu")
         return b.sum_over_ranks(linear(b, y, p["width"], "out", bias=False), "sum")
+
+
+def _state_share(b: Builder, x: str, heads: int) -> str:
+    """Return the share of each token's value that enters the state, head by head."""
+    share = linear(b, x, heads, "share", bias=False)
+    return b.op("sigmoid", share, name="share_sigmoid")
+
+
+def _softplus(b: Builder, x: str) -> str:
+    """Return the softplus of `x`, which is never negative."""
+    return b.op("pointwise", x, name="softplus", function="softplus")
+
+
+def _convolve_tokens(b: Builder, x: str, kernel: int, *, bias: bool = False) -> str:
+    """Return tokens after a convolution over the last `kernel` of them and a SiLU."""
+    x = causal_convolution(b, x, kernel, bias=bias)
+    return to_tokens(b, b.op("silu", x, name="silu"))
+
+
+def _split_columns(
+    b: Builder, x: str, sizes: tuple[int, ...], name: str = "parts"
+) -> tuple[str, ...]:
+    """Return the columns of a product that makes several tensors at once, tensor by tensor."""
+    return b.append(b.full_path(name), "split", (x,), axis=-1, sizes=sizes)
 
 
 @dataclass(frozen=True)
@@ -138,15 +158,11 @@ class Mamba2:
             x = b.gather_sequence(x, "gather")
             mixed = linear(b, x, sum(sizes), "mixed", self.bias)
             gate = linear(b, x, inner, "gate", self.bias)
-            step = linear(b, x, heads, "step", self.bias)
-            step = b.op("bias", step, b.weight("step_bias/w", (heads,)), name="step_bias", axis=-1)
-            mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
-            mixed = b.op("silu", mixed, name="silu")
-            mixed = to_tokens(b, mixed)
-            values, k, q = b.append(b.full_path("parts"), "split", (mixed,), axis=-1, sizes=sizes)
-            # the step size of a token sets its share of the state and the decay of the tokens
-            # before
-            share = b.op("pointwise", step, name="softplus", function="softplus")
+            step_size = self._step_sizes(b, x, heads)
+            mixed = _convolve_tokens(b, mixed, self.kernel, bias=self.convolution_bias)
+            values, k, q = _split_columns(b, mixed, sizes)
+            # the step size of a token sets its share of the state and the decay of those before
+            share = _softplus(b, step_size)
             decay = decay_of(b, share, heads)
             # the rule "sum" adds keys times values to the state, without the correction of "delta"
             attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
@@ -155,6 +171,12 @@ class Mamba2:
             y = apply_gate(b, y, gate, "silu")
             y = norm(b, y, "rms", "norm") if self.is_normed else y
             return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
+
+    def _step_sizes(self, b: Builder, x: str, heads: int) -> str:
+        """Return the step size of each token and head, with a learned bias."""
+        step_size = linear(b, x, heads, "step", self.bias)
+        bias = b.weight("step_bias/w", (heads,))
+        return b.op("bias", step_size, bias, name="step_bias", axis=-1)
 
     def _scale_by_head(self, b: Builder, values: str, heads: int) -> str:
         """Return values times a learned number of each head."""
@@ -179,10 +201,7 @@ class ShortConvolution:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             both = linear(b, x, 3 * inner, "in", self.bias)
-            sizes = (inner,) * 3
-            gate_before, gate_after, x = b.append(
-                b.full_path("parts"), "split", (both,), axis=-1, sizes=sizes
-            )
+            gate_before, gate_after, x = _split_columns(b, both, (inner,) * 3)
             x = b.op("mul", gate_before, x, name="gated_before")
             x = to_tokens(b, causal_convolution(b, x, self.kernel, bias=self.bias))
             x = b.op("mul", gate_after, x, name="gated_after")
@@ -213,22 +232,20 @@ class KimiDelta:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             mixed = linear(b, x, 3 * inner, "qkv", bias=False)
-            share = linear(b, x, heads, "share", bias=False)
-            share = b.op("sigmoid", share, name="share_sigmoid")
-            decay = linear(b, x, self.head_width, "decay_down", bias=False)
-            decay = linear(b, decay, inner, "decay")
-            decay = b.op("pointwise", decay, name="softplus", function="softplus")
-            decay = decay_of(b, decay, heads)
+            share = _state_share(b, x, heads)
+            decay = self._decay(b, x, heads)
             gate = self._gate(b, x, inner)
-            mixed = b.op("silu", causal_convolution(b, mixed, self.kernel), name="silu")
-            sizes = (inner,) * 3
-            parts = b.append(
-                b.full_path("parts"), "split", (to_tokens(b, mixed),), axis=-1, sizes=sizes
-            )
+            q, k, v = _split_columns(b, _convolve_tokens(b, mixed, self.kernel), (inner,) * 3)
             attributes: Attributes = {"heads": heads, "key_heads": heads}
-            y = b.op("delta_rule", *parts, decay, share, name="delta_rule", **attributes)
+            y = b.op("delta_rule", q, k, v, decay, share, name="delta_rule", **attributes)
             y = apply_gate(b, normalise_heads(b, y, heads), gate, "sigmoid")
             return b.sum_over_ranks(linear(b, y, width, "out", bias=False), "sum")
+
+    def _decay(self, b: Builder, x: str, heads: int) -> str:
+        """Return the decay of each feature of the state, made from a narrow vector."""
+        narrow = linear(b, x, self.head_width, "decay_down", bias=False)
+        rate = linear(b, narrow, heads * self.head_width, "decay")
+        return decay_of(b, _softplus(b, rate), heads)
 
     def _gate(self, b: Builder, x: str, inner: int) -> str:
         if self.has_full_gate:
@@ -266,33 +283,35 @@ class Mamba:
         with b.scope(name):
             x = b.gather_sequence(x, "gather")
             both = linear(b, x, 2 * inner, "in", self.bias)
-            sizes = (inner, inner)
-            mixed, gate = b.append(b.full_path("halves"), "split", (both,), axis=-1, sizes=sizes)
-            mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
-            mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
-            step, k, q = self._steps_keys_queries(b, mixed)
-            step = linear(b, step, inner, "step")
-            # the step size of a token is its share of the state and, times the rates, the state's
-            # decay
-            share = b.op("pointwise", step, name="softplus", function="softplus")
-            rates = b.weight("rate/w", (inner, self.state))
-            rates = b.op("pointwise", rates, name="rate_exp", function="exp")
-            attributes: Attributes = {"heads": inner, "key_heads": 1, "rule": "scan"}
-            decay = share
-            y = b.op("delta_rule", q, k, mixed, decay, share, rates, name="state", **attributes)
+            mixed, gate = _split_columns(b, both, (inner, inner), "halves")
+            mixed = _convolve_tokens(b, mixed, self.kernel, bias=self.convolution_bias)
+            y = self._scan(b, mixed)
             pass_weight = b.weight("passed/w", (inner,))
             passed = b.op("pointwise", mixed, pass_weight, name="passed", function="mul")
             y = b.op("add", y, passed, name="add_passed")
             y = apply_gate(b, y, gate, "silu")
             return b.sum_over_ranks(linear(b, y, width, "out", self.bias), "sum")
 
-    def _steps_keys_queries(self, b: Builder, x: str) -> list[str]:
+    def _scan(self, b: Builder, x: str) -> str:
+        """Return the result of the queries on the state of each channel (a selective scan)."""
+        channels = b.shape(x)[-1]
+        narrow_step, k, q = self._steps_keys_queries(b, x)
+        # the step size of a token is its share of the state and, times the rates, the state's decay
+        share = decay = _softplus(b, linear(b, narrow_step, channels, "step"))
+        rates = b.weight("rate/w", (channels, self.state))
+        rates = b.op("pointwise", rates, name="rate_exp", function="exp")
+        attributes: Attributes = {"heads": channels, "key_heads": 1, "rule": "scan"}
+        return b.op("delta_rule", q, k, x, decay, share, rates, name="state", **attributes)
+
+    def _steps_keys_queries(self, b: Builder, x: str) -> tuple[str, ...]:
         """Return the vector of step sizes, keys and queries, normed if there is a norm."""
         sizes = (self.rank, self.state, self.state)
         x = linear(b, x, sum(sizes), "steps_keys_queries", bias=False)
         x = b.sum_over_ranks(x, "parts_sum")
-        parts = b.append(b.full_path("parts"), "split", (x,), axis=-1, sizes=sizes)
+        parts = _split_columns(b, x, sizes)
         if not self.norm:
-            return [*parts]
+            return parts
         names = ("step_norm", "key_norm", "query_norm")
-        return [norm(b, part, self.norm, name) for part, name in zip(parts, names, strict=True)]
+        return tuple(
+            norm(b, part, self.norm, name) for part, name in zip(parts, names, strict=True)
+        )

@@ -79,13 +79,7 @@ class Waveform:
     def build(self, b: Builder, p: Parameters, batch: int) -> str:
         """Return the frames `[n, frames, width]` with their places."""
         x = b.input("sound", (batch, 1, 1, p["samples"]))
-        layers = zip(self.channels, self.kernels, self.strides, strict=True)
-        for number, (channels, kernel, stride) in enumerate(layers, 1):
-            with b.scope(f"sound{number}"):
-                x = _convolve(b, x, channels, (kernel, stride), bias=self.bias)
-                x = self._append_norm(b, x, is_first=number == 1)
-                x = append_activation(b, x, self.activation)
-        x = _to_frames(b, x)
+        x = _to_frames(b, self._convolve_sound(b, x))
         x = norm(b, x, "layer", "frames_norm") if self.has_norm else x
         x = linear(b, x, p["width"], "frames_in")
         if self.has_mask:
@@ -94,49 +88,68 @@ class Waveform:
         with b.scope("places"):
             return b.op("add", x, self._convolve_positions(b, x), name="add")
 
+    def _convolve_sound(self, b: Builder, x: str) -> str:
+        """Return samples `[n, 1, 1, samples]` after all convolutions, `[n, c, 1, frames]`."""
+        layers = zip(self.channels, self.kernels, self.strides, strict=True)
+        for number, (channels, kernel, stride) in enumerate(layers, 1):
+            with b.scope(f"sound{number}"):
+                x = _convolve(b, x, channels, (kernel, stride), bias=self.bias)
+                x = self._append_norm(b, x, is_first=number == 1)
+                x = append_activation(b, x, self.activation)
+        return x
+
     def _append_norm(self, b: Builder, x: str, is_first: bool) -> str:
+        """Return the result of a convolution as `norm` says, which may skip all but the first."""
         if self.norm == "layer":
-            frames = norm(b, _to_frames(b, x), "layer", "norm")
-            n, channels, _, length = b.shape(x)
-            x = b.op("transpose", frames, name="channels", order=(0, 2, 1))
-            return b.op("reshape", x, name="image", shape=(n, channels, 1, length))
-        # `group` norms each channel over time, behind the first convolution alone
-        if not is_first:
-            return x
-        channels = b.shape(x)[1]
-        weights = [b.weight(f"norm/{name}", (channels,)) for name in ("w", "b")]
-        return b.op("group_norm", x, *weights, name="norm/group_norm", groups=channels)
+            return _norm_over_channels(b, x)
+        return _norm_over_time(b, x) if is_first else x
 
     def _convolve_positions(self, b: Builder, x: str) -> str:
         """Return a convolution of the frames around each; its weights are normed."""
         n, length, width = b.shape(x)
         kernel, groups = self.place_kernel, self.place_groups
-        shape = (width, width // groups, 1, kernel)
-        # weight norm: w = size * direction / |direction|
-        direction = b.weight("direction/w", shape)
-        size = b.weight("size/w", (1, 1, 1, kernel))
-        square = b.op("mul", direction, direction, name="square")
-        squares: Attributes = {
-            "function": "sum",
-            "axes": (0, 1),
-            "keep": True,
-        }
-        scale = b.op("reduce", square, name="sum", **squares)
-        scale = b.op("pointwise", scale, name="rsqrt", function="rsqrt")
-        scale = b.op("pointwise", scale, size, name="scale", function="mul")
-        w = b.op("pointwise", direction, scale, name="w", function="mul")
+        w = _normed_weight(b, (width, width // groups, 1, kernel))
         x = b.op("transpose", x, name="channels", order=(0, 2, 1))
         x = b.op("reshape", x, name="image", shape=(n, width, 1, length))
-        # sides are top, bottom, left, right
-        sides = (0, 0, kernel // 2, (kernel - 1) // 2)
         attributes: Attributes = {
             "stride": (1, 1),
-            "padding": sides,
+            "padding": (0, 0, kernel // 2, (kernel - 1) // 2),  # top, bottom, left, right
             "groups": groups,
         }
         x = b.op("conv2d", x, w, name="conv2d", **attributes)
         x = b.op("bias", x, b.weight("b", (width,)), name="bias", axis=1)
         return _to_frames(b, append_activation(b, x, self.activation))
+
+
+def _norm_over_channels(b: Builder, x: str) -> str:
+    """Return `x [n, channels, 1, frames]` with the channels of each frame normed."""
+    n, channels, _, length = b.shape(x)
+    frames = norm(b, _to_frames(b, x), "layer", "norm")
+    x = b.op("transpose", frames, name="channels", order=(0, 2, 1))
+    return b.op("reshape", x, name="image", shape=(n, channels, 1, length))
+
+
+def _norm_over_time(b: Builder, x: str) -> str:
+    """Return `x [n, channels, 1, frames]` with each channel normed over time."""
+    channels = b.shape(x)[1]
+    weights = [b.weight(f"norm/{name}", (channels,)) for name in ("w", "b")]
+    return b.op("group_norm", x, *weights, name="norm/group_norm", groups=channels)
+
+
+def _normed_weight(b: Builder, shape: tuple[int, int, int, int]) -> str:
+    """Return a weight of a convolution as size * direction / |direction| (weight norm).
+
+    Each column of the kernel, the last axis, has a size and a direction.
+    """
+    kernel = shape[-1]
+    direction = b.weight("direction/w", shape)
+    size = b.weight("size/w", (1, 1, 1, kernel))
+    square = b.op("mul", direction, direction, name="square")
+    over_channels: Attributes = {"function": "sum", "axes": (0, 1), "keep": True}
+    scale = b.op("reduce", square, name="sum", **over_channels)
+    scale = b.op("pointwise", scale, name="rsqrt", function="rsqrt")
+    scale = b.op("pointwise", scale, size, name="scale", function="mul")
+    return b.op("pointwise", direction, scale, name="w", function="mul")
 
 
 def _convolve(b: Builder, x: str, channels: int, window: tuple[int, int], *, bias: bool) -> str:

@@ -22,7 +22,8 @@ from steptime.network.ops import (
     shaping,
     state,
 )
-from steptime.network.ops.table import OpKind, Products, ShapeError, Specs, Window, expand_kind
+from steptime.network.ops.gradient_op import expand_kind
+from steptime.network.ops.table import OpKind, Products, ShapeError, Specs, Window
 
 Value = TypeVar("Value")
 _MODULES = (

@@ -10,12 +10,12 @@ from math import ceil
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     Operand,
     OpKind,
     Specs,
-    emit_single_op,
     example,
     format_shapes,
     no_flop,

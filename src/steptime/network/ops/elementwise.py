@@ -5,11 +5,13 @@ A FLOP is one addition, multiplication, comparison, division, root or transcende
 They take tensors that broadcast as numpy's do. What has a kind of its own is counted there.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from steptime.core.errors import check_choice
 from steptime.core.graph import TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -18,7 +20,6 @@ from steptime.network.ops.table import (
     Specs,
     broadcast_shape,
     emit_per_input,
-    emit_single_op,
     example,
     format_shapes,
     last_axis,
@@ -308,10 +309,7 @@ def pointwise_outputs(
     # a place below 0 counts from the last operand
     has_place = scalar is None or (type(scalar) is float and -arity <= scalar_place < arity)
     require(has_place, f"{function} has no operand {scalar_place} that could be {scalar!r}")
-    limit_names = {"low", "high"} if function == "clamp" else set()
-    has_floats = all(type(limit) is float for limit in limits.values())
-    has_limits = limits.keys() == limit_names and has_floats
-    require(has_limits, f"{function} with {', '.join(limits) or 'no limits'}")
+    _check_limits(function, limits)
     shape = broadcast_shape(*(spec.shape for spec in specs))
     require(
         shape is not None, f"{function} of shapes {format_shapes(*specs)}, which do not broadcast"
@@ -322,10 +320,18 @@ def pointwise_outputs(
     return (TensorSpec(shape or (), dtype),)
 
 
+def _check_limits(function: str, limits: Mapping[str, float]) -> None:
+    """Check that a clamp has both its limits, as floats, and another function none."""
+    limit_names = {"low", "high"} if function == "clamp" else set()
+    has_floats = all(type(limit) is float for limit in limits.values())
+    has_limits = limits.keys() == limit_names and has_floats
+    require(has_limits, f"{function} with {', '.join(limits) or 'no limits'}")
+
+
 def _operands(b: Backward) -> list[str | None]:
+    """Return the tensors that are operands of a function, None for the scalar."""
     names: list[str | None] = list(b.op.inputs)
     arity = len(function_of(b.attrs["function"]).gradients)
-    # the scalar is an operand without a tensor
     if len(names) < arity:
         names.insert(b.attrs.get("scalar_place", -1) % arity, None)
     return names
@@ -334,27 +340,36 @@ def _operands(b: Backward) -> list[str | None]:
 def pointwise_gradient(b: Backward) -> tuple[str | None, ...]:
     """Emit an op for each operand, and the sum over what it was broadcast along."""
     operands = _operands(b)
-    tensor_by_operand = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
+    rules = function_of(b.attrs["function"]).gradients
+    # inputs are the operands that are tensors, not a number
+    operand_indices = [i for i, operand in enumerate(operands) if operand is not None]
     grads: list[str | None] = []
-    for operand_index, rule in enumerate(function_of(b.attrs["function"]).gradients):
-        if operands[operand_index] is None:  # a number
-            continue
-        # inputs are the operands that are tensors, each with an entry in `grads`
-        input_index = len(grads)
+    for input_index, operand_index in enumerate(operand_indices):
+        rule = rules[operand_index]
         if rule is None or not b.needs[input_index]:
             grads.append(None)
             continue
-        grad = b.grad
-        suffix = f"grad_{OPERAND_LETTERS[operand_index]}"
-        if rule != OUTPUT_GRADIENT:  # else it passes through, as the gradient of a sum
-            # the derivative reads some of the operands and the output
-            tensors = [tensor_by_operand[operand] for operand in rule.reads]
-            names = [name for name in tensors if name]
-            attrs = {**b.attrs, "operand": operand_index}
-            (grad,) = b.emit("pointwise_grad", (*names, grad), suffix, **attrs)
+        grad = _append_derivative(b, rule, operands, operand_index)
+        suffix = f"grad_{OPERAND_LETTERS[operand_index]}_sum"
         input_shape = b.specs[input_index].shape
-        grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, f"{suffix}_sum"))
+        grads.append(sum_to_shape(b, grad, b.out.shape, input_shape, suffix))
     return tuple(grads)
+
+
+def _append_derivative(
+    b: Backward, rule: Derivative, operands: Sequence[str | None], operand_index: int
+) -> str:
+    """Append the derivative by an operand times dY, as large as dY; that of a sum is dY itself."""
+    if rule == OUTPUT_GRADIENT:
+        return b.grad
+    tensor_by_operand = {**dict(zip((_INPUT, _SECOND), operands, strict=False)), _OUTPUT: b.output}
+    # the derivative reads some of the operands and the output; a number is among the attributes
+    tensors = [tensor_by_operand[operand] for operand in rule.reads]
+    names = [name for name in tensors if name]
+    attrs = {**b.attrs, "operand": operand_index}
+    suffix = f"grad_{OPERAND_LETTERS[operand_index]}"
+    (grad,) = b.emit("pointwise_grad", (*names, b.grad), suffix, **attrs)
+    return grad
 
 
 def _grad_flop(*specs: TensorSpec, function: str, operand: int, **_: Any) -> int:

@@ -4,7 +4,6 @@
 rules of a `Stack` replace it.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,12 +14,12 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Attrs, Graph, Op, TensorSpec
 from steptime.hardware.stack import Execution, Stack
 from steptime.network.ops import OPS, cost_of, products_of, serial_of
+from steptime.network.ops.fusion import find_unmoved_bytes, group_ops
 from steptime.network.ops.reads import count_reads, select_run_ops
 from steptime.network.ops.sequence import share_in_window
 from steptime.network.ops.table import Products, Specs
 
 PLAIN = Execution()
-NO_GROUP = -1  # in place of the index of a group of ops
 
 
 class Launch(NamedTuple):
@@ -75,7 +74,7 @@ def list_launches(graph: Graph, stack: Stack) -> list[Launch]:
     run_graph, read_counts = select_run_ops(graph, stack)
     launches = []
     launched_kinds: set[str] = set()  # kinds of updates whose kernels are counted already
-    for ops in _group_ops(run_graph, stack, read_counts):
+    for ops in group_ops(run_graph, stack, read_counts):
         first_op = ops[0]
         execution = execution_of(first_op, stack)
         # attention in several kernels, between which its scores go through memory
@@ -116,7 +115,7 @@ def _launch_group(
         products += run.products
         serial = max(serial, run.serial)
     # A stack may state less traffic for an op than its tensors have bytes: hence `max`.
-    moved_bytes = max(0, traffic_bytes - _find_unmoved_bytes(graph, ops, read_counts))
+    moved_bytes = max(0, traffic_bytes - find_unmoved_bytes(graph, ops, read_counts))
     return Launch(tuple(ops), flop, moved_bytes, kernels, products, serial)
 
 
@@ -175,117 +174,6 @@ def execution_of(op: Op, stack: Stack) -> Execution:
     execution = stack.kinds.get(op.kind, PLAIN)
     applies = not execution.condition or op.attrs.get(execution.condition)
     return execution if applies else PLAIN
-
-
-def _group_ops(graph: Graph, stack: Stack, read_counts: Mapping[str, int]) -> list[list[Op]]:
-    """Return the ops of a step, in groups that run as one kernel.
-
-    An op joins the group that made its inputs last, if both are in one part of the step and of one
-    shape, and `stack` joins or fuses the two. So a group reads only the results of earlier groups,
-    and groups can run in their order. A kernel that absorbs an op runs when the op's other inputs
-    are made: a product with a bias after the bias is cast.
-    """
-    group_by_tensor: dict[str, int] = {}  # the index of the group that makes a tensor
-    groups: list[list[Op]] = []
-    for op in graph.ops:
-        group_index = NO_GROUP
-        is_fusible = stack.fuses and _can_run_in_loop(op, stack)
-        if op.kind in stack.joins or is_fusible:
-            input_groups = [group_by_tensor[name] for name in op.inputs if name in group_by_tensor]
-            group_index = max(input_groups, default=NO_GROUP)  # before it some input is not made
-            first_group = input_groups[0] if input_groups else NO_GROUP
-            # A product runs before the cast of its bias: it moves behind the cast, to add the bias.
-            is_before_other_input = first_group < group_index
-            if is_before_other_input and _can_wait(op, groups[first_group], read_counts, stack):
-                group_index = len(groups)
-                groups.append(groups[first_group])
-                groups[first_group] = []
-        has_group = group_index != NO_GROUP
-        if not has_group or not _can_join(graph, op, groups[group_index], read_counts, stack):
-            group_index = len(groups)  # of a group that begins with this op
-            groups.append([])
-        groups[group_index].append(op)
-        for name in op.outputs:
-            group_by_tensor[name] = group_index
-    return [ops for ops in groups if ops]
-
-
-def _can_run_in_loop(op: Op, stack: Stack) -> bool:
-    """Whether an op can run in the loop of its input; a compiled loop sees through views."""
-    row = OPS[op.kind]
-    return row.pointwise or (stack.compile and row.storage == "view")
-
-
-def _can_join(
-    graph: Graph, op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack
-) -> bool:
-    """Whether an op can run in the kernel of a group."""
-    first_op = group[0]
-    first_row, op_row = OPS[first_op.kind], OPS[op.kind]
-    if first_op.part != op.part:
-        return False
-    mergeable_kinds = stack.joins.get(op.kind, ())
-    if first_op.kind in mergeable_kinds:
-        return _is_absorbed(op, group, read_counts, stack)
-    # A stack names all products as `matrix`, and all other kernels as `vector`.
-    unit = "matrix" if first_row.products else "vector"
-    if unit not in stack.fuses or first_row.storage == "view":
-        return False
-    group_outputs = {name for member in group for name in member.outputs}
-    results_read = group_outputs.intersection(op.inputs)
-    # A view, or an op that the stack names, such as a reduction, may have another shape than the
-    # results that it reads. Any other op runs element by element.
-    if unit in mergeable_kinds or op_row.storage == "view":
-        return bool(results_read)
-    shape = graph.tensors[op.outputs[0]].shape
-    return op_row.pointwise and any(graph.tensors[name].shape == shape for name in results_read)
-
-
-def _is_absorbed(op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack) -> bool:
-    """Whether a kernel also does an op that alone reads its result, as a product does a bias."""
-    if not group or group[0].kind not in stack.joins.get(op.kind, ()):
-        return False
-    result = group[-1].outputs[0]
-    return result in op.inputs and read_counts[result] == 1
-
-
-def _can_wait(op: Op, group: Sequence[Op], read_counts: Mapping[str, int], stack: Stack) -> bool:
-    """Whether a kernel can run as late as an op that it absorbs: only that op reads it."""
-    outputs = [name for member in group for name in member.outputs]
-    internal_reads = [name for member in group for name in member.inputs if name in outputs]
-    outside_reads = sum(read_counts[name] for name in outputs) - len(internal_reads)
-    return outside_reads == 1 and _is_absorbed(op, group, read_counts, stack)
-
-
-def _find_unmoved_bytes(graph: Graph, ops: Sequence[Op], read_counts: Mapping[str, int]) -> int:
-    """Return the bytes that a group of ops neither reads nor writes, as they stay in registers.
-
-    A view stays in registers with its source, which is written only if ops outside of the group
-    read either of them.
-    """
-    outputs: set[str] = set()
-    views: set[str] = set()
-    reads: Counter[str] = Counter()  # by the ops of the group; a view reads nothing
-    for op in ops:
-        outputs.update(op.outputs)
-        if OPS[op.kind].storage == "view":
-            views.update(op.outputs)
-        else:
-            reads.update(op.inputs)
-    outside_reads = {name: read_counts[name] - reads[name] for name in outputs}
-    for op in reversed(ops):
-        if op.outputs[0] in views:  # reads of a view are reads of its source
-            reads_of_views = sum(outside_reads[name] for name in op.outputs)
-            outside_reads[op.inputs[0]] += reads_of_views - 1  # the view itself reads nothing
-    # Inputs of the group are read once, its own results never.
-    first_reads = Counter(dict.fromkeys(reads.keys() - outputs, 1))
-    spared_reads = reads - first_reads
-    # a result that nothing reads is written all the same
-    spared_writes = Counter(
-        name for name in outputs - views if read_counts[name] and not outside_reads[name]
-    )
-    spared_accesses = spared_reads + spared_writes
-    return sum(graph.tensors[name].size_bytes * count for name, count in spared_accesses.items())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -58,20 +58,28 @@ def experts_outputs(
         len(up.shape) == len(down.shape) == 3 and x.shape[:-1] == logits.shape[:-1],
         f"experts of {format_shapes(x, logits, up, down)}",
     )
-    count, rows, width = up.shape
-    # a gated activation multiplies two halves of the first product
-    inner = rows // 2 if activation in GATED else rows
-    experts = count * expert  # of all ranks
+    experts = up.shape[0] * expert  # of all ranks
     has_logits = logits.shape[-1] == experts and 1 <= per_token <= experts
-    has_matrices = x.shape[-1] == width and down.shape == (count, width, inner) and inner >= 1
-    bias_shapes = [spec.shape for spec in bias]
-    has_bias = bias_shapes in ([], [(count, rows), (count, width)])
-    fits = has_logits and has_matrices and has_bias
+    fits = has_logits and _has_matrices(x, up, down, activation) and _has_biases(bias, up)
     ranks = f" on each of {expert} ranks" if expert > 1 else ""
     shapes = format_shapes(x, logits, up, down, *bias)
     require(fits, f"{per_token} experts a token of {shapes}{ranks}")
     check_spread(experts, expert, routing)
     return (x,)
+
+
+def _has_matrices(x: TensorSpec, up: TensorSpec, down: TensorSpec, activation: str) -> bool:
+    """Whether both matrices of each expert fit the tokens and the activation between them."""
+    count, rows, width = up.shape
+    # a gated activation multiplies two halves of the first product
+    inner = rows // 2 if activation in GATED else rows
+    return x.shape[-1] == width and down.shape == (count, width, inner) and inner >= 1
+
+
+def _has_biases(bias: Specs, up: TensorSpec) -> bool:
+    """Whether the two products of each expert have no bias, or one each."""
+    count, rows, width = up.shape
+    return [spec.shape for spec in bias] in ([], [(count, rows), (count, width)])
 
 
 class _LoadedExperts(NamedTuple):

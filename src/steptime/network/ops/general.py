@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -16,7 +17,6 @@ from steptime.network.ops.table import (
     Specs,
     broadcast_shape,
     copy_kind,
-    emit_single_op,
     example,
     flip_attribute,
     format_shapes,
@@ -46,21 +46,22 @@ def reduce_outputs(
 ) -> Specs:
     """Return `x` reduced over `axes`, which stay as axes of length 1 with `keep`."""
     require(function in REDUCTIONS, f"reduce knows {', '.join(REDUCTIONS)}, not {function!r}")
-    rank = len(x.shape)
     are_distinct = bool(axes) and len({*axes}) == len(axes)
-    are_inside = all(0 <= axis < rank for axis in axes)
+    are_inside = all(0 <= axis < len(x.shape) for axis in axes)
     require(are_distinct and are_inside, f"reduce over axes {axes} of {format_shapes(x)}")
     needs_single_axis = function.startswith("arg")
     has_axes = len(axes) == 1 or not needs_single_axis
     require(has_axes, f"{function} over {len(axes)} axes")
-    shape = []
-    for axis, size in enumerate(x.shape):
-        if axis not in axes:
-            shape.append(size)
-        elif keep:
-            shape.append(1)
     # "" in the table: a reduction keeps the type of its input
-    return (TensorSpec(tuple(shape), REDUCTIONS[function] or x.dtype),)
+    dtype = REDUCTIONS[function] or x.dtype
+    return (TensorSpec(_reduced_shape(x.shape, axes, keep), dtype),)
+
+
+def _reduced_shape(shape: tuple[int, ...], axes: tuple[int, ...], keep: bool) -> tuple[int, ...]:
+    """Return a shape without some axes, or with their lengths 1."""
+    if keep:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
 def reduce_gradient(b: Backward) -> tuple[str | None, ...]:
@@ -114,27 +115,29 @@ def pad_outputs(
     """Return `x` with `pads` (before and after each axis) around it; a negative one cuts."""
     require(mode in PADDINGS, f"pad knows {', '.join(PADDINGS)}, not {mode!r}")
     require(len(pads) == 2 * len(x.shape), f"{len(pads)} pads around {format_shapes(x)}")
+    if mode != "constant":
+        _check_repeating_pads(x, pads, mode)
     pads_before = pads[::2]
     pads_after = pads[1::2]
-    if mode != "constant":
-        has_inner_axes = len(x.shape) in (3, 4, 5)
-        pads_inner_axes_alone = not any(pads[:4])  # neither the batch nor the channels
-        fits = has_inner_axes and pads_inner_axes_alone and min(pads) >= 0
-        require(
-            fits, f"{mode} padding {pads} of {format_shapes(x)}: of the axes from the third on only"
-        )
-        for size, before, after in zip(x.shape, pads_before, pads_after, strict=True):
-            # an edge may be repeated any number of times, a reflected or circular axis not be
-            # passed
-            max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
-            fits = max(before, after) <= max_pads[mode]
-            require(fits, f"{mode} padding {pads} of {format_shapes(x)}")
     shape = tuple(
         before + size + after
         for size, before, after in zip(x.shape, pads_before, pads_after, strict=True)
     )
     require(min(shape, default=1) >= 1, f"padding {pads} of {format_shapes(x)} leaves nothing")
     return (TensorSpec(shape, x.dtype),)
+
+
+def _check_repeating_pads(x: TensorSpec, pads: tuple[int, ...], mode: str) -> None:
+    """Check pads that repeat elements of `x`: they have to be there, along inner axes alone."""
+    has_inner_axes = len(x.shape) in (3, 4, 5)
+    pads_inner_axes_alone = not any(pads[:4])  # neither the batch nor the channels
+    fits = has_inner_axes and pads_inner_axes_alone and min(pads) >= 0
+    message = f"{mode} padding {pads} of {format_shapes(x)}"
+    require(fits, f"{message}: of the axes from the third on only")
+    for size, before, after in zip(x.shape, pads[::2], pads[1::2], strict=True):
+        # an edge may be repeated any number of times, a reflected or circular axis not be passed
+        max_pads = {"edge": max(pads), "reflect": size - 1, "circular": size}
+        require(max(before, after) <= max_pads[mode], message)
 
 
 def pad_gradient(b: Backward) -> tuple[str | None, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.core.windows import count_positions
+from steptime.network.ops.gradient_op import emit_single_op, expand_kind
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -21,9 +22,7 @@ from steptime.network.ops.table import (
     Products,
     Specs,
     Window,
-    emit_single_op,
     example,
-    expand_kind,
     format_shapes,
     matrix_kind,
     require,
@@ -70,10 +69,8 @@ def conv_outputs(
     axes = len(input_sizes)
     stride = stride or (1,) * axes
     dilation = dilation or (1,) * axes
-    sizes = f"stride {stride}, dilation {dilation}"
-    require(len(stride) == len(dilation) == axes, f"{sizes}: not one for each of {axes} axes")
-    require(min(*stride, *dilation) >= 1, f"{sizes}: below 1")
     padding = padding or (0,) * 2 * axes
+    _check_steps(stride, dilation, axes)
     require(len(padding) == 2 * axes, f"padding {padding}: not {_SIDES[axes]}")
     require(
         channels == filter_channels * groups,
@@ -87,6 +84,13 @@ def conv_outputs(
     return (TensorSpec((batch, filters, *output_sizes), x.dtype),)
 
 
+def _check_steps(stride: Sizes, dilation: Sizes, axes: int) -> None:
+    """Check that there is a stride and a dilation of at least 1 for each axis."""
+    sizes = f"stride {stride}, dilation {dilation}"
+    require(len(stride) == len(dilation) == axes, f"{sizes}: not one for each of {axes} axes")
+    require(min(*stride, *dilation) >= 1, f"{sizes}: below 1")
+
+
 def conv_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any) -> Products:
     """Return positions by filters over the window, for each group (as if unrolled, im2col)."""
     (out,) = conv_outputs(x, w, groups=groups, **attrs)
@@ -96,33 +100,50 @@ def conv_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any) -
 
 
 def _positions(spec: TensorSpec) -> int:
+    """Return the positions of all images `[n, c, h, w]`."""
     return spec.shape[0] * math.prod(spec.shape[2:])
 
 
 def gradient(b: Backward) -> tuple[str | None, ...]:
     """dX is the transpose of the op on dY; dW correlates X with dY, of a transpose dY with X."""
-    x, w = b.op.inputs
-    x_spec, w_spec = b.specs
     needs_dx, needs_dw = b.needs
+    dx = _append_input_gradient(b) if needs_dx else None
+    dw = _append_weight_gradient(b) if needs_dw else None
+    return dx, dw
+
+
+def _is_transpose(b: Backward) -> bool:
+    """Whether the gradient is that of a transposed convolution."""
+    return b.op.kind.startswith("conv_transpose")
+
+
+def _append_input_gradient(b: Backward) -> str:
+    """Append dX: a transposed convolution of dY, or a convolution where the op is transposed."""
+    _, w = b.op.inputs
+    axes = len(b.out.shape) - 2
     # only a transpose has an `output_size`: the size that its convolution would read
     attrs = b.attrs_without("output_size")
+    kind = f"conv{axes}d"
+    if not _is_transpose(b):
+        kind = f"conv_transpose{axes}d"
+        attrs = {**attrs, "output_size": b.specs[0].shape[2:]}
+    (dx,) = b.emit(kind, (b.grad, w), "grad_input", **attrs)
+    return dx
+
+
+def _append_weight_gradient(b: Backward) -> str:
+    """Append dW, from a convolution's input and its output's gradient.
+
+    In a transpose these two change places.
+    """
+    x, _ = b.op.inputs
     axes = len(b.out.shape) - 2
-    convolution = f"conv{axes}d"
-    transpose = f"conv_transpose{axes}d"
-    is_transpose = b.op.kind == transpose
-    dx = dw = None
-    if needs_dx and is_transpose:
-        (dx,) = b.emit(convolution, (b.grad, w), "grad_input", **attrs)
-    elif needs_dx:
-        size = x_spec.shape[2:]
-        (dx,) = b.emit(transpose, (b.grad, w), "grad_input", **attrs, output_size=size)
-    if needs_dw:
-        kernel = w_spec.shape[2:]
-        # a convolution's input and its output's gradient; in a transpose they change places
-        image_and_gradient = (b.grad, x) if is_transpose else (x, b.grad)
-        kind = f"{convolution}_grad_weight"
-        (dw,) = b.emit(kind, image_and_gradient, "grad_weight", **attrs, kernel=kernel)
-    return dx, dw
+    image_and_gradient = (b.grad, x) if _is_transpose(b) else (x, b.grad)
+    attrs = b.attrs_without("output_size")
+    kernel = b.specs[1].shape[2:]
+    kind = f"conv{axes}d_grad_weight"
+    (dw,) = b.emit(kind, image_and_gradient, "grad_weight", **attrs, kernel=kernel)
+    return dw
 
 
 def grad_weight_outputs(
@@ -193,13 +214,12 @@ def pool_outputs(
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
     axes = _count_axes(x, "pooling")
-    batch, channels, *input_sizes = x.shape
     padding = padding or (0,) * 2 * axes
-    has_sizes_of_axes = len(kernel) == len(stride) == axes
-    has_sides_of_axes = len(padding) == 2 * axes
-    fits = has_sizes_of_axes and has_sides_of_axes and min(*kernel, *stride) >= 1
+    has_sizes = len(kernel) == len(stride) == axes and len(padding) == 2 * axes
+    fits = has_sizes and min(*kernel, *stride) >= 1
     message = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
     require(fits, message)
+    batch, channels, *input_sizes = x.shape
     axis_settings = zip(input_sizes, kernel, stride, _pair_sides(padding), strict=True)
     output_sizes = [count_positions(*settings, ceil=ceil) for settings in axis_settings]
     require(min(output_sizes) >= 1, f"a window {list(kernel)} does not fit into {format_shapes(x)}")

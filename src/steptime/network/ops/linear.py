@@ -3,6 +3,7 @@
 import math
 
 from steptime.core.graph import TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     Operand,
@@ -11,7 +12,6 @@ from steptime.network.ops.table import (
     Specs,
     broadcast_shape,
     emit_per_input,
-    emit_single_op,
     example,
     format_shapes,
     matrix_kind,

@@ -39,25 +39,25 @@ class _Rank:
     def __init__(self, graph: Graph, ranks: int) -> None:
         self.ranks = ranks
         self.step_graph = graph
+        # The graph of the rank, which the other methods change.
         self.tensors = dict(graph.tensors)
         self.ops = list(graph.ops)
-        self.index_by_op = {op.name: op_index for op_index, op in enumerate(graph.ops)}
+        self.exchanges_by_next_op: dict[int, list[Op]] = {}  # by the index of the op behind
+        self.shard_by_weight: dict[str, str] = {}  # name of a shard by that of its weight
+        # Where the step has its ops; exchanges do not move these indices.
         self.update_by_weight = {op.inputs[0]: op for op in graph.ops if op.part == "update"}
-        self.maker_index_by_tensor = {
-            name: op_index for op_index, op in enumerate(graph.ops) for name in op.outputs
-        }
-        self.last_backward_index_by_op = {
-            op.forward_op: op_index
-            for op_index, op in enumerate(graph.ops)
-            if op.part == "backward"
-        }
+        self.index_by_op: dict[str, int] = {}
+        self.maker_index_by_tensor: dict[str, int] = {}
+        self.last_backward_index_by_op: dict[str, int] = {}  # by the name of the forward op
         self.reader_indices_by_weight: dict[str, list[int]] = {}  # by trained weight
         for op_index, op in enumerate(graph.ops):
+            self.index_by_op[op.name] = op_index
+            self.maker_index_by_tensor |= dict.fromkeys(op.outputs, op_index)
+            if op.part == "backward":
+                self.last_backward_index_by_op[op.forward_op] = op_index
             for name in op.inputs:
                 if name in self.update_by_weight:
                     self.reader_indices_by_weight.setdefault(name, []).append(op_index)
-        self.exchanges_by_next_op: dict[int, list[Op]] = {}  # by the index of the op behind
-        self.shard_by_weight: dict[str, str] = {}  # name of a shard by that of its weight
 
     def buckets(self, bucket_bytes: float) -> list[list[str]]:
         """Return the trained weights in order of use, in buckets filled from the last row on."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from steptime.core.graph import Attr, Op, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     GradientOp,
@@ -16,7 +17,6 @@ from steptime.network.ops.table import (
     OpKind,
     Products,
     Specs,
-    emit_single_op,
     example,
     flip_attribute,
     format_shapes,
@@ -53,19 +53,25 @@ def attention_outputs(
     require(len(q.shape) == 3, f"attention needs [batch, length, width], not {format_shapes(q)}")
     batch, length, width = q.shape
     require(width % heads == 0, f"width {width} in {heads} heads")
-    message = f"attention of {format_shapes(q, k, v, *extra)} in {heads} heads"
-    require(len(k.shape) == len(v.shape) == 3, message)
+    has_ranks = len(k.shape) == len(v.shape) == 3
+    fits = has_ranks and _has_keys_and_values(q, k, v, heads, kv_heads)
+    terms_of_scores = ((heads, length, k.shape[1]), (heads,)) if fits else ()
+    has_extra = all(spec.shape in terms_of_scores for spec in extra)
+    require(fits and has_extra, f"attention of {format_shapes(q, k, v, *extra)} in {heads} heads")
+    output_width = v.shape[2] // kv_heads * heads
+    return (TensorSpec((batch, length, output_width), q.dtype),)
+
+
+def _has_keys_and_values(
+    q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, kv_heads: int
+) -> bool:
+    """Whether keys are as wide as queries in each head, and values are of the same tokens."""
+    batch, _, width = q.shape
     _, key_count, _ = k.shape
-    *value_batch_and_count, value_width = v.shape
     head_width = width // heads
     has_keys = k.shape == (batch, key_count, head_width * kv_heads)
-    has_values = value_batch_and_count == [batch, key_count] and value_width % kv_heads == 0
-    # a term of the scores, such as relative positions, or the score of a key without a value
-    relative_shape, sink_shape = (heads, length, key_count), (heads,)
-    has_extra = all(spec.shape in (relative_shape, sink_shape) for spec in extra)
-    require(has_keys and has_values and has_extra, message)
-    output_width = value_width // kv_heads * heads
-    return (TensorSpec((batch, length, output_width), q.dtype),)
+    has_values = v.shape[:2] == (batch, key_count) and v.shape[2] % kv_heads == 0
+    return has_keys and has_values
 
 
 def attention_products(
@@ -188,14 +194,19 @@ def recurrent_outputs(gates: int) -> Callable[..., Specs]:
         has_bias = [spec.shape for spec in bias] == [(rows,), (rows,)]
         require(has_bias, f"a recurrent layer needs two bias vectors of {rows}")
         if projection:
-            is_lstm = gates == GATES["lstm"]
-            has_shape = [w.shape for w in projection] == [(width, hidden)]
-            is_narrower = width < hidden
-            message = f"a projection {format_shapes(*projection)} with {gates} gates"
-            require(is_lstm and has_shape and is_narrower, message)
+            _check_projection(projection, width, hidden, gates)
         return (TensorSpec((batch, length, width), x.dtype),)
 
     return outputs
+
+
+def _check_projection(projection: Specs, width: int, hidden: int, gates: int) -> None:
+    """Check the one matrix that makes an LSTM's output narrower than its state."""
+    is_lstm = gates == GATES["lstm"]
+    has_shape = [w.shape for w in projection] == [(width, hidden)]
+    is_narrower = width < hidden
+    message = f"a projection {format_shapes(*projection)} with {gates} gates"
+    require(is_lstm and has_shape and is_narrower, message)
 
 
 def recurrent_products(

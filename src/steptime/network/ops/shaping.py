@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from steptime.core.graph import Attr, TensorSpec
+from steptime.network.ops.gradient_op import emit_single_op
 from steptime.network.ops.table import (
     Backward,
     Example,
@@ -16,7 +17,6 @@ from steptime.network.ops.table import (
     OpKind,
     Specs,
     copy_kind,
-    emit_single_op,
     example,
     format_shapes,
     like_first_input,

@@ -49,23 +49,35 @@ def delta_outputs(
     """
     require(rule in CHUNKS, f"a rule {rule}")
     require(key_heads >= 1 and heads % key_heads == 0, f"{heads} heads of {key_heads} keys")
-    batch_and_length = q.shape[:2]
-    key_width = q.shape[-1] // key_heads
-    # how much of the state a token keeps: a number for each head, or for each feature of a key
-    decay_by_head = (*batch_and_length, heads)
-    decay_by_feature = (*batch_and_length, key_width * heads)
-    has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
-    has_tokens_of_keys = len(v.shape) == 3 and v.shape[:2] == batch_and_length
-    has_values = has_tokens_of_keys and v.shape[-1] % heads == 0
-    has_share = share.shape == (*batch_and_length, heads)
-    has_decay = decay.shape in (decay_by_head, decay_by_feature)
-    fits = has_keys and has_values and has_share and has_decay
+    fits = (
+        _has_keys_and_values(q, k, v, heads, key_heads)
+        and share.shape == (*q.shape[:2], heads)
+        and _has_decay(decay, q, heads, key_heads)
+    )
     require(fits, f"a delta rule of {format_shapes(q, k, v, decay, share)} in {heads} heads")
     # only a selective scan (Mamba) has a weight of rates, its matrix A
+    key_width = q.shape[-1] // key_heads
     rate_shapes = [(heads, key_width)] if rule == "scan" else []
     has_rates = [rate.shape for rate in rates] == rate_shapes
     require(has_rates, f"rates {format_shapes(*rates)} of a rule {rule} in {heads} heads")
     return (v,)
+
+
+def _has_keys_and_values(
+    q: TensorSpec, k: TensorSpec, v: TensorSpec, heads: int, key_heads: int
+) -> bool:
+    """Whether queries, keys and values are of the same tokens, and divide into heads."""
+    has_keys = len(q.shape) == 3 and k.shape == q.shape and q.shape[-1] % key_heads == 0
+    has_values = len(v.shape) == 3 and v.shape[:2] == q.shape[:2] and v.shape[-1] % heads == 0
+    return has_keys and has_values
+
+
+def _has_decay(decay: TensorSpec, q: TensorSpec, heads: int, key_heads: int) -> bool:
+    """Whether each token has a decay of the state of each head, or of each feature of a key."""
+    batch, length, width = q.shape
+    decay_by_head = (batch, length, heads)
+    decay_by_feature = (batch, length, width // key_heads * heads)
+    return decay.shape in (decay_by_head, decay_by_feature)
 
 
 class Chunks(NamedTuple):
@@ -106,26 +118,42 @@ def delta_products(
     key_heads: int,
     rule: str = "delta",
 ) -> Products:
-    """Return the products of chunks: keys and queries with keys, and with the state."""
+    """Return the products (batch, m, n, k) of chunks: keys and queries with keys, and the state."""
     chunks = _find_chunks(q, v, heads, key_heads, rule)
-    key_width, value_width = chunks.key_width, chunks.value_width
-    # Each product is (batch, m, n, k).
     if rule == "scan":  # the state times the query of each token, without chunks
-        all_tokens = q.shape[0] * q.shape[1]
-        values_per_key = heads // key_heads * value_width
-        read_state_by_token = (all_tokens * key_heads, values_per_key, 1, key_width)
-        return (read_state_by_token,)
-    tokens = chunks.tokens  # of a chunk
+        tokens = q.shape[0] * q.shape[1]
+        values_per_key = heads // key_heads * chunks.value_width
+        return ((tokens * key_heads, values_per_key, 1, chunks.key_width),)
+    if rule == "sum":
+        return _sum_products(chunks, heads, key_heads)
+    return _delta_rule_products(chunks, heads)
+
+
+def _sum_products(chunks: Chunks, heads: int, key_heads: int) -> Products:
+    """Return the products of the rule `sum`: attention within chunks, and to the state before."""
+    tokens, key_width, value_width = chunks.tokens, chunks.key_width, chunks.value_width
     head_chunks = chunks.chunk_count * heads
+    # heads that share a key have one matrix of scores
+    scores = (chunks.chunk_count * key_heads, tokens, tokens, key_width)
     values = (head_chunks, tokens, value_width, tokens)
     read_state = (head_chunks, tokens, value_width, key_width)
     write_state = (head_chunks, key_width, value_width, tokens)
-    if rule == "sum":  # heads that share a key have one matrix of scores
-        scores = (chunks.chunk_count * key_heads, tokens, tokens, key_width)
-        return (scores, values, read_state, write_state)
-    # By the rule `delta` a token first subtracts what the state already holds for its key.
+    return (scores, values, read_state, write_state)
+
+
+def _delta_rule_products(chunks: Chunks, heads: int) -> Products:
+    """Return the products of the rule `delta`.
+
+    A token first subtracts what the state already holds for its key, which corrects keys and
+    values.
+    """
+    tokens, key_width, value_width = chunks.tokens, chunks.key_width, chunks.value_width
+    head_chunks = chunks.chunk_count * heads
     scores = (head_chunks, tokens, tokens, key_width)
     keys = (head_chunks, tokens, key_width, tokens)
+    values = (head_chunks, tokens, value_width, tokens)
+    read_state = (head_chunks, tokens, value_width, key_width)
+    write_state = (head_chunks, key_width, value_width, tokens)
     return (
         scores,  # keys by keys: by how much the tokens of a chunk correct each other
         scores,  # queries by keys

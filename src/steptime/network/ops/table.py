@@ -1,10 +1,9 @@
 """The columns of the op table, and the rules by which the gradient of an op is made of ops."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Attr, Op, TensorSpec
@@ -14,7 +13,6 @@ Products = tuple[tuple[int, int, int, int], ...]
 Window = tuple[int, int, int, int, int, int]
 Autocast = Literal["", "low", "wide", "first"]
 Emit = Callable[..., tuple[str, ...]]
-Part = TypeVar("Part")  # of an op: the name of a tensor, or its spec
 
 
 class ShapeError(ValueError):
@@ -195,94 +193,6 @@ def gradient_products(products: Callable[..., Products]) -> Callable[..., Produc
         return tuple(gradients)
 
     return both_gradients
-
-
-def emit_single_op(
-    kind: str,
-    reads: tuple[Operand, ...],
-    suffix: str = "grad_input",
-    attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs,
-) -> Gradient:
-    """Return the gradient rule that emits one op for the gradients of the first inputs.
-
-    Args:
-        kind: the kind of the op.
-        reads: its inputs, in order.
-        suffix: end of its name.
-        attrs: its attributes, from those of the forward op.
-    """
-
-    def emit_gradients(b: Backward) -> tuple[str | None, ...]:
-        operands = _find_operands(reads, b.op.inputs, b.op.outputs, b.saved, b.grad)
-        gradients = b.emit(kind, operands, suffix, **attrs(b))
-        last_inputs = len(b.op.inputs) - len(gradients)  # these have no gradient
-        return (*gradients, *[None] * last_inputs)
-
-    return emit_gradients
-
-
-def _find_operands(
-    reads: tuple[Operand, ...],
-    inputs: tuple[Part, ...],
-    outputs: tuple[Part, ...],
-    saved: tuple[Part, ...],
-    grad: Part,
-) -> tuple[Part, ...]:
-    """Return the names, or the specs, of the operands that a gradient op reads."""
-    parts: dict[Operand, tuple[Part, ...]] = {
-        Operand.INPUT: inputs[:1],
-        Operand.SECOND_INPUT: inputs[1:2],
-        Operand.INPUTS: inputs,
-        Operand.OUTPUT: outputs[:1],
-        Operand.SECOND_OUTPUT: outputs[1:2],
-        Operand.SAVED: saved,
-        Operand.GRADIENT: (grad,),
-    }
-    return tuple(chain.from_iterable(parts[operand] for operand in reads))
-
-
-def expand_kind(kind: str, row: OpKind) -> dict[str, OpKind]:
-    """Return the row of a kind and, if one op makes its gradients, the row of `<kind>_grad`."""
-    gradient_op = row.gradient_op
-    if gradient_op is None:
-        return {kind: row}
-    gradient_kind = f"{kind}_grad"
-    gradient_example = _make_gradient_example(kind, row, gradient_op)
-    # by default a gradient of each input where the op reads all inputs, else of the first
-    outputs = gradient_op.outputs or _default_outputs(gradient_op)
-    gradient_count = len(outputs(*gradient_example.specs, **gradient_example.attrs))
-    suffix = "grad" if gradient_count > 1 else "grad_input"
-    gradient = emit_single_op(gradient_kind, gradient_op.reads, suffix, gradient_op.attrs)
-    # columns that the gradient's row takes over from the forward kind's; others have their defaults
-    shared_columns = ("work", "read") if row.products else ("pointwise", "row", "window")
-    columns = {name: getattr(row, name) for name in shared_columns} | dict(gradient_op.columns)
-    make_row = matrix_kind if row.products else OpKind
-    gradient_row = make_row(
-        outputs, gradient_op.cost, gradient_example, gradient_op.source, **columns
-    )
-    return {kind: replace(row, gradient=gradient), gradient_kind: gradient_row}
-
-
-def _make_gradient_example(kind: str, row: OpKind, gradient_op: GradientOp) -> Example:
-    """Return the example of a gradient op from the example of the forward kind."""
-    specs, attrs = row.example.specs, row.example.attrs
-    outputs = row.outputs(*specs, **attrs)
-    saved = row.saved(*specs, **attrs) if row.saved else ()
-    operands = _find_operands(gradient_op.reads, specs, outputs, saved, grad=outputs[0])
-    forward_op = Op("", kind, (), (), attrs)
-    # the rule of the attributes reads only specs and attributes: all else may be empty
-    backward = Backward(
-        forward_op, specs, outputs[0], grads=(), needs=(), saved=(), emit=lambda *_: ()
-    )
-    return Example(operands, gradient_op.attrs(backward))
-
-
-def _default_outputs(gradient_op: GradientOp) -> Callable[..., Specs]:
-    """Return the rule of the outputs of a gradient op that states none."""
-    if Operand.INPUTS not in gradient_op.reads:
-        return like_first_input
-    operands_after_inputs = len(gradient_op.reads) - 1
-    return lambda *specs, **_: specs[: len(specs) - operands_after_inputs]
 
 
 def flip_attribute(name: str) -> Callable[[Backward], Mapping[str, Any]]:

@@ -4,7 +4,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.prediction.calibrated.form import ceil
 from steptime.prediction.calibrated.tiles import Shape
+
+CHANNEL_MULTIPLE = 8  # of which tensor cores need channels to be
+MAX_IMAGE_CHANNELS = 4  # of an image that enters a network; first layers have kernels of their own
+GROUP_BLOCK = 32  # channels of groups that a kernel computes at once
 
 
 class ConvShape(NamedTuple):
@@ -58,3 +63,52 @@ def implicit_product(kind: str, layer: ConvShape) -> Shape:
     # The library may transpose the result: which side is which plays no part.
     longer, shorter = np.maximum(outputs, filter_size), np.minimum(outputs, filter_size)
     return groups, longer, shorter, positions
+
+
+def count_copied_elements(layer: ConvShape) -> Any:
+    """Return the elements of images whose channels have to be padded for tensor cores.
+
+    Images that enter a network, with few channels, have kernels of their own.
+    """
+    # Conditions are multiplied, since they may be arrays.
+    # Images that enter a network, with few channels, have kernels that need no padding.
+    pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
+    pads_outputs = layer.outputs % CHANNEL_MULTIPLE > 0
+    copied_inputs = layer.strides * (layer.inputs * pads_inputs)  # at each input position
+    copied_outputs = layer.outputs * pads_outputs
+    is_ungrouped = layer.groups == 1
+    return is_ungrouped * layer.positions * (copied_inputs + copied_outputs)
+
+
+def vector_flop_ratio(layer: ConvShape) -> Any:
+    """Return the FLOP on vector units for each counted one, in a gradient of groups; else 0.
+
+    With channels last cuDNN has fast kernels for 32 groups at once of 4 to 32 equal channels; for
+    other groups it computes blocks of 32 channels on vector units.
+    """
+    groups, _, outputs, inputs, *_ = layer
+    # Conditions are multiplied, since they may be arrays.
+    has_fast_kernel = (
+        (groups % GROUP_BLOCK == 0)
+        * (outputs == inputs)
+        * (inputs >= MAX_IMAGE_CHANNELS)
+        * (inputs <= GROUP_BLOCK)
+    )
+    widest = np.maximum(outputs, inputs)
+    # Blocks of 32 channels are computed, whatever part of them the group has.
+    padding_ratio = ceil(widest, GROUP_BLOCK) * GROUP_BLOCK / widest
+    return (groups > 1) * (1 - has_fast_kernel) * padding_ratio
+
+
+def pad_channels(kind: str, layer: ConvShape) -> Shape:
+    """Return the implicit product of a layer whose channels are padded for tensor cores."""
+    padded_layer = layer._replace(
+        outputs=CHANNEL_MULTIPLE * ceil(layer.outputs, CHANNEL_MULTIPLE),
+        inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
+    )
+    groups, m, n, k = implicit_product(kind, padded_layer)
+    # The narrower side of a group's product lies along the rows of tiles, which it may not fill.
+    is_grouped = groups > 1
+    row_count = np.where(is_grouped, np.minimum(m, n), m)
+    column_count = np.where(is_grouped, np.maximum(m, n), n)
+    return groups, row_count, column_count, k

@@ -11,7 +11,13 @@ import numpy as np
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.conv_shape import ConvShape, find_layer, implicit_product
+from steptime.prediction.calibrated.conv_shape import (
+    ConvShape,
+    find_layer,
+    implicit_product,
+    pad_channels,
+    vector_flop_ratio,
+)
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
     Constants,
@@ -23,13 +29,11 @@ from steptime.prediction.calibrated.form import (
     stream_s,
     vector_rate,
 )
+from steptime.prediction.calibrated.image_layouts import pad_channels_s, transpose_images_s
 from steptime.prediction.calibrated.product import issue_share, operand_loader, time_product
 from steptime.prediction.calibrated.tiles import Shape
 from steptime.prediction.kernels import Rows, computed_as
 
-CHANNEL_MULTIPLE = 8  # of which tensor cores need channels to be
-MAX_IMAGE_CHANNELS = 4  # of an image that enters a network; first layers have kernels of their own
-GROUP_BLOCK = 32  # channels of groups that a kernel computes at once
 FUSED_BLOCK = 32  # squares, and filters, that a thread block of fused Winograd makes
 FUSED_PRODUCTS = 16  # multiplications of F(2x2, 3x3) for 36 of the direct convolution
 UNFUSED_PRODUCTS = 36  # multiplications of F(4x4, 3x3), each a matrix product
@@ -65,7 +69,7 @@ def _price_on_vector_units(
     gap_s = constants["launch.gap_s"] * kernels.launches
     if kernels.channels_last:  # transposed on both ways, unless it is a plain product
         is_plain_product = (layer.taps == 1) * (layer.strides == 1)
-        transpose_s = _transpose_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
+        transpose_s = transpose_images_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         gap_s = gap_s + (1 - is_plain_product) * transpose_s
     # Long float32 arithmetic on vector units lacks issue slots (`issue_share`); TF32 does not.
     issued_share = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
@@ -74,10 +78,7 @@ def _price_on_vector_units(
         # Each algorithm is priced, and the fastest one that fits is taken, as by the library.
         unrolled = _price_unrolled(kernels, layer, gap_s, issued_share, device, constants)
         parts = _select_faster(fits=True, candidate=unrolled, best=parts)
-    if not _has_winograd(kernels, device):
-        return parts
-    height, width, *_ = kernels.window or (1, 1)
-    is_winograd_size = (height == 3) & (width == 3) & (layer.strides == 1)
+    is_winograd_size = _is_winograd_size(kernels, layer, device)
     if not np.any(is_winograd_size):
         return parts
     if kernels.kind != "conv2d_grad_weight":
@@ -86,6 +87,14 @@ def _price_on_vector_units(
         parts = _select_faster(is_winograd_size, fused, parts)
     unfused = _price_unfused_winograd(kernels, layer, gap_s, device, constants)
     return _select_faster(is_winograd_size, unfused, parts)
+
+
+def _is_winograd_size(kernels: Rows, layer: ConvShape, device: Device) -> Any:
+    """Return whether convolutions are 3 x 3 at stride 1, for which there are Winograd kernels."""
+    if not _has_winograd(kernels, device):
+        return False
+    height, width, *_ = kernels.window or (1, 1)
+    return (height == 3) & (width == 3) & (layer.strides == 1)
 
 
 def _has_winograd(kernels: Rows, device: Device) -> bool:
@@ -146,25 +155,41 @@ def _direct_s(
     groups, m, n, k = shape  # of the forward pass: positions, filters, taps
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     flop_per_s = _direct_flop_per_s(device, constants, dtype, is_weight_gradient)
-    ramp_steps = constants["convolution.ramp"]
     block_positions = constants["convolution.block_side"]
     # Candidates on a new first axis: blocks of one, half or a quarter as many filters as positions.
     shape_axes = [1] * np.ndim(groups * m * n * k)
     block_filters = (block_positions / np.array((1, 2, 4))).reshape(-1, *shape_axes)
     wave_s = 2.0 * block_positions * block_filters * multiprocessors / flop_per_s  # a step of k
     blocks = groups * ceil(m, block_positions) * ceil(n, block_filters)
-    seconds = ceil(blocks, multiprocessors) * wave_s * (k + ramp_steps)
+    seconds = ceil(blocks, multiprocessors) * wave_s * (k + constants["convolution.ramp"])
     # Only long sums, over positions, are split: half of the multiprocessors would be idle.
     if is_weight_gradient and np.min(blocks) <= multiprocessors / 2:
-        parts_by_blocks = np.floor(multiprocessors / blocks)
-        parts_by_length = np.floor(k / constants["convolution.least_part"])
-        parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
-        # Partial sums in float32: each is written, then read, and the result written.
-        sum_s = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
-        waves_s = ceil(blocks * parts, multiprocessors) * wave_s
-        split_s = waves_s * (ceil(k, parts) + ramp_steps) + sum_s
+        split_s = _split_direct_s(device, constants, shape, blocks, wave_s)
         seconds = np.minimum(seconds, split_s)
     return seconds.min(axis=0)  # by the fastest candidate
+
+
+def _split_direct_s(
+    device: Device, constants: Constants, shape: Shape, blocks: Any, wave_s: Any
+) -> Any:
+    """Return the seconds of a product whose contraction is split over idle multiprocessors.
+
+    Args:
+        device: the device.
+        constants: the constants of its calibration.
+        shape: groups, m, n and k of the product.
+        blocks: thread blocks that cover the result.
+        wave_s: seconds of a block on each multiprocessor for one step of the contraction.
+    """
+    groups, m, n, k = shape
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    parts_by_blocks = np.floor(multiprocessors / blocks)
+    parts_by_length = np.floor(k / constants["convolution.least_part"])
+    parts = np.maximum(1.0, np.minimum(parts_by_blocks, parts_by_length))
+    # Partial sums in float32: each is written, then read, and the result written.
+    sum_s = 4.0 * (parts + 1) * groups * m * n / memory_rate(device, constants)
+    waves_s = ceil(blocks * parts, multiprocessors) * wave_s
+    return waves_s * (ceil(k, parts) + constants["convolution.ramp"]) + sum_s
 
 
 def _direct_flop_per_s(
@@ -178,39 +203,6 @@ def _direct_flop_per_s(
     if is_weight_gradient:
         flop_per_s *= constants["convolution.weights"]
     return flop_per_s
-
-
-def _transpose_s(
-    layer: ConvShape, element_bytes: float, device: Device, constants: Constants
-) -> Any:
-    """Return the seconds of transposing both images of a layer from one layout to the other.
-
-    A multiprocessor transposes `convolution.turned_bytes_per_s`; few channels do not fill the block
-    that it moves at once (`convolution.turned_channels`). An image of one channel is the same in
-    both layouts.
-    """
-    inputs = layer.groups * layer.inputs
-    outputs = layer.groups * layer.outputs
-    # An image of one channel is the same in both layouts, so that it is not transposed.
-    input_positions = layer.positions * layer.strides * (inputs > 1)
-    output_positions = layer.positions * (outputs > 1)
-    elements = input_positions * inputs + output_positions * outputs
-    # Few channels do not fill the block that is moved at once.
-    padding = constants["convolution.turned_channels"] * (input_positions + output_positions)
-    # Read and written.
-    return 2 * element_bytes * (elements + padding) * _transpose_byte_s(device, constants)
-
-
-def _transpose_byte_s(device: Device, constants: Constants) -> Any:
-    """Return the seconds of transposing a byte, which is read and written.
-
-    It is 0 where a compiler chooses the layout of images for a whole step, as on accelerators.
-    """
-    if device.kind != "gpu":
-        return 0.0
-    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    transpose_s = 1 / (multiprocessors * constants["convolution.turned_bytes_per_s"])
-    return transpose_s + 1 / memory_rate(device, constants)
 
 
 def _square_count(kernels: Rows, layer: ConvShape, side: int) -> Any:
@@ -277,96 +269,69 @@ def _price_on_matrix_units(
     device: Device,
     constants: Constants,
 ) -> TimeParts:
-    """Return the time of an implicit product on tensor cores, whose images are channels last.
-
-    Images in the other layout are transposed on the way in and out if the fastest kernel asks for
-    it: a share of them, in the mean. Images whose channels are no multiple of 8 are copied. In TF32
-    the forward pass reads and writes either layout (cuDNN's kernels
-    sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
-    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Devices whose matrix units load by copies of
-    tensors still run the kernels of earlier devices, in their layout (`new_share`, `new_turned`).
-    """
-    # Devices that load operands by copies of tensors run the kernels of earlier devices here.
-    loads_tensors = operand_loader(device) == "tensor"
-    time = time_product(device, constants, dtype, _pad_channels(kernels.kind, layer))
-    compute_s = time.compute_s / constants["convolution.matrix_share"]
-    compute_s = compute_s / (constants["convolution.new_share"] if loads_tensors else 1.0)
-    # Never above the peak for the counted FLOP.
-    compute_s = np.maximum(compute_s, kernels.flop / device.datasheet.peak_flop_per_s[dtype])
-    gap_s = constants["launch.gap_s"] * kernels.launches
+    """Return the time of an implicit product on tensor cores, whose images are channels last."""
     is_forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
-    element_bytes = SIZE_BYTES[kernels.dtype]
-    if not kernels.channels_last:
-        transpose_s = _transpose_s(layer, element_bytes, device, constants)
-        # A layer is transposed if its fastest kernel needs the other layout: on average a share of
-        # the layers. TF32's forward kernels read and write both layouts.
+    compute_s = _matrix_product_s(kernels, dtype, layer, device, constants)
+    if kernels.channels_last:
+        layout_s = pad_channels_s(kernels, layer, device, constants)
         if not is_forward:
-            transposed_share = constants["convolution.gradients_turned"]
-        elif dtype == "tf32":
-            transposed_share = 0.0
-        else:
-            name = "new_turned" if loads_tensors else "matrix_turned"
-            transposed_share = constants[f"convolution.{name}"]
-        gap_s = gap_s + transpose_s * transposed_share
+            compute_s = compute_s + _grouped_gradient_s(kernels, layer, device, constants)
     else:
-        # Images whose channels must be padded are read and written once more.
-        copied_bytes = 2 * element_bytes * _copied_elements(layer)
-        gap_s = gap_s + stream_s(copied_bytes, device, constants)
-        # Gradients of grouped convolutions run partly on vector units.
-        if not is_forward:
-            datasheet = device.datasheet
-            peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
-            vector_flop = _vector_flop_ratio(layer) * kernels.flop
-            compute_s = compute_s + vector_flop / (peak * constants["convolution.groups_share"])
+        transpose_s = transpose_images_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
+        layout_s = transpose_s * _transposed_share(dtype, is_forward, device, constants)
+    gap_s = constants["launch.gap_s"] * kernels.launches + layout_s
     return TimeParts(compute_s, stream_s(kernels.bytes, device, constants), gap_s, kernels.flop)
 
 
-def _copied_elements(layer: ConvShape) -> Any:
-    """Return the elements of images whose channels have to be padded for tensor cores.
+def _matrix_product_s(
+    kernels: Rows, dtype: str, layer: ConvShape, device: Device, constants: Constants
+) -> Any:
+    """Return the arithmetic of an implicit product on tensor cores.
 
-    Images that enter a network, with few channels, have kernels of their own.
+    Devices whose matrix units load by copies of tensors still run the kernels of earlier devices
+    (`new_share`).
     """
-    # Conditions are multiplied, since they may be arrays.
-    # Images that enter a network, with few channels, have kernels that need no padding.
-    pads_inputs = (layer.inputs > MAX_IMAGE_CHANNELS) * (layer.inputs % CHANNEL_MULTIPLE > 0)
-    pads_outputs = layer.outputs % CHANNEL_MULTIPLE > 0
-    copied_inputs = layer.strides * (layer.inputs * pads_inputs)  # at each input position
-    copied_outputs = layer.outputs * pads_outputs
-    is_ungrouped = layer.groups == 1
-    return is_ungrouped * layer.positions * (copied_inputs + copied_outputs)
+    time = time_product(device, constants, dtype, pad_channels(kernels.kind, layer))
+    compute_s = time.compute_s / constants["convolution.matrix_share"]
+    if _runs_earlier_kernels(device):
+        compute_s = compute_s / constants["convolution.new_share"]
+    # Never above the peak for the counted FLOP.
+    return np.maximum(compute_s, kernels.flop / device.datasheet.peak_flop_per_s[dtype])
 
 
-def _vector_flop_ratio(layer: ConvShape) -> Any:
-    """Return the FLOP on vector units for each counted one, in a gradient of groups; else 0.
+def _grouped_gradient_s(
+    kernels: Rows, layer: ConvShape, device: Device, constants: Constants
+) -> Any:
+    """Return the seconds by which gradients of grouped convolutions run on vector units."""
+    datasheet = device.datasheet
+    peak = datasheet.vector_peak("float32") or datasheet.peak_flop_per_s[kernels.dtype]
+    vector_flop = vector_flop_ratio(layer) * kernels.flop
+    return vector_flop / (peak * constants["convolution.groups_share"])
 
-    With channels last cuDNN has fast kernels for 32 groups at once of 4 to 32 equal channels; for
-    other groups it computes blocks of 32 channels on vector units.
+
+def _runs_earlier_kernels(device: Device) -> bool:
+    """Return whether a device runs the convolutions of the devices before it (Hopper and later).
+
+    Its matrix units load by copies of tensors, but kernels of convolutions do not make use of it.
     """
-    groups, _, outputs, inputs, *_ = layer
-    # Conditions are multiplied, since they may be arrays.
-    has_fast_kernel = (
-        (groups % GROUP_BLOCK == 0)
-        * (outputs == inputs)
-        * (inputs >= MAX_IMAGE_CHANNELS)
-        * (inputs <= GROUP_BLOCK)
-    )
-    widest = np.maximum(outputs, inputs)
-    # Blocks of 32 channels are computed, whatever part of them the group has.
-    padding_ratio = ceil(widest, GROUP_BLOCK) * GROUP_BLOCK / widest
-    return (groups > 1) * (1 - has_fast_kernel) * padding_ratio
+    return operand_loader(device) == "tensor"
 
 
-def _pad_channels(kind: str, layer: ConvShape) -> Shape:
-    """Return the implicit product of a layer whose channels are padded for tensor cores."""
-    padded_layer = layer._replace(
-        outputs=CHANNEL_MULTIPLE * ceil(layer.outputs, CHANNEL_MULTIPLE),
-        inputs=CHANNEL_MULTIPLE * ceil(layer.inputs, CHANNEL_MULTIPLE),
-    )
-    groups, m, n, k = implicit_product(kind, padded_layer)
-    # The smaller side of a grouped convolution takes the rows of tiles, which it may not fill.
-    row_count = np.where(groups > 1, np.minimum(m, n), m)
-    column_count = m * n / row_count  # the other side
-    return groups, row_count, column_count, k
+def _transposed_share(dtype: str, is_forward: bool, device: Device, constants: Constants) -> float:
+    """Return the share of layers with channels first that are transposed, in the mean.
+
+    A layer is transposed if its fastest kernel needs the other layout. In TF32 the forward pass
+    reads and writes either layout (cuDNN's kernels
+    sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
+    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc).
+    """
+    if not is_forward:
+        return constants["convolution.gradients_turned"]
+    if dtype == "tf32":
+        return 0.0
+    if _runs_earlier_kernels(device):
+        return constants["convolution.new_turned"]
+    return constants["convolution.matrix_turned"]
 
 
 def _price_depthwise(kernels: Rows, device: Device, constants: Constants) -> TimeParts:

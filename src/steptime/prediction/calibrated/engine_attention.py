@@ -65,27 +65,40 @@ def engine_attention(kernels: Rows, device: Device, constants: Constants) -> Tim
 
 def _prefill_s(kernels: Rows, device: Device, constants: Constants) -> Any:
     """Return the arithmetic of prompts: products, exponentials that are not hidden, and blocks."""
-    batch, queries, _keys, width = kernels.products[0]
-    value_width = kernels.products[1][2]
+    batch, queries, _keys, _width = kernels.products[0]
     # Kernels that copy tensors by hardware (Hopper and later) have constants of their own.
-    copies_tensors = has_trait(device, "copied_tensors")
-    suffix = "_tensor" if copies_tensors else ""
+    if has_trait(device, "copied_tensors"):
+        peak_share = constants["kernels.prefill_share_tensor"]
+        exposed_share = constants.get("kernels.softmax_tensor", 0.0)
+        block_s = _scale_block_s(kernels, device, constants, "kernels.prefill_block_tensor_s")
+    else:
+        peak_share = constants["kernels.prefill_share"]
+        exposed_share = constants.get("kernels.softmax", 0.0)
+        block_s = 0.0  # to start and end a block of threads
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
-    tiles = ceil(queries, TILE)
     scores = batch * _count_tile_scores(kernels)
-    # Of both products, 2 for a multiply-add.
-    product_flop = 2.0 * scores * (padded_width(width) + padded_width(value_width))
-    peak = device.datasheet.peak_flop_per_s[kernels.dtype]
-    product_s = product_flop / (peak * constants[f"kernels.prefill_share{suffix}"])
+    product_s = _score_flop(kernels, scores) / (
+        device.datasheet.peak_flop_per_s[kernels.dtype] * peak_share
+    )
+    exposed_s = exposed_share * _exponential_s(scores, device)
+    block_count = batch * ceil(queries, TILE)  # one for each tile of queries
+    return product_s + exposed_s + block_count / multiprocessors * block_s
+
+
+def _score_flop(kernels: Rows, scores: Any) -> Any:
+    """Return the FLOP of so many scores: a product with a key, and one with a value."""
+    width = kernels.products[0][3]
+    value_width = kernels.products[1][2]
+    return 2.0 * scores * (padded_width(width) + padded_width(value_width))
+
+
+def _exponential_s(scores: Any, device: Device) -> Any:
+    """Return the seconds of the exponentials of a softmax, one for each score."""
     is_fast = has_trait(device, "fast_exponentials")
     exponentials = FAST_EXPONENTIALS if is_fast else EXPONENTIALS
-    exponential_s = scores / (exponentials * clock_hz * multiprocessors)
-    exposed_s = constants.get(f"kernels.softmax{suffix}", 0.0) * exponential_s
-    block_s = 0.0  # to start and end a block of a tile of queries
-    if copies_tensors:
-        block_s = _scale_block_s(kernels, device, constants, "kernels.prefill_block_tensor_s")
-    return product_s + exposed_s + batch * tiles / multiprocessors * block_s
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    return scores / (exponentials * clock_hz * multiprocessors)
 
 
 def _count_tile_scores(kernels: Rows) -> Any:
@@ -117,28 +130,43 @@ def _decode_blocks_s(kernels: Rows, device: Device, constants: Constants) -> Any
     stated, and reads shared keys again, `kernels.head_bytes` in a clock of a multiprocessor.
     """
     heads, *_ = kernels.products[0]  # of all sequences
-    shared_heads, in_window = kernels.figures
+    shared_heads, _in_window = kernels.figures
     is_new = has_trait(device, "tensor_memory")
     packed_heads = constants["kernels.packed_heads_new" if is_new else "kernels.packed_heads"]
-    block_name = "kernels.decode_block_new_s" if is_new else "kernels.decode_block_s"
+    block_name = _decode_block_constant(device, constants)
+    block_s = _scale_block_s(kernels, device, constants, block_name)
+    # A block counts the same for several heads as for one: either reads the keys once.
+    key_heads = heads / shared_heads
+    packed_s = key_heads * ceil(shared_heads, packed_heads) * block_s
+    single_head_s = heads * _single_head_s(kernels, block_s, device, constants)
+    has_single_heads = _has_block_per_head(kernels, device, constants)
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    blocks_s = np.where(has_single_heads, single_head_s, packed_s) / multiprocessors
+    # All blocks together, but never less than the longest of them.
+    return np.maximum(blocks_s, _walk_s(kernels, device, constants))
+
+
+def _decode_block_constant(device: Device, constants: Constants) -> str:
+    """Return the name of the constant with the seconds of a block of threads on a device."""
     # One block, not several, has room in the shared memory of GPUs for graphics.
     is_small = not has_trait(device, "stacked_memory")
     if is_small and "kernels.decode_block_small_s" in constants:
-        block_name = "kernels.decode_block_small_s"
-    block_s = _scale_block_s(kernels, device, constants, block_name)
-    # "Packed": one block for several heads that share keys. Else each head has a block.
-    packed_s = heads / shared_heads * ceil(shared_heads, packed_heads) * block_s
-    unpacked_s = heads * _single_head_s(kernels, block_s, device, constants)
-    # No head is apart without a constant.
-    is_unpacked: Any = np.zeros(np.shape(shared_heads), dtype=bool)
+        return "kernels.decode_block_small_s"
+    is_new = has_trait(device, "tensor_memory")
+    return "kernels.decode_block_new_s" if is_new else "kernels.decode_block_s"
+
+
+def _has_block_per_head(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return whether each head has a block of its own, instead of one for heads that share keys."""
+    shared_heads, in_window = kernels.figures
+    has_single_heads: Any = np.zeros(np.shape(shared_heads), dtype=bool)
     if "kernels.packed_limit" in constants:
-        is_single = (shared_heads <= 1) & (not is_new)
-        is_unpacked = (shared_heads > constants["kernels.packed_limit"]) | is_single
+        # Before GPUs with tensor memory, heads that share no keys are among them.
+        shares_no_keys = (shared_heads <= 1) & (not has_trait(device, "tensor_memory"))
+        has_single_heads = (shared_heads > constants["kernels.packed_limit"]) | shares_no_keys
     if constants.get("kernels.windows_unpacked") and not has_trait(device, "copied_tensors"):
-        is_unpacked = is_unpacked | (in_window > 0)
-    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    blocks_s = np.where(is_unpacked, unpacked_s, packed_s) / multiprocessors
-    return np.maximum(blocks_s, _walk_s(kernels, device, constants))
+        has_single_heads = has_single_heads | (in_window > 0)
+    return has_single_heads
 
 
 def _single_head_s(kernels: Rows, block_s: Any, device: Device, constants: Constants) -> Any:

@@ -70,31 +70,41 @@ def host_constants(
         if not _is_calibrated(device):
             raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
         return dict(constants)
-    if name in KIND_OF_ANY_HOST:
-        host_kind = KIND_OF_ANY_HOST[name]
+    is_kind_alone = name in KIND_OF_ANY_HOST  # `any-server`: a server, nobody says which one
+    if is_kind_alone:
+        host_name = KIND_OF_ANY_HOST[name]
+    elif name in HOST_NAMES:
+        host_name = name
     else:
-        host_kind = name if name in HOST_NAMES else usual_host(device)
-    priors = _scale_host(catalog.priors(device.kind, stack), host_kind)
+        host_name = usual_host(device)
+    new_constants = _replace_host(constants, device, stack, host_name)
+    if is_kind_alone:
+        return new_constants  # with `interval.host_unstated`, which widens its interval
+    # From here on somebody names the host, so that its interval is not widened.
+    unstated_factor = new_constants.pop("interval.host_unstated")
+    if name in HOST_NAMES:
+        return new_constants
+    if name in SIGN_OF_SPEED:
+        # The host lies at an end of the widened interval, so that no interval is left.
+        interval_width = unstated_factor * new_constants["interval.host_shared"]  # in ln
+        new_constants["host.factor"] *= exp(SIGN_OF_SPEED[name] * interval_width)
+        return {**new_constants, "interval.host_shared": 0.0}
+    # The name of a device, whose host was calibrated.
+    return {**new_constants, **_calibrated_host_constants(name)}
+
+
+def _replace_host(
+    constants: Mapping[str, float], device: Device, stack: str, host_name: str
+) -> dict[str, float]:
+    """Return constants with those of a host of `data/hosts` in place of the calibrated host's."""
     # Ends of the interval of a calibrated host do not belong to another one.
     new_constants = {
         key: value for key, value in constants.items() if key not in _INTERVAL_CONSTANTS
     }
-    for key, constant in priors.items():
+    for key, constant in _scale_host(catalog.priors(device.kind, stack), host_name).items():
         if key.startswith("host."):
             new_constants[key] = constant.value
-    # "any-server": its interval stays wider, since nobody says which such host it is.
-    if name in KIND_OF_ANY_HOST:
-        return new_constants
-    # How many times wider the interval is if nobody names the host: from here on it is named.
-    unstated_factor = new_constants.pop("interval.host_unstated")
-    if name in HOST_NAMES:
-        return new_constants
-    if name not in SIGN_OF_SPEED:  # the name of a device, whose host was calibrated
-        return {**new_constants, **_calibrated_host_constants(name)}
-    # `fast` or `slow`: an end of the interval is the host itself, so that no interval is left.
-    width = unstated_factor * new_constants["interval.host_shared"]
-    new_constants["host.factor"] *= exp(SIGN_OF_SPEED[name] * width)
-    return {**new_constants, "interval.host_shared": 0.0}
+    return new_constants
 
 
 def _calibrated_host_constants(device_name: str) -> dict[str, float]:

@@ -17,7 +17,9 @@ from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.calibrated.convolution import convolution
 from steptime.prediction.calibrated.form import (
+    Constants,
     Form,
+    TimeParts,
     has_matrix_units,
     rated_dtype,
 )
@@ -78,26 +80,9 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
     """
     # Kernels over volumes (`conv3d`) are priced as those over images (`conv2d`).
     rows = rows._replace(kind=OVER_VOLUMES.get(rows.kind, rows.kind))
-    constants = device.constants
-    dtype = rated_dtype(rows, device)
     form = form_of(rows, device)  # the formula that prices this kind of kernel
-    parts = form(rows, device, constants)
-    limit = limit_of(device, constants, rows.unit, dtype)
-    # The power cap holds for the mean over a repetition and the pause before it, so that the pause
-    # counts towards the seconds that the cap demands.
-    limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
-    is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
-    on_matrix_units = is_gpu_matrix and has_matrix_units(device, dtype)
-    if on_matrix_units:
-        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.matrix_power"])
-        # In a step, clocks fall before the limit of power is reached.
-        isolated_s = np.maximum(running_s, limit_s)
-        in_step_s = _norm(running_s, np.maximum(limit_s, 0), constants["joint.power"])
-        device_s = isolated_share * isolated_s + (1 - isolated_share) * in_step_s
-    else:
-        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.power"])
-        device_s = np.maximum(running_s, limit_s)
-    value = device_s + parts.gap_s
+    parts = form(rows, device, device.constants)
+    value = _join_parts(rows, device, parts, isolated_share, pause_s) + parts.gap_s
     ends = _price_bounds(rows, device, isolated_share)
     time = Interval(
         value,
@@ -108,14 +93,45 @@ def price(rows: Rows, device: Device, isolated_share: Any = 0, pause_s: Any = 0.
         memory_s=parts.memory_s,
         shared=ends.shared,
     )
-    # Products and attention take longer in a training step than alone, by factors of the stack;
-    # other kernels do not.
+    step_factor = _step_factor(rows, form, device.constants)
+    return time if step_factor == 1 else time.times(step_factor)
+
+
+def _join_parts(
+    rows: Rows, device: Device, parts: TimeParts, isolated_share: Any, pause_s: Any
+) -> Any:
+    """Return the seconds of arithmetic, traffic and the power limit together, without gaps.
+
+    `isolated_share` and `pause_s` are as in `price`.
+    """
+    constants = device.constants
+    dtype = rated_dtype(rows, device)
+    limit = limit_of(device, constants, rows.unit, dtype)
+    # The power cap holds for the mean over a repetition and the pause before it, so that the pause
+    # counts towards the seconds that the cap demands.
+    limit_s = capped_s(rows, parts.compute_s, isolated_share, limit, parts.flop) - pause_s
+    is_gpu_matrix = rows.unit == "matrix" and device.kind == "gpu"
+    if not is_gpu_matrix or not has_matrix_units(device, dtype):
+        running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.power"])
+        return np.maximum(running_s, limit_s)
+    running_s = _norm(parts.compute_s, parts.memory_s, constants["joint.matrix_power"])
+    # In a step, clocks fall before the limit of power is reached.
+    isolated_s = np.maximum(running_s, limit_s)
+    in_step_s = _norm(running_s, np.maximum(limit_s, 0), constants["joint.power"])
+    return isolated_share * isolated_s + (1 - isolated_share) * in_step_s
+
+
+def _step_factor(rows: Rows, form: Form, constants: Constants) -> float:
+    """Return the factor by which a training step prolongs products and attention.
+
+    It is the stack's; for other kernels it is 1.
+    """
     if rows.unit == "vector" or "step.product" not in constants:
-        return time
+        return 1.0
     if form is attention:
-        return time.times(constants["step.attention"])
+        return constants["step.attention"]
     grouped_share = constants["step.grouped"] if rows.kind in GROUPED else 1.0
-    return time.times(constants["step.product"] / grouped_share)
+    return constants["step.product"] / grouped_share
 
 
 def _norm(first_s: Any, second_s: Any, power: float) -> Any:
@@ -223,23 +239,26 @@ WAITS = choice_option(
 def list_notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
     """Return remarks about what was not measured: the device, its stack, its host, its kernels."""
     notes = [*device_notes(device), *stack_notes(device, settings.stack)]
-    forms = FORMS.get(device.kind, GPU)
-    priors = catalog.priors(device.kind, settings.stack)
-    constants = {name: constant.value for name, constant in priors.items()}
-    used_forms = forms.keys() & {OPS[op.kind].work for op in graph.ops}
-    # A form that borrows the interval of another one was not measured itself. "all" is that of
-    # forms that have none of their own.
-    interval_of_form = {name: _interval_name(name, device, constants) for name in used_forms}
-    unmeasured = {
-        name for name, interval in interval_of_form.items() if interval not in (name, "all")
-    }
+    unmeasured = _list_unmeasured_forms(graph, device, settings.stack)
     if unmeasured and not device.calibration.intervals:
-        text = f"not measured on {device.name} or its like: {', '.join(sorted(unmeasured))}"
+        text = f"not measured on {device.name} or its like: {', '.join(unmeasured)}"
         notes.append(f"{text}; the interval is the widest of other kernels")
     if not (device.is_cpu or catalog.stack(settings.stack).host):
         stack = settings.stack
         notes.append(f"stack {stack}: the host's time is not known and left out: no [host]")
     return tuple(notes)
+
+
+def _list_unmeasured_forms(graph: Graph, device: Device, stack: str) -> list[str]:
+    """Return the forms of a graph's ops that borrow the interval of another form."""
+    priors = catalog.priors(device.kind, stack)
+    constants = {name: constant.value for name, constant in priors.items()}
+    forms = FORMS.get(device.kind, GPU)
+    used_forms = forms.keys() & {OPS[op.kind].work for op in graph.ops}
+    # "all" is the interval of forms that have none of their own.
+    return sorted(
+        name for name in used_forms if _interval_name(name, device, constants) not in (name, "all")
+    )
 
 
 def device_notes(device: Device) -> list[str]:

@@ -1,6 +1,6 @@
 """Matrix products on GPUs: tiles of the result, in waves over the multiprocessors."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -245,14 +245,7 @@ def _find_units(
 
 
 def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op: bool) -> Units:
-    """Return tensor or matrix cores with their tiles.
-
-    The slower a multiprocessor is, the less its units wait for numbers. CUTLASS kernels for 8 bit,
-    which some stacks bring (`kernels.unsplit`), split no contraction. Layers by themselves take
-    their tiles by the rows of the product in these kernels, and run by persistent kernels in 16
-    bit, in which pairs of multiprocessors share an operand. Steps have neither: their constants
-    were fitted with waves of the fastest tiles.
-    """
+    """Return tensor or matrix cores with their tiles."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     peak = device.datasheet.peak_flop_per_s[dtype]
     # The slower a multiprocessor is, the less its units wait for numbers.
@@ -261,46 +254,89 @@ def _matrix_units(device: Device, constants: Constants, dtype: str, is_single_op
     half_reuse = constants["product.tensor_half_reuse"] * relative_speed
     # Squared, since each step of a slow one lasts longer: its ramp is shorter in seconds, too.
     ramp_steps = constants["product.tensor_ramp"] * relative_speed**2
-    tiles = list_tiles("matrix")
-    flop_per_s = peak * library_share(device, constants)
-    flop_per_s *= constants["product.tensor_share"]
-    if has_trait(device, "game_card"):
-        flop_per_s *= constants["product.geforce"]
-    # The share of the peak is stated for the largest tile, the first of the list. `time_tiles`
-    # divides by the same factor of each tile.
-    flop_per_s *= 1 + half_reuse / reuse(tiles[0])
+    flop_per_s = _matrix_flop_per_s(peak, half_reuse, device, constants)
     batch_share = 1.0 if is_nvidia(device) else constants["product.amd_batched"]
-    batch_flop_per_s = flop_per_s * batch_share
-    is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
-    step = UNSPLIT_STEP if is_unsplit else contraction_step(family_of(device))
-    set_tiles: SetTiles = ()
-    if is_unsplit and is_single_op:
-        set_tiles = list_set_tiles(family_of(device))
-    has_persistent = bool(constants.get("kernels.persistent")) and dtype in HALVES
-    is_persistent = is_single_op and has_persistent and has_trait(device, "copied_tensors")
+    library = _choose_library(device, constants, dtype, is_single_op)
+    tiles = list_tiles("matrix")
     single_tiles = time_tiles(
-        tuple((rows, columns) for _, rows, columns in set_tiles) or tiles,
+        tuple((rows, columns) for _, rows, columns in library.set_tiles) or tiles,
         multiprocessors,
         flop_per_s,
         half_reuse,
         ramp_steps=ramp_steps,
-        sharing=PAIR if is_persistent else 1,  # multiprocessors that share an operand
+        sharing=PAIR if library.is_persistent else 1,  # multiprocessors that share an operand
+    )
+    if library.set_tiles:
+        single_tiles = limit_tiles(single_tiles, library.set_tiles)
+    batch_tiles = time_tiles(
+        tiles, multiprocessors, flop_per_s * batch_share, half_reuse, ramp_steps=ramp_steps
     )
     return Units(
-        single_tiles=limit_tiles(single_tiles, set_tiles) if set_tiles else single_tiles,
-        batch_tiles=time_tiles(
-            tiles, multiprocessors, batch_flop_per_s, half_reuse, ramp_steps=ramp_steps
-        ),
+        single_tiles=single_tiles,
+        batch_tiles=batch_tiles,
         multiprocessors=multiprocessors,
         memory_bytes_per_s=memory_rate(device, constants),
         sum_s=latency_s(device, constants, "product.sum_s"),
         # Matrix units multiply `step` columns of the contraction in a turn: the seconds of one.
-        turn_s=latency_s(device, constants, "product.tensor_turn_s") / step,
-        step=step,
-        splits=not is_unsplit,
-        is_persistent=is_persistent,
-        has_set_tiles=bool(set_tiles),
+        turn_s=latency_s(device, constants, "product.tensor_turn_s") / library.step,
+        step=library.step,
+        splits=library.splits,
+        is_persistent=library.is_persistent,
+        has_set_tiles=bool(library.set_tiles),
     )
+
+
+class _MatrixLibrary(NamedTuple):
+    """The kernels for matrix units that a stack brings; see `Units`.
+
+    Attributes:
+        step: columns of the contraction that are multiplied in a turn.
+        splits: whether the contraction of single products may be split.
+        is_persistent: whether blocks of threads stay, and pairs of them share an operand.
+        set_tiles: tiles that single products take by their rows; () for the fastest tile.
+    """
+
+    step: int
+    splits: bool
+    is_persistent: bool
+    set_tiles: SetTiles
+
+
+def _choose_library(
+    device: Device, constants: Constants, dtype: str, is_single_op: bool
+) -> _MatrixLibrary:
+    """Return the kernels for products of a type.
+
+    CUTLASS kernels for 8 bit, which some stacks bring (`kernels.unsplit`), split no contraction.
+    Layers by themselves take their tiles by the rows of the product in these kernels, and run by
+    persistent kernels in 16 bit, in which pairs of multiprocessors share an operand. Steps have
+    neither: their constants were fitted with waves of the fastest tiles.
+    """
+    family = family_of(device)
+    is_unsplit = dtype == "float8" and bool(constants.get("kernels.unsplit"))
+    has_persistent = bool(constants.get("kernels.persistent")) and dtype in HALVES
+    return _MatrixLibrary(
+        step=UNSPLIT_STEP if is_unsplit else contraction_step(family),
+        splits=not is_unsplit,
+        is_persistent=is_single_op and has_persistent and has_trait(device, "copied_tensors"),
+        set_tiles=list_set_tiles(family) if is_unsplit and is_single_op else (),
+    )
+
+
+def _matrix_flop_per_s(
+    peak: float, half_reuse: float, device: Device, constants: Constants
+) -> float:
+    """Return the rate of matrix units if numbers were used without end.
+
+    `peak` is the datasheet's. The share of it is stated for the largest tile, the first of the
+    list: `time_tiles` divides by the same factor of each tile.
+    """
+    largest_tile, *_ = list_tiles("matrix")
+    flop_per_s = peak * library_share(device, constants)
+    flop_per_s *= constants["product.tensor_share"]
+    if has_trait(device, "game_card"):
+        flop_per_s *= constants["product.geforce"]
+    return flop_per_s * (1 + half_reuse / reuse(largest_tile))
 
 
 def _vector_units(
@@ -308,20 +344,15 @@ def _vector_units(
 ) -> Units:
     """Return the vector units of multiprocessors with their tiles."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * library_share(device, constants)
-    is_old = has_trait(device, "old")
-    if is_old and dtype in HALVES:  # frameworks ask for sums in float32
-        flop_per_s = device.datasheet.vector_flop_per_s.get("float32", flop_per_s)
     half_reuse = constants["product.half_reuse"]
-    flop_per_s *= constants["product.share"]
-    flop_per_s *= constants["product.kepler"] if has_trait(device, "kepler") else 1.0
-    flop_per_s *= issue_share(device, constants)
+    flop_per_s = _vector_flop_per_s(device, constants, dtype)
     # The share of the peak is stated for the largest tile, whose reuse is taken out here.
     flop_per_s *= 1 + half_reuse / reuse(LARGEST_TILE)
     ramp_s = latency_s(device, constants, "product.ramp_s")
     # Old libraries have other tiles ("along") for operands that lie along the contraction; "alone"
     # are the tiles of other single products, "batched" those of batches.
-    single_tiles = list_tiles("along" if is_along_contraction and is_old else "alone")
+    has_other_tiles = is_along_contraction and has_trait(device, "old")
+    single_tiles = list_tiles("along" if has_other_tiles else "alone")
     batch_tiles = list_tiles("batched", family_of(device))
     return Units(
         single_tiles=time_tiles(
@@ -333,6 +364,17 @@ def _vector_units(
         sum_s=latency_s(device, constants, "product.sum_s"),
         turn_s=latency_s(device, constants, "product.turn_s"),
     )
+
+
+def _vector_flop_per_s(device: Device, constants: Constants, dtype: str) -> float:
+    """Return the rate that products reach on vector units with the largest tile."""
+    flop_per_s = device.datasheet.peak_flop_per_s[dtype] * library_share(device, constants)
+    if has_trait(device, "old") and dtype in HALVES:  # frameworks ask for sums in float32
+        flop_per_s = device.datasheet.vector_flop_per_s.get("float32", flop_per_s)
+    flop_per_s *= constants["product.share"]
+    if has_trait(device, "kepler"):
+        flop_per_s *= constants["product.kepler"]
+    return flop_per_s * issue_share(device, constants)
 
 
 def issue_share(device: Device, constants: Constants) -> float:

@@ -4,6 +4,7 @@ Appleyard, Kocisky, Blunsom 2016, "Optimizing Performance of Recurrent Neural Ne
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,47 @@ class _Weights(NamedTuple):
     memory_s: Any
 
 
+class _Products(NamedTuple):
+    """The matrix products of a recurrent layer, by when they run.
+
+    Attributes:
+        of_steps: those of each step, one after the other; each stated as a batch of all steps.
+        final: those of a gradient for its weights, after the last step; none forward.
+    """
+
+    of_steps: tuple[Shape, ...]
+    final: tuple[Shape, ...]
+
+    @property
+    def step_count(self) -> Any:
+        """Steps of the layer."""
+        step_count, *_ = self.of_steps[0]
+        return step_count
+
+    @property
+    def pause_count(self) -> Any:
+        """Pauses: each product of a step waits for the one before."""
+        return self.step_count * len(self.of_steps)
+
+
+class _StepLoop(NamedTuple):
+    """The seconds of all steps of a layer, one after the other, by one sort of kernel.
+
+    Attributes:
+        compute_s: the products of the steps.
+        memory_s: reading weights, inputs and saved gates, beside the products.
+        pauses_s: pauses until the next step can begin.
+    """
+
+    compute_s: Any
+    memory_s: Any
+    pauses_s: Any
+
+    def total_s(self, final_s: Any) -> Any:
+        """Return the seconds of the loop and of `final_s` of arithmetic behind it."""
+        return np.maximum(self.compute_s + final_s, self.memory_s) + self.pauses_s
+
+
 def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     """Return the time of a recurrent layer, or of its gradient.
 
@@ -54,39 +96,79 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     kernel runs all steps at a share of the peak, with shorter pauses. In any case inputs, outputs
     and saved gates pass the memory, as far as the last cache does not hold them.
     """
-    # Products: of all inputs, then of the steps; a gradient has as many again for the weights.
+    products = _split_products(kernels)
+    weights = _describe_weights(kernels, products.of_steps, device, constants)
+    streaming = _stream_weights(kernels, products, weights, device, constants)
+    resident = _keep_weights(kernels, products, weights, device, constants)
+    final_s = products_s(kernels._replace(products=products.final), device, constants)
+    is_faster = resident.total_s(final_s) < streaming.total_s(final_s)
+    is_resident = is_faster & _can_stay_resident(kernels, products, weights, device)
+    loop = _StepLoop._make(map(partial(np.where, is_resident), resident, streaming))
+    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
+    return TimeParts(
+        # The product of all inputs runs beside the loop: together at least all FLOP at the peak.
+        compute_s=np.maximum(loop.compute_s + final_s, kernels.flop / peak),
+        memory_s=loop.memory_s,
+        gap_s=loop.pauses_s,
+    )
+
+
+def _stream_weights(
+    kernels: Rows, products: _Products, weights: _Weights, device: Device, constants: Constants
+) -> _StepLoop:
+    """Return the steps of kernels that read the weights at each step."""
+    compute_s = sum(
+        _step_s(kernels, shape[1:], device, constants) * products.step_count
+        for shape in products.of_steps
+    )
+    return _StepLoop(
+        compute_s=compute_s,
+        memory_s=np.maximum(weights.memory_s, _traffic_s(kernels, device, constants)),
+        pauses_s=products.pause_count * constants["recurrent.step_s"],
+    )
+
+
+def _keep_weights(
+    kernels: Rows, products: _Products, weights: _Weights, device: Device, constants: Constants
+) -> _StepLoop:
+    """Return the steps of a kernel that keeps the weights in registers from the first step on."""
+    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
+    return _StepLoop(
+        compute_s=weights.flop / (peak * constants["recurrent.kept_share"]),
+        memory_s=_traffic_s(kernels, device, constants),
+        pauses_s=products.pause_count * constants["recurrent.kept_s"],
+    )
+
+
+def _traffic_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of inputs, outputs and saved gates that pass the memory."""
+    missed_bytes = kernels.bytes * miss_share(kernels.bytes, device)
+    return missed_bytes / memory_rate(device, constants)
+
+
+def _split_products(kernels: Rows) -> _Products:
+    """Return the products of a layer by when they run; the product of all inputs is in neither.
+
+    `kernels.products` has the product of all inputs, then those of the steps. A gradient has all
+    of them twice: for the inputs, then for the weights.
+    """
     is_gradient = kernels.kind.endswith("_grad")
     step_product_end = len(kernels.products) // (2 if is_gradient else 1)
-    # The first product of each half, of all inputs, is left out: it runs beside the steps.
-    step_products = kernels.products[1:step_product_end]
-    final_products = kernels.products[step_product_end + 1 :]
-    steps, _, _, _ = step_products[0]  # a product for each step, as a batch
-    weights = _describe_weights(kernels, step_products, device, constants)
-    peak = device.datasheet.peak_flop_per_s[computed_as(kernels, device)]
-    memory_bytes_per_s = memory_rate(device, constants)
-    moved_s = kernels.bytes * miss_share(kernels.bytes, device) / memory_bytes_per_s
-    final_s = products_s(kernels._replace(products=final_products), device, constants)
+    return _Products(
+        of_steps=kernels.products[1:step_product_end],
+        final=kernels.products[step_product_end + 1 :],
+    )
 
-    chain_s = sum(_step_s(kernels, shape[1:], device, constants) * steps for shape in step_products)
-    pauses_s = steps * len(step_products) * constants["recurrent.step_s"]
-    memory_bound_s = np.maximum(weights.memory_s, moved_s)
-    # Streaming: each step reads the weights again. Resident: they stay in registers.
-    streaming_s = np.maximum(chain_s + final_s, memory_bound_s) + pauses_s
 
-    resident_chain_s = weights.flop / (peak * constants["recurrent.kept_share"])
-    resident_pauses_s = steps * len(step_products) * constants["recurrent.kept_s"]
-    resident_s = np.maximum(resident_chain_s + final_s, moved_s) + resident_pauses_s
-
+def _can_stay_resident(
+    kernels: Rows, products: _Products, weights: _Weights, device: Device
+) -> Any:
+    """Return whether the registers of all multiprocessors can hold the weights of the steps."""
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     has_room = weights.size_bytes <= REGISTER_BYTES * multiprocessors
-    is_resident = (resident_s < streaming_s) & has_room & (not has_trait(device, "old"))
-    is_resident = is_resident & _asks_for_residence(kernels, step_products[0])
-    compute_s = np.where(is_resident, resident_chain_s, chain_s) + final_s
-    return TimeParts(
-        compute_s=np.maximum(compute_s, kernels.flop / peak),
-        memory_s=np.maximum(np.where(is_resident, 0.0, weights.memory_s), moved_s),
-        gap_s=np.where(is_resident, resident_pauses_s, pauses_s),
-    )
+    has_kernels = not has_trait(device, "old")
+    asks_for_residence = _asks_for_residence(kernels, products.of_steps[0])
+    return has_room & has_kernels & asks_for_residence
 
 
 def _describe_weights(
@@ -106,26 +188,31 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     """Return the seconds of a product of the state, m rows of k, by weights [n, k].
 
     A few rows are multiplied as vectors: each weight is read once, from the last cache or memory.
-    On GPUs before Volta, products in float32 of few rows are not split along the contraction.
     """
     m, n, k = shape
+    tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
+    matrix_s = np.maximum(tiles_s, _unsplit_s(kernels, m, k, device, constants))
     multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
     clock_hz = device.datasheet.clock_hz or CLOCK_HZ
-    # Libraries for old devices run products of some numbers of rows as one block along the whole
-    # contraction, which takes a fixed number of clocks for each of its k columns.
+    cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
+    read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
+    vector_s = np.minimum(read_s, tiles_s)
+    is_vector = m <= constants["recurrent.thin_rows"]
+    return np.where(is_vector, vector_s, matrix_s)
+
+
+def _unsplit_s(kernels: Rows, m: Any, k: Any, device: Device, constants: Constants) -> Any:
+    """Return the seconds of one block along the whole contraction, 0 where none is used.
+
+    On GPUs before Volta, libraries run products in float32 of some numbers of rows so. It takes a
+    fixed number of clocks for each of its k columns.
+    """
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     has_unsplit_kernel = has_trait(device, "old") and kernels.dtype == "float32"
     is_above_split = m > constants["recurrent.split_rows"]
     fits_block = m <= constants["recurrent.block_rows"]
     is_unsplit = is_above_split * fits_block * has_unsplit_kernel  # may be arrays
-    unsplit_s = is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
-    tiles_s = products_s(kernels._replace(products=((1, m, n, k),)), device, constants)
-    cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
-    read_s = SIZE_BYTES[kernels.dtype] * n * k / cache_bytes_per_s
-    # A few rows are multiplied as vectors: each weight is read once.
-    is_vector = m <= constants["recurrent.thin_rows"]
-    vector_s = np.minimum(read_s, tiles_s)
-    matrix_s = np.maximum(tiles_s, unsplit_s)
-    return np.where(is_vector, vector_s, matrix_s)
+    return is_unsplit * k * constants["recurrent.block_clocks"] / clock_hz
 
 
 def _asks_for_residence(kernels: Rows, step_product: Shape) -> Any:

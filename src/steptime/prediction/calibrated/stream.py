@@ -40,32 +40,42 @@ def stream(kernels: Rows, device: Device, constants: Constants) -> TimeParts:
     worked on are read from memory again (`_reread_share`). Bytes that all fit into the last cache
     come from there at `stream.cached_bytes` a clock and multiprocessor, if that is faster.
     """
-    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
-    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
     peak = vector_rate(device, kernels.dtype)
     compute_s = kernels.flop / (peak * constants["stream.flop_share"])
     kernel_bytes: Any = kernels.bytes + _remote_row_bytes(kernels, device, constants)
     moved_bytes = kernel_bytes
     if kernels.kind in REDUCING:
-        reduced_bytes_per_s = constants["stream.reduced_bytes"] * multiprocessors * clock_hz
-        compute_s = compute_s + kernels.bytes / reduced_bytes_per_s
+        compute_s = compute_s + _reduction_s(kernels, device, constants)
         moved_bytes = moved_bytes * (1 + _reread_share(kernels, device, constants))
-    memory_bytes_per_s = memory_rate(device, constants)
-    cache_bytes_per_s = 0.0  # of an unknown cache
-    if device.datasheet.l2_bytes and device.datasheet.clock_hz:
-        cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * clock_hz
-    is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
-    # The share of the bytes that miss the last cache.
-    memory_share = miss_share(kernel_bytes, device) if is_cache_faster else 1.0
-    hit_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
-    byte_s = 1 / hit_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
     wait_s = latency_s(device, constants, "stream.latency_s") * (kernels.bytes > 0)
     if kernels.kind in ENGINE_CALLS:
         wait_s = wait_s + latency_s(device, constants, ENGINE_CALLS[kernels.kind])
     if kernels.kind == "cast" and kernels.figures:
         compute_s = compute_s + _cast_rows_s(kernels, device, constants)
-    gap_s = constants["launch.gap_s"] * kernels.launches
-    return TimeParts(compute_s, moved_bytes * byte_s + wait_s, gap_s)
+    memory_s = moved_bytes * _byte_s(kernel_bytes, device, constants) + wait_s
+    return TimeParts(compute_s, memory_s, constants["launch.gap_s"] * kernels.launches)
+
+
+def _reduction_s(kernels: Rows, device: Device, constants: Constants) -> Any:
+    """Return the seconds of reducing rows, such as those of a softmax or a norm."""
+    multiprocessors = device.datasheet.multiprocessors or MULTIPROCESSORS
+    clock_hz = device.datasheet.clock_hz or CLOCK_HZ
+    reduced_bytes_per_s = constants["stream.reduced_bytes"] * multiprocessors * clock_hz
+    return kernels.bytes / reduced_bytes_per_s
+
+
+def _byte_s(working_set_bytes: Any, device: Device, constants: Constants) -> Any:
+    """Return the mean seconds of moving a byte: from the last cache if it hits, or from memory."""
+    datasheet = device.datasheet
+    memory_bytes_per_s = memory_rate(device, constants)
+    cache_bytes_per_s = 0.0  # of an unknown cache
+    if datasheet.l2_bytes and datasheet.clock_hz:
+        multiprocessors = datasheet.multiprocessors or MULTIPROCESSORS
+        cache_bytes_per_s = constants["stream.cached_bytes"] * multiprocessors * datasheet.clock_hz
+    is_cache_faster = cache_bytes_per_s > memory_bytes_per_s
+    memory_share = miss_share(working_set_bytes, device) if is_cache_faster else 1.0
+    hit_bytes_per_s = max(cache_bytes_per_s, memory_bytes_per_s)
+    return 1 / hit_bytes_per_s * (1 - memory_share) + memory_share / memory_bytes_per_s
 
 
 def _remote_row_bytes(kernels: Rows, device: Device, constants: Constants) -> Any:
@@ -80,11 +90,10 @@ def _remote_row_bytes(kernels: Rows, device: Device, constants: Constants) -> An
     remote_bytes, operand_bytes = kernels.figures
     is_triton = operand_bytes >= SIZE_BYTES["int8"]
     if constants.get("kernels.flashinfer_experts"):
-        has_new_units = has_trait(device, "flashinfer_experts")
-        is_low_on_hopper = has_trait(device, "copied_tensors") & (
-            operand_bytes < SIZE_BYTES["bfloat16"]
-        )
-        is_triton = is_triton & (not has_new_units) & np.logical_not(is_low_on_hopper)
+        is_blackwell = has_trait(device, "flashinfer_experts")
+        is_hopper_or_later = has_trait(device, "copied_tensors")
+        is_8_bit = operand_bytes < SIZE_BYTES["bfloat16"]
+        is_triton = is_triton & (not is_blackwell) & np.logical_not(is_hopper_or_later & is_8_bit)
     return np.where(is_triton, remote_bytes, 0.0)
 
 
@@ -112,7 +121,6 @@ def _reread_share(kernels: Rows, device: Device, constants: Constants) -> Any:
     row_elements = kernels.row
     is_in_registers: Any = False
     if reread_constant == "stream.softmax_again":
-        # Rows of softmax up to this length stay in registers, and are read once.
         max_elements = constants["stream.kept_row"]
         is_in_registers = row_elements <= max_elements
         row_elements = np.minimum(row_elements, max_elements)

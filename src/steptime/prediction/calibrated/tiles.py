@@ -145,24 +145,14 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
     a split contraction are written to memory and summed.
     """
     batch, m, n, k = shape
-    multiprocessors = units.multiprocessors
     padded_k = units.step * ceil(k, units.step)
     padded_area: Any = 0.0
     best_s: Any = np.inf
     for tile in units.batch_tiles if in_batch else units.single_tiles:
         blocks = batch * ceil(m, tile.rows) * ceil(n, tile.columns)
-        waves = ceil(blocks, multiprocessors)
-        ramps = waves
-        if units.is_persistent:
-            # The first tile alone is waited for: numbers of the next come while one is worked on.
-            waves = np.maximum(blocks / multiprocessors, 1.0)
-            ramps = 1.0
-        waves_s = waves * tile.wave_s
-        ramp_s = ramps * tile.wave_s * tile.ramp_steps
-        # A step of the contraction takes at least `turn_s`: numbers must arrive first.
-        seconds = np.maximum(waves_s, units.turn_s) * padded_k + ramp_s
+        seconds = _tile_s(padded_k, blocks, tile, units)
         # Only single products with half of the multiprocessors idle are split.
-        can_split = units.splits and not in_batch and np.min(blocks) <= multiprocessors / 2
+        can_split = units.splits and not in_batch and np.min(blocks) <= units.multiprocessors / 2
         if can_split:
             split_s = _split_s((m, n), padded_k, blocks, tile, units)
             seconds = np.minimum(seconds, split_s)
@@ -173,6 +163,22 @@ def time_fastest_tile(shape: Shape, units: Units, *, in_batch: bool) -> ProductT
         padded_area = np.where(seconds < best_s, tile.rows * tile.columns * blocks, padded_area)
         best_s = np.minimum(seconds, best_s)
     return ProductTime(best_s, 2.0 * k * padded_area)
+
+
+def _tile_s(padded_k: Any, blocks: Any, tile: TileTime, units: Units) -> Any:
+    """Return the seconds of a product by a tile, whose contraction is not split.
+
+    `padded_k` is the length of the contraction, `blocks` the tiles that cover the result.
+    """
+    if units.is_persistent:
+        # Only the first tile is waited for: numbers of the next come while one is worked on.
+        waves = np.maximum(blocks / units.multiprocessors, 1.0)
+        ramps = 1.0
+    else:
+        waves = ramps = ceil(blocks, units.multiprocessors)
+    ramp_s = ramps * tile.wave_s * tile.ramp_steps
+    # A step of the contraction takes at least `turn_s`: numbers must arrive first.
+    return np.maximum(waves * tile.wave_s, units.turn_s) * padded_k + ramp_s
 
 
 def _split_s(

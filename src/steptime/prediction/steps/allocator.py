@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,14 +56,19 @@ def _sum_pools(sizes_of_moments: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     return pools
 
 
-def flatten_sizes(
-    sizes_of_moments: Sequence[Sequence[int]],
-) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Return the sizes of all moments in one array, and before it the moment of each size.
+class MomentSizes(NamedTuple):
+    """Sizes of tensors, in bytes, and the moment of a step to which each belongs."""
+
+    moments: NDArray[np.intp]
+    sizes: NDArray[np.int64]
+
+
+def flatten_sizes(sizes_of_moments: Sequence[Sequence[int]]) -> MomentSizes:
+    """Return the sizes of all moments in one array, with the moment of each size.
 
     Sizes of 5 and 6 bytes in the first moment and of 7 in the third are `([0, 0, 2], [5, 6, 7])`.
     """
     counts = [len(sizes) for sizes in sizes_of_moments]
     moments = np.repeat(np.arange(len(counts)), counts)
     sizes = np.fromiter(chain.from_iterable(sizes_of_moments), np.int64, count=len(moments))
-    return moments, sizes
+    return MomentSizes(moments, sizes)

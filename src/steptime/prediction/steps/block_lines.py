@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from steptime.prediction.steps.allocator import (
     MAX_SHARED_BYTES,
     MAX_SMALL_BYTES,
     SEGMENT_BYTES,
+    MomentSizes,
     flatten_sizes,
     peak_segment_bytes,
 )
@@ -31,6 +33,33 @@ MIN_CHUNK_SHARES = 64
 MAX_NARROW_CHUNKS = 256
 POOL_COUNT = LARGE_POOL + 1
 SIZE_STEP = 1 / 256  # of a byte: interpolated sizes are rounded to it, far above their error
+
+
+class _SizesByUse(NamedTuple):
+    """The tensors of a step with the moments in which they are allocated, used or freed.
+
+    Attributes:
+        allocated: tensors that live on after the moment.
+        scratch: tensors that live during the moment alone.
+        freed: the allocated tensors again, with the last moment in which they live.
+    """
+
+    allocated: MomentSizes
+    scratch: MomentSizes
+    freed: MomentSizes
+
+    @classmethod
+    def from_allocations(cls, allocations: Sequence[Allocation]) -> _SizesByUse:
+        """Return the tensors of the moments of a step."""
+        return cls(
+            allocated=flatten_sizes([moment.allocated for moment in allocations]),
+            scratch=flatten_sizes([moment.scratch for moment in allocations]),
+            freed=flatten_sizes([moment.freed for moment in allocations]),
+        )
+
+    def all_sizes(self) -> NDArray[np.int64]:
+        """Return the bytes of all tensors: allocated ones, scratch, freed ones."""
+        return np.concatenate([use.sizes for use in self])
 
 
 @dataclass(frozen=True)
@@ -47,29 +76,19 @@ class BlockLines:
     @classmethod
     def through_batches(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
         """Return the lines through the allocations of the same step at two batches."""
-        # Both batches have the same tensors in each part (allocated, scratch, freed).
-        first_parts = [flatten_sizes(part) for part in zip(*first, strict=True)]
-        last_parts = [flatten_sizes(part) for part in zip(*last, strict=True)]
-        first_sizes = np.concatenate([sizes for _, sizes in first_parts])
-        last_sizes = np.concatenate([sizes for _, sizes in last_parts])
-        end_sizes = np.stack([first_sizes, last_sizes], axis=1)  # a row for each tensor
-        # A column of `counts` is a distinct size; each tensor has one.
-        distinct_sizes, column_of_tensor = np.unique(end_sizes, axis=0, return_inverse=True)
-        part_ends = np.cumsum([len(sizes) for _, sizes in first_parts])
-        column_parts = np.split(column_of_tensor.reshape(-1), part_ends[:-1])
-        allocated_columns, scratch_columns, freed_columns = column_parts
-        (allocated_moments, _), (scratch_moments, _), (freed_moments, _) = first_parts
-        counts = np.zeros((len(first) + 1, len(distinct_sizes)), np.int32)
-        np.add.at(counts, (allocated_moments, allocated_columns), 1)
-        # Freed tensors live until the end of their moment, so that only later ones lack them.
-        np.add.at(counts, (freed_moments + 1, freed_columns), -1)
-        np.cumsum(counts, axis=0, out=counts)
-        np.add.at(counts, (scratch_moments, scratch_columns), 1)  # during its moment alone
-        # The lines: bytes of each distinct size at the first and at the last batch.
-        first_bytes, last_bytes = distinct_sizes.astype(float).T
+        # Both batches have the same tensors at the same moments; only the sizes differ.
+        first_sizes = _SizesByUse.from_allocations(first)
+        last_sizes = _SizesByUse.from_allocations(last)
+        # A row for each tensor: its bytes at both batches. Tensors of equal rows share a column of
+        # the counts.
+        end_sizes = np.stack([first_sizes.all_sizes(), last_sizes.all_sizes()], axis=1)
+        distinct_sizes, columns = np.unique(end_sizes, axis=0, return_inverse=True)
+        counts = _count_live(first_sizes, columns.reshape(-1), len(first), len(distinct_sizes))
         has_bytes = distinct_sizes.any(axis=1)  # ops without scratch allocate 0 bytes of it
-        counts_of_moments = _drop_dominated_rows(counts[:-1, has_bytes])
-        return cls(first_bytes[has_bytes], last_bytes[has_bytes], counts_of_moments.astype(float))
+        first_bytes, last_bytes = distinct_sizes[has_bytes].astype(float).T
+        return cls(
+            first_bytes, last_bytes, _drop_dominated_rows(counts[:, has_bytes]).astype(float)
+        )
 
     def reserved_bytes(self, shares: Floats) -> Ints:
         """Return the most bytes that the allocator reserves, at shares of the way to the end."""
@@ -125,6 +144,32 @@ class BlockLines:
         change = self.last_bytes - self.first_bytes
         sizes: Floats = self.first_bytes[:, None] + change[:, None] * shares
         return np.rint(sizes / SIZE_STEP) * SIZE_STEP
+
+
+def _count_live(
+    sizes: _SizesByUse, columns: Ints, moment_count: int, column_count: int
+) -> NDArray[np.int32]:
+    """Return the number of live tensors of each column in each moment, as [moments, columns].
+
+    Args:
+        sizes: the tensors of the step.
+        columns: the column of each tensor, in the order of `_SizesByUse.all_sizes`.
+        moment_count: number of moments.
+        column_count: number of columns.
+    """
+    allocated_end = len(sizes.allocated.sizes)
+    scratch_end = allocated_end + len(sizes.scratch.sizes)
+    allocated_columns, scratch_columns, freed_columns = np.split(
+        columns, [allocated_end, scratch_end]
+    )
+    # One row more, for tensors that are freed after the last moment.
+    counts = np.zeros((moment_count + 1, column_count), np.int32)
+    np.add.at(counts, (sizes.allocated.moments, allocated_columns), 1)
+    # Freed tensors live until the end of their moment, so that only later ones lack them.
+    np.add.at(counts, (sizes.freed.moments + 1, freed_columns), -1)
+    np.cumsum(counts, axis=0, out=counts)
+    np.add.at(counts, (sizes.scratch.moments, scratch_columns), 1)
+    return counts[:-1]
 
 
 def _pools_of(sizes: Floats) -> NDArray[np.int8]:

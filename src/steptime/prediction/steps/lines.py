@@ -149,35 +149,37 @@ def find_step_lines(model: StepModel, batches: Sequence[int]) -> StepLines | Non
         model: the network on a device.
         batches: the batches, ascending.
     """
-    low = batches[0]
-    middle = batches[len(batches) // 2]
-    high = batches[-1]
     # The middle batch shows whether the lines through the ends are straight.
-    three_batches = (low, middle, high)
+    three_batches = (batches[0], batches[len(batches) // 2], batches[-1])
     steps = [_StepAtBatch.read(model, batch) for batch in three_batches]
-    low_step, _, high_step = steps
-    has_changing_remarks = len({step.remark_key for step in steps}) > 1
-    has_changing_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
-    if has_changing_remarks or has_changing_kernels:
-        return None
-    if not _is_straight(three_batches, [step.living_bytes for step in steps]):
-        return None
-    # Of each kernel its numbers at the three batches; equal kernels are looked at once.
-    numbers_by_step = [[*map(kernel_numbers, step.lowered.kernels)] for step in steps]
-    distinct_kernels = {*zip(*numbers_by_step, strict=True)}
-    if not all(_is_straight(three_batches, numbers) for numbers in distinct_kernels):
+    if not _are_straight(three_batches, steps):
         return None
     block_lines = block_lines_through(three_batches, [step.allocations for step in steps])
     if block_lines is None:
         return None
+    low_step, _middle_step, high_step = steps
     return StepLines(
-        low_batch=low,
-        high_batch=high,
+        low_batch=batches[0],
+        high_batch=batches[-1],
         low_step=low_step.lowered,
         high_step=high_step.lowered,
         memory_lines=list(zip(low_step.living_bytes, high_step.living_bytes, strict=True)),
         block_lines=block_lines,
     )
+
+
+def _are_straight(batches: tuple[int, int, int], steps: Sequence[_StepAtBatch]) -> bool:
+    """Whether the remarks of steps are equal, and their kernels and tensors lie on lines."""
+    has_changing_remarks = len({step.remark_key for step in steps}) > 1
+    has_changing_kernels = len({len(step.lowered.kernels) for step in steps}) > 1
+    if has_changing_remarks or has_changing_kernels:
+        return False
+    if not _is_straight(batches, [step.living_bytes for step in steps]):
+        return False
+    # Of each kernel its numbers at the three batches; equal kernels are looked at once.
+    numbers_by_step = [[*map(kernel_numbers, step.lowered.kernels)] for step in steps]
+    distinct_kernels = {*zip(*numbers_by_step, strict=True)}
+    return all(_is_straight(batches, numbers) for numbers in distinct_kernels)
 
 
 def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
@@ -191,19 +193,24 @@ def spans(lines: StepLines, models: Sequence[StepModel], batches: Sequence[int])
     chunks = []
     for start in range(0, len(batches), chunk_length):
         chunk_batches = batches[start : start + chunk_length]
-        kernels = lines.kernels.interpolate(lines.share_between_ends(chunk_batches))
-        # Batches at which different kernels become equal, by their index in the chunk.
-        merging = {
-            batch_index: lines.merging[batch]
-            for batch_index, batch in enumerate(chunk_batches)
-            if batch in lines.merging
-        }
-        step_kernels = _StepKernels(kernels, counts, merging)
+        step_kernels = _interpolate_kernels(lines, counts, chunk_batches)
         chunks.append([_price_batches(lines, step_kernels, model) for model in models])
         if has_several_chunks:  # the caller reports the progress of a single chunk
             report_progress("batches", start, len(batches))
     chunks_by_model = zip(*chunks, strict=True)
     return [_make_span(np.concatenate(parts, axis=1)) for parts in chunks_by_model]
+
+
+def _interpolate_kernels(lines: StepLines, counts: Floats, batches: Sequence[int]) -> _StepKernels:
+    """Return the kernels at some batches, and which of them are equal there."""
+    kernels = lines.kernels.interpolate(lines.share_between_ends(batches))
+    # Batches at which different kernels become equal, by their index.
+    merging = {
+        batch_index: lines.merging[batch]
+        for batch_index, batch in enumerate(batches)
+        if batch in lines.merging
+    }
+    return _StepKernels(kernels, counts, merging)
 
 
 def _make_span(rows: Floats) -> Span:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from steptime.build import build_step
 from steptime.core.errors import InputError
@@ -22,22 +23,23 @@ def build_steps(workload: Workload) -> Callable[[int], Graph]:
     these lines. A batch outside of them, such as 1 where the file treats it otherwise, is built.
     """
     default_batch = workload.batch_per_replica
-    is_of_file = workload.sha256 != ""
-    template: GraphTemplate | None = None  # stays None if none can be made
-    is_template_decided = False
+    is_of_file = workload.sha256 != ""  # others are quick to build at any batch
 
-    def build_graph_of(batch: int) -> Graph:
-        nonlocal template, is_template_decided
-        # A network of a file is evaluated from a template, made at the first other batch.
-        needs_template = is_of_file and batch != default_batch
-        if needs_template and not is_template_decided:
-            is_template_decided = True
-            template = _make_template(workload)
-        if template is not None and template.covers(batch):
-            return template.build_graph(batch)
+    def build_from_network(batch: int) -> Graph:
         return build_step(replace(workload, batch_per_replica=batch))
 
-    return build_graph_of
+    @cache
+    def find_template() -> GraphTemplate | None:
+        return _make_template(workload)
+
+    def build_from_template(batch: int) -> Graph:
+        # A template takes three builds, which a question for the default batch alone is spared.
+        template = None if batch == default_batch else find_template()
+        if template is not None and template.covers(batch):
+            return template.build_graph(batch)
+        return build_from_network(batch)
+
+    return build_from_template if is_of_file else build_from_network
 
 
 def _make_template(workload: Workload) -> GraphTemplate | None:

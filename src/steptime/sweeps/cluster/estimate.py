@@ -1,8 +1,9 @@
 """What a submission would take: predicted time, memory and node-hours, and what will not fit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.progress import track_progress
@@ -46,27 +47,16 @@ def estimate_job(
     need = job[0].need
     trials = [trial for task in job for trial in task.trials]
     # The requests of cells have one type of GPU each; steps on the CPU beside it are not predicted.
-    gpu_ids = {trial.id for trial in trials if runs_on_gpu(trial.cell)}
-    device = device_of(need.request.gpu[0]) if gpu_ids else None
-    step_memories = []  # where the step is: of the GPU, or of the node for a step on a CPU
-    node_memories = []
-    oversized = []
-    for trial in trials:
-        trial_memories = memories(trial.cell)  # of a GPU and a node, or of a node alone
-        step_memories.append(trial_memories[0])
-        node_memories.append(trial_memories[-1])
-        oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
+    uses_gpu = any(runs_on_gpu(trial.cell) for trial in trials)
+    device = device_of(need.request.gpu[0]) if uses_gpu else None
+    memory = _find_job_memory(trials)
     # A cell that does not fit is not run, and takes no time, unless all are to be tried.
-    skipped_ids = set() if means.try_all else {trial.id for trial, _ in oversized}
+    skipped_ids = set() if means.try_all else {trial.id for trial, _ in memory.oversized}
     seconds_by_trial = {
-        trial.id: 0.0
-        if trial.id in skipped_ids
-        else _trial_s(trial, means, device if trial.id in gpu_ids else None)
+        trial.id: 0.0 if trial.id in skipped_ids else _trial_s(trial, means, device)
         for trial in track_progress(trials, "cells estimated")
     }
     tasks_s = [START_S + sum(seconds_by_trial[trial.id] for trial in task.trials) for task in job]
-    step_memory = max(step_memories, key=_needed_bytes)
-    node_memory = max(node_memories, key=_needed_bytes)
     estimate = JobEstimate(
         gpu=need.request.gpu[0],
         partition=need.request.partition,
@@ -76,28 +66,59 @@ def estimate_job(
         tasks=len(tasks_s),
         longest_task_s=max(tasks_s),
         node_hours=need.nodes * sum(tasks_s) / HOUR_S,
-        needs_bytes=step_memory.needs_bytes,
-        has_bytes=step_memory.has_bytes,
-        node_needs_bytes=node_memory.needs_bytes,
-        node_has_bytes=node_memory.has_bytes,
+        needs_bytes=memory.of_step.needs_bytes,
+        has_bytes=memory.of_step.has_bytes,
+        node_needs_bytes=memory.of_node.needs_bytes,
+        node_has_bytes=memory.of_node.has_bytes,
         predicted_on=device.name if device else None,
         script=script,
     )
-    return estimate, oversized
+    return estimate, memory.oversized
+
+
+class _JobMemory(NamedTuple):
+    """The memory of the cell of a job that needs most.
+
+    Attributes:
+        of_step: where the step is: of the GPU, or of the node for a step on a CPU.
+        of_node: of the node.
+        oversized: cells that need more than there is, with this memory.
+    """
+
+    of_step: CellMemory
+    of_node: CellMemory
+    oversized: OversizedTrials
+
+
+def _find_job_memory(trials: Sequence[Trial]) -> _JobMemory:
+    """Return the largest memory that cells need, and the cells with too little."""
+    step_memories = []
+    node_memories = []
+    oversized = []
+    for trial in trials:
+        trial_memories = memories(trial.cell)  # of a GPU and a node, or of a node alone
+        step_memories.append(trial_memories[0])
+        node_memories.append(trial_memories[-1])
+        oversized += [(trial, memory) for memory in trial_memories if not memory.is_sufficient]
+    return _JobMemory(
+        of_step=max(step_memories, key=_needed_bytes),
+        of_node=max(node_memories, key=_needed_bytes),
+        oversized=oversized,
+    )
 
 
 def _needed_bytes(memory: CellMemory) -> int:
     return memory.needs_bytes
 
 
-def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
+def _trial_s(trial: Trial, means: Means, gpu: Device | None) -> float:
     """Return the predicted seconds of a trial in all its runs."""
     min_steps = max(MIN_STEPS, trial.cell.options.train_steps)
     run_s = means.budget_s
-    with suppress(InputError):  # then the budget alone decides
-        records = predictions(trial.cell, device, link=None, by_op=False) if device else []
-        if records:
-            step_s = records[0].quantities.get("step_s", Quantity()).value
+    if gpu is not None and runs_on_gpu(trial.cell):
+        with suppress(InputError):  # then the budget alone decides
+            records = predictions(trial.cell, gpu, link=None, by_op=False)
+            step_s = records[0].quantities.get("step_s", Quantity()).value if records else None
             run_s = max(run_s, min_steps * (step_s or 0.0))
     all_runs_s = means.runs * min(run_s, means.time_limit_s)
     restarts_s = (means.runs - 1) * START_S  # each run is a process of its own

@@ -7,6 +7,7 @@ import errno
 import re
 import signal
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import read_packaged_toml
@@ -141,32 +142,52 @@ def parse_nodes(text: str, request: ResourceRequest) -> NodeList:
         InputError: for a constraint that is more than features joined by `&` or by `|`.
     """
     feature_sets = _split_constraint(request.constraint)
-    rows = list(_split_rows(text, NODE_FORMAT.count("|") + 1))
-    if not request.partition:  # the default one, which sinfo marks with `*`
-        default_rows = [row for row in rows if row[1].endswith("*")]
-        rows = default_rows or rows
     gpu_type = request.gpu[0]  # a request has one type here; "" for no GPU
     nodes: dict[str, Node] = {}
     unfit_names: dict[str, set[str]] = {}  # by the GPUs that a node has instead
-    for name, _partition, state, gpus, features, reason in rows:
-        node_features = set(features.split(","))
-        has_features = not feature_sets or any(
-            node_features.issuperset(features_needed) for features_needed in feature_sets
-        )
+    for line in _read_node_lines(text, has_partition=bool(request.partition)):
+        has_features = not feature_sets or any(map(line.features.issuperset, feature_sets))
         if not has_features:
             continue
-        node_types = parse_gpu_types(gpus)
-        if gpu_type and gpu_type not in node_types:
-            unfit_names.setdefault(", ".join(node_types) or "no GPU", set()).add(name)
-            continue
-        nodes[name] = Node(name, describe_trouble(state, reason))
-    unfit_nodes = {}
-    for types_text, names in unfit_names.items():
-        # A node stands on several lines; one line that fits is enough.
-        names_left = names - nodes.keys()
-        if names_left:
-            unfit_nodes[types_text] = tuple(sorted(names_left))
+        if gpu_type and gpu_type not in line.gpu_types:
+            types_text = ", ".join(line.gpu_types) or "no GPU"
+            unfit_names.setdefault(types_text, set()).add(line.name)
+        else:
+            nodes[line.name] = Node(line.name, line.trouble)
+    # A node stands on several lines; one line that fits is enough.
+    unfit_nodes = {
+        types_text: tuple(sorted(names - nodes.keys())) for types_text, names in unfit_names.items()
+    }
+    unfit_nodes = {types_text: names for types_text, names in unfit_nodes.items() if names}
     return NodeList(tuple(nodes.values()), unfit_nodes)
+
+
+class _NodeLine(NamedTuple):
+    """A node in one partition, as a line of sinfo has it.
+
+    Attributes:
+        name: the node.
+        gpu_types: its types of GPU.
+        features: its features, by which constraints select nodes.
+        trouble: why no job starts there; "" where jobs do.
+    """
+
+    name: str
+    gpu_types: list[str]
+    features: set[str]
+    trouble: str
+
+
+def _read_node_lines(text: str, *, has_partition: bool) -> Iterator[_NodeLine]:
+    """Yield the lines on nodes; without a partition those of the default one, if there is one."""
+    rows = list(_split_rows(text, NODE_FORMAT.count("|") + 1))
+    if not has_partition:
+        default_rows = [row for row in rows if row[1].endswith("*")]  # so sinfo marks it
+        rows = default_rows or rows
+    for name, _partition, state, gpus, features, reason in rows:
+        yield _NodeLine(
+            name, parse_gpu_types(gpus), set(features.split(",")), describe_trouble(state, reason)
+        )
 
 
 def _split_constraint(constraint: str) -> list[list[str]]:

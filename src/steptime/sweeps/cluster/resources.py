@@ -13,7 +13,7 @@ from steptime.measure import registry
 from steptime.measure.contract import is_cuda
 from steptime.prediction.memory import find_process_memory
 from steptime.sweeps.cells import Cell, needed_bytes
-from steptime.sweeps.cluster.jobs import Need
+from steptime.sweeps.cluster.jobs import Need, NodeList
 from steptime.sweeps.cluster.script import find_clusters, find_flag_values
 from steptime.sweeps.cluster.slurm import Slurm
 from steptime.sweeps.resource_request import ResourceRequest
@@ -146,13 +146,10 @@ def place_on_nodes(cells: Collection[Cell]) -> tuple[Collection[Cell], list[str]
     for request in requests:
         node_list = Slurm(find_clusters(request)).list_nodes(request)
         troubles |= {node.name: node.trouble for node in node_list.nodes if node.trouble}
-        usable_nodes = [node for node in node_list.nodes if not node.trouble]
         unfit = [_describe_unfit(request, types, names) for types, names in node_list.unfit.items()]
-        if not usable_nodes:
+        requests_by_node[request] = _list_node_requests(request, node_list)
+        if not requests_by_node[request]:
             raise InputError(f'nodes = "each": {_describe_no_node(troubles, unfit)}')
-        requests_by_node[request] = [
-            request.model_copy(update={"nodelist": node.name}) for node in usable_nodes
-        ]
         remarks += unfit
     # A cell becomes one for each usable node; a cell whose request is not `each` stays as it is.
     placed_cells = [
@@ -167,7 +164,17 @@ def place_on_nodes(cells: Collection[Cell]) -> tuple[Collection[Cell], list[str]
     return placed_cells, remarks
 
 
+def _list_node_requests(request: ResourceRequest, node_list: NodeList) -> list[ResourceRequest]:
+    """Return a request for each node on which jobs start."""
+    return [
+        request.model_copy(update={"nodelist": node.name})
+        for node in node_list.nodes
+        if not node.trouble
+    ]
+
+
 def _needs_several_nodes(cell: Cell) -> bool:
+    """Whether a cell with `nodes = "each"` needs more than one node."""
     return cell.request is not None and bool(cell.request.nodes) and need_of(cell).nodes > 1
 
 
@@ -180,6 +187,7 @@ def _describe_unfit(request: ResourceRequest, types: str, names: Collection[str]
 
 
 def _describe_no_node(troubles: Mapping[str, str], unfit: Iterable[str]) -> str:
+    """Return the reason why no node is left, such as `no node is up: n1 is drained (fan)`."""
     down = ", ".join(f"{name} is {trouble}" for name, trouble in troubles.items())
     reason = f"no node is up: {down}" if down else "no node has what is asked for"
     return "; ".join([reason, *unfit])

@@ -4,6 +4,7 @@ An experiment lacks its cells less those with a final record and less those that
 """
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -195,13 +196,18 @@ def send_arrays(submission: Submission, warn: Warn) -> None:
             last_jobs[task.job] = job
             submission.note_job(array, job)
     if not last_jobs:
-        (submission.folder / files.PLAN).unlink()  # first: without it the rest means nothing
-        shutil.rmtree(submission.folder)
-        with suppress(OSError):  # it holds earlier ones
-            submission.folder.parent.rmdir()
+        _remove_submission(submission)
         raise InputError("; ".join(refusals.values()))
     for text in refusals.values():
         warn(f"refused: {text}")
+
+
+def _remove_submission(submission: Submission) -> None:
+    """Remove the folder of a submission, and the folder of all if it was the only one."""
+    (submission.folder / files.PLAN).unlink()  # first: without it the rest means nothing
+    shutil.rmtree(submission.folder)
+    with suppress(OSError):  # it holds earlier ones
+        submission.folder.parent.rmdir()
 
 
 def _make_answer(
@@ -213,23 +219,14 @@ def _make_answer(
     submitted = sum(len(task.trials) for task in tasks if task.number in task_jobs)
     jobs = tuple(dict.fromkeys(task.job.number for task in task_jobs.values()))
     unsent = len(missing.trials) - submitted
-    cells = len(missing.ids)
-    progress = describe_progress(request.name, cells, missing.finished)
-    counts = f"{submitted} submitted now in {len(task_jobs)} tasks"
-    headline = [
-        f"{request.name}: {request.text}",
-        f"{progress}, {missing.in_flight} waiting or running, {counts}",
-    ]
-    if jobs:
-        headline.append(f"jobs:  {', '.join(jobs)}")
-        headline.append(f"next:  steptime sweep status {request.out}")
     notes = describe_cells(request, missing)
     if unsent:
         notes.append(f"{unsent} cells wait here: run the same command again later")
+    counts = f"{submitted} submitted now in {len(task_jobs)} tasks"
     return SubmissionAnswer(
         name=request.name,
         out=str(request.out),
-        cells=cells,
+        cells=len(missing.ids),
         finished_before=missing.finished,
         in_flight=missing.in_flight,
         collected=collected,
@@ -238,9 +235,24 @@ def _make_answer(
         tasks=len(task_jobs),
         jobs=jobs,
         folder=str(submission.folder) if submission else None,
-        headline=tuple(headline),
+        headline=tuple(_list_headline(request, missing, counts, jobs)),
         notes=tuple(notes),
     )
+
+
+def _list_headline(
+    request: SweepRequest, missing: MissingCells, counts: str, jobs: Sequence[str]
+) -> list[str]:
+    """Return the lines on a submission: how far the sweep is, its jobs, and the next command."""
+    progress = describe_progress(request.name, len(missing.ids), missing.finished)
+    lines = [
+        f"{request.name}: {request.text}",
+        f"{progress}, {missing.in_flight} waiting or running, {counts}",
+    ]
+    if jobs:
+        lines.append(f"jobs:  {', '.join(jobs)}")
+        lines.append(f"next:  steptime sweep status {request.out}")
+    return lines
 
 
 def describe_cells(request: SweepRequest, missing: MissingCells) -> list[str]:
