@@ -133,7 +133,9 @@ def _is_causal(block_mask: Any, query: Tensor, key: Tensor) -> bool:
     return False
 
 
-def _compute_mask(mask_mod: MaskFunction, queries: int, keys: int) -> Tensor | None:
+def _compute_mask(
+    mask_mod: MaskFunction, queries: int | torch.SymInt, keys: int | torch.SymInt
+) -> Tensor | None:
     """Return the mask of the first example and head, of a sample of positions, None if unknown.
 
     A mask that reads traced tensors has no values.
