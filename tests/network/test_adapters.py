@@ -199,7 +199,7 @@ def test_experts_are_kept_in_few_bits_where_the_type_says_so():
         ({"adapter": "prefix,r=8"}, "unknown key 'r'; known: tokens"),
         ({"adapter": "dora,r=0"}, "--adapter r: must be at least 1, not 0"),
         ({"lora": "8", "adapter": "ia3"}, "--lora and --adapter: one of them"),
-        ({"modules_to_save": "lm_head"}, "beside an adapter, such as --lora 16"),
+        ({"modules_to_save": "lm_head"}, "goes with an adapter, such as --lora 16"),
         ({"adapter": "prefix", "packed": "16"}, "leave --packed out"),
         ({"lora": "8", "modules_to_save": "lm_hed"}, "has no such module; some are embedding"),
         ({"adapter": "ia3,on=queries"}, "on=queries: transformer has no such product"),
