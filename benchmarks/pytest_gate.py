@@ -47,7 +47,7 @@ def measure(count: int, path: Path, has_reference: bool) -> None:
         path: the file.
         has_reference: whether the reference is measured beside each round.
     """
-    from steptime.integrations.pytest_rounds import measure_reference
+    from steptime.measure.reference import measure_reference
     from steptime.questions.run.measured_step import RunAnswer
     from steptime.questions.run.question import run
 
