@@ -4,6 +4,7 @@
     python benchmarks/pytest_gate.py judge benchmarks/pytest_gate.jsonl
     python benchmarks/pytest_gate.py measure 17 FILE --reference
     python benchmarks/pytest_gate.py judge FILE
+    python benchmarks/pytest_gate.py sessions 100 FILE --folder FOLDER
 
 `measure` runs rounds of two networks, one of 8 layers and one of 12, each in a fresh process as
 `steptime_bench` does, and keeps all samples; with `--reference` the reference beside each round,
@@ -12,6 +13,9 @@ branches from these rounds: by chance, as neighbours in time, and at two times. 
 many rounds as `needs_rounds` asks for, and `judge_runs` judges as `compare` does. A branch that is
 1.5 times slower has the rounds of the 8 layers with all times multiplied, so that the slowdown is
 exact.
+
+`sessions` runs whole sessions of pytest as the guide says, each against the records of the session
+before it, and appends how each ended. In every fifth the network has 12 layers for 8.
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -36,6 +44,17 @@ MARGIN = 0.05
 SLOWDOWN = 1.5
 SEED = 20151115
 DRAWS = 2000
+NETWORK_FILE = """
+from torch import nn
+
+INPUTS = {{"input": ((2, 512), "float32")}}
+
+
+def Net():
+    return nn.Sequential(*[nn.Linear(512, 512) for _ in range({layers})])
+"""
+CHANGED_SESSION = 5  # every fifth session has the network of 12 layers, too
+LAST_CHARACTERS = 300  # of what a session prints that measured nothing
 Rounds = NDArray[np.float64]  # [rounds, 2]: seconds of the step and of the reference beside it
 
 
@@ -47,7 +66,7 @@ def measure(count: int, path: Path, has_reference: bool) -> None:
         path: the file.
         has_reference: whether the reference is measured beside each round.
     """
-    from steptime.integrations.pytest_rounds import measure_reference
+    from steptime.measure.reference import measure_reference
     from steptime.questions.run.measured_step import RunAnswer
     from steptime.questions.run.question import run
 
@@ -153,6 +172,47 @@ def print_rates(name: str, rounds: Rounds, is_fixed: bool, has_reference: bool =
         print(f"| {name} | {way} | {' | '.join(cells)} | {round_count / DRAWS / 2:.1f} |")
 
 
+def run_sessions(count: int, path: Path, folder: Path) -> None:
+    """Run sessions of pytest, and append the exit code and the verdict of each to a file.
+
+    Args:
+        count: sessions without a change of the network.
+        path: the file.
+        folder: a new folder, for the test and the records of the last session.
+    """
+    folder.mkdir(parents=True)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    run_session(folder, min(NETWORKS), None, folder / "baseline")
+    for number in range(1, count + 1):
+        layer_counts = list(NETWORKS) if number % CHANGED_SESSION == 0 else [min(NETWORKS)]
+        for layers in sorted(layer_counts, reverse=True):  # the last one is the next baseline
+            shutil.rmtree(folder / "branch", ignore_errors=True)
+            row = run_session(folder, layers, folder / "baseline", folder / "branch")
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(row, flush=True)
+        shutil.rmtree(folder / "baseline")
+        (folder / "branch").rename(folder / "baseline")
+
+
+def run_session(
+    folder: Path, layers: int, baseline: Path | None, out: Path
+) -> dict[str, int | str]:
+    """Return how a session of pytest ends: its exit code and what it says of the step."""
+    # A file, whose content may change: another number in a text would be another network.
+    (folder / "nets.py").write_text(NETWORK_FILE.format(layers=layers))
+    test = f"    steptime_bench('nets.py:Net', batch={BATCH}, threads=1)\n"
+    (folder / "test_step.py").write_text(f"def test_step(steptime_bench):\n{test}")
+    command = [sys.executable, "-m", "pytest", "--steptime-out", str(out)]
+    if baseline is not None:
+        command += ["--steptime-baseline", str(baseline)]
+    began_at = round(time.time())
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    lines = re.findall(r"^nets.* ms.*$", ended.stdout, re.MULTILINE)
+    text = lines[-1] if lines else ended.stdout[-LAST_CHARACTERS:]
+    return {"began_at": began_at, "layers": layers, "exit_code": ended.returncode, "text": text}
+
+
 def main() -> None:
     """Measure or judge, as the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -163,8 +223,14 @@ def main() -> None:
     measuring.add_argument("--reference", action="store_true")
     judging = commands.add_parser("judge")
     judging.add_argument("path", type=Path)
+    running = commands.add_parser("sessions")
+    running.add_argument("count", type=int)
+    running.add_argument("path", type=Path)
+    running.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
-    if arguments.command == "measure":
+    if arguments.command == "sessions":
+        run_sessions(arguments.count, arguments.path, arguments.folder.resolve())
+    elif arguments.command == "measure":
         measure(arguments.count, arguments.path, arguments.reference)
     else:
         judge(arguments.path)

@@ -216,3 +216,5 @@ def test_tests_and_a_sweep_are_measured(job, tmp_path):
         assert measured.returncode == 0, measured.stdout + measured.stderr
         records = (tmp_path / ".steptime/branch.jsonl").read_text().splitlines()
         assert len(records) == (1 if variables["TESTS"] else 2)
+        if variables["SWEEP"]:
+            assert all('"reference_s"' in record for record in records)

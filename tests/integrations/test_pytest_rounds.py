@@ -17,12 +17,12 @@ from steptime.integrations.pytest_rounds import (
     ReferencedRounds,
     judge_relative,
     make_rounds,
-    measure_reference,
     needs_rounds,
     read_reference,
     read_rounds,
     write_reference,
 )
+from steptime.measure.reference import measure_reference
 
 MARGIN = 0.05
 LOUD_NOISE = 0.25  # of two cores that seven other programs share

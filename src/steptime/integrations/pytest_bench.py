@@ -35,12 +35,12 @@ from steptime.integrations.pytest_rounds import (
     BenchRounds,
     RelativeChange,
     judge_relative,
-    measure_reference,
     needs_further_rounds,
     read_reference,
     read_rounds,
     write_reference,
 )
+from steptime.measure.reference import measure_reference
 
 if TYPE_CHECKING:
     from steptime.questions.compare.answer import CompareAnswer

@@ -15,10 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -30,11 +26,7 @@ if TYPE_CHECKING:
     from steptime.questions.run.measured_step import RunAnswer
 
 REFERENCE_FILE = "reference.json"  # beside the records of a benchmark
-SIDE = 512  # of the matrices
-MEASURED_S = 0.5  # of products in a round: half as long as its steps
-LIMIT_S = 60.0
 MIN_ROUNDS = 2  # on each side, as in `compare`
-SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class ReferencedRounds(NamedTuple):
@@ -86,19 +78,6 @@ class RelativeChange(NamedTuple):
         change = format_percent(self.ratio - 1, "+")
         interval = f"{format_percent(self.low - 1, '+')} to {format_percent(self.high - 1, '+')}"
         return f"the machine's reference {machine}, the step over it {change} ({interval})"
-
-
-def measure_reference() -> float:
-    """Return the seconds of the reference product in a fresh process; NaN where it fails."""
-    command = [sys.executable, "-m", __name__]
-    environment = {**os.environ, **SINGLE_THREAD}
-    try:
-        process = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True
-        )
-        return float(process.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return math.nan  # with it the rounds have no reference: `make_rounds` takes times above 0
 
 
 def write_reference(folder: Path, rounds: ReferencedRounds) -> None:
@@ -155,25 +134,6 @@ def judge_relative(
         high=math.exp(high),
         reference_ratio=math.exp(log_branch_reference - log_baseline_reference),
     )
-
-
-def _time_products() -> float:
-    """Return the median seconds of a product of matrices."""
-    import numpy as np
-
-    matrix = np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype(np.float32)
-    matrix @ matrix  # the first one loads the library
-    times_s: list[float] = []
-    end_s = time.perf_counter() + MEASURED_S
-    while not times_s or time.perf_counter() < end_s:
-        start_s = time.perf_counter()
-        matrix @ matrix
-        times_s.append(time.perf_counter() - start_s)
-    return median(times_s)
-
-
-if __name__ == "__main__":
-    print(_time_products())
 
 
 FIRST_ROUNDS = 5

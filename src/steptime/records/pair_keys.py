@@ -52,9 +52,14 @@ def quantity_value(quantity: str) -> pl.Expr:
     return other_number(quantity)
 
 
+def has_quantity(data: Folders, quantity: str) -> bool:
+    """Whether some record has a quantity."""
+    return _has_value(data, quantity_value(quantity))
+
+
 def check_quantity(data: Folders, quantity: str) -> None:
     """Raise `InputError` if no record has a quantity."""
-    if _has_value(data, quantity_value(quantity)):  # some record has it
+    if has_quantity(data, quantity):
         return
     if data.failed:
         raise InputError(data.failed)

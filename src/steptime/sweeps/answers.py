@@ -1,10 +1,12 @@
 """The answers of `sweep`: cells measured here or submitted, and the cost of a submission."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.tables.table import UNSUCCESSFUL, Column, Printout, Table
-from steptime.core.units import format_bytes, format_duration
+from steptime.core.units import format_bytes, format_count, format_duration
+from steptime.records.record import Record
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 
 MAX_TABLE_ROWS = 20
@@ -248,3 +250,14 @@ def describe_large_cell(cell: LargeCell) -> str:
 def describe_progress(name: str, cells: int, finished_before: int) -> str:
     """Return `small: 12 cells, 4 done before`."""
     return f"{name}: {cells} cells, {finished_before} done before"
+
+
+def describe_disturbance(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return a note that counts the cells whose samples other work disturbed; none without any."""
+    steps = [record.quantities.get("step_s") for record in records]
+    disturbed_count = sum(step is not None and step.is_disturbed for step in steps)
+    if not disturbed_count:
+        return ()
+    cells = f"{disturbed_count} of {format_count(len(steps), 'cell')}"
+    remark = f"over a quarter of the samples of {cells} were disturbed: other work used these CPUs"
+    return (remark,)

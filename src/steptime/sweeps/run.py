@@ -12,7 +12,7 @@ from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.progress import report_progress
-from steptime.core.units import format_bytes, format_count
+from steptime.core.units import format_bytes
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import record_key, select_missing
 from steptime.grids.replica_records import predict_replicas
@@ -21,11 +21,17 @@ from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import is_cuda, make_record_method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
+from steptime.measure.reference import add_reference
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Record, RecordMethod, current_time
-from steptime.sweeps.answers import FailedCell, SweepAnswer, describe_progress
+from steptime.sweeps.answers import (
+    FailedCell,
+    SweepAnswer,
+    describe_disturbance,
+    describe_progress,
+)
 from steptime.sweeps.cell_rows import count_statuses
 from steptime.sweeps.cells import (
     Cell,
@@ -51,6 +57,7 @@ class Means:
     runs: int = 1
     try_all: bool = False
     energy: bool = False
+    reference: bool = False  # timed beside each run on a CPU
 
 
 def attempt(
@@ -71,6 +78,7 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
     """Return the record of a trial from `means.runs` processes; reports go to `on_event`."""
     records = []
     has_replicas = trial.cell.workload.plan.data > 1
+    has_reference = means.reference and trial.cell.options.device == "cpu"
     for number in range(means.runs):
         (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
         # An unsupported cell is refused by all processes alike; after a failure they may differ.
@@ -79,7 +87,7 @@ def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
-        records.append(record)
+        records.append(add_reference(record) if has_reference else record)
         if on_event and means.runs > 1:  # a sweep says its own progress
             report_progress("runs", number + 1, means.runs)
     return merge_runs(records)
@@ -270,19 +278,8 @@ def _sweep_answer(request: SweepRequest, cells: int, records: Sequence[Record]) 
                 for cell in unsuccessful
             ),
         ),
-        notes=_describe_disturbance(records),
+        notes=describe_disturbance(records),
     )
-
-
-def _describe_disturbance(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return a note that counts the cells whose samples other work disturbed; none without any."""
-    steps = [record.quantities.get("step_s") for record in records]
-    disturbed_count = sum(step is not None and step.is_disturbed for step in steps)
-    if not disturbed_count:
-        return ()
-    cells = f"{disturbed_count} of {format_count(len(steps), 'cell')}"
-    remark = f"over a quarter of the samples of {cells} were disturbed: other work used these CPUs"
-    return (remark,)
 
 
 def _failed_cell(record: Record) -> FailedCell:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.comparison.pair_rows import describe_differences, pair_rows, rows_on_demand
 from steptime.analysis.comparison.pair_rows import unpaired_rows as make_unpaired_rows
+from steptime.analysis.comparison.reference import add_reference_verdicts
 from steptime.analysis.comparison.verdict import compare_sides, judge_folders
 from steptime.records.groups.group_members import Flags, Ids
 from steptime.records.groups.record_groups import RecordGroups, split_by_number
@@ -31,7 +32,7 @@ WORST_PAIRS = 3
 RUN_COLUMNS = {name: name for name in ("origin", "method_version", "method_options", "host")}
 NAME_CELLS = {name: name for name in NAME_COLUMNS} | {"within": pl.lit(0)}
 DISTINGUISHING_COLUMNS = ("platform", "method", "scope")  # tell rows apart beside their names
-VERDICT_NUMBERS = ("low", "high", "p_value", "smallest_worsening", "noise")
+VERDICT_NUMBERS = ("low", "high", "p_value", "smallest_worsening", "noise", "reference_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class PairColumns:
         p_value: probability of such a ratio without a difference.
         smallest_worsening: smallest worsening that is found with 90 % power, as a share.
         noise: standard deviation from run to run that the pair was judged with.
+        reference_ratio: B / A of the machine's reference where it takes a verdict back: the step
+            changed, but not in multiples of the reference.
         verdict: one of `VERDICTS`; None without samples on both sides.
         is_sampled: whether both sides have samples.
         is_single: whether a side has a single run.
@@ -62,6 +65,7 @@ class PairColumns:
     p_value: Floats
     smallest_worsening: Floats
     noise: Floats
+    reference_ratio: Floats
     verdict: NDArray[Any]
     is_sampled: Flags
     is_single: Flags
@@ -107,6 +111,7 @@ class Pairing:
         free_columns: settings that tell the two of a pair apart, and so are not in names.
         mismatch: the reason where a partner is there that differs; `{}` is its level in words.
         margin: share below which no difference counts; None for sides that are not two folders.
+        reference: the same groups with the machine's reference; None where no record has one.
     """
 
     groups: RecordGroups
@@ -116,6 +121,7 @@ class Pairing:
     free_columns: Collection[str] = ()
     mismatch: str = "not with these options {}"
     margin: float | None = None
+    reference: RecordGroups | None = None
 
     @property
     def quantity(self) -> str:
@@ -193,25 +199,21 @@ class Pairing:
             sides = self.groups.estimate(a), self.groups.estimate(b)
             return compare_sides(*sides, ratio, self.quantity)
         drift = self.groups.columns.estimate["drift"]
-        return judge_folders(
-            self._run_logs(a),
-            self._run_logs(b),
-            ratio,
-            # By how much each side still changed at its end: either may have caused the change.
-            drift=drift[a] + drift[b],
-            is_step=self.groups.columns.is_step[b],
-            quantity=self.quantity,
-            margin=self.margin,
+        runs_a = _run_logs(self.groups, a)
+        runs_b = _run_logs(self.groups, b)
+        # By how much each side still changed at its end: either may have caused the change.
+        drift_of_pairs = drift[a] + drift[b]
+        is_step = self.groups.columns.is_step[b]
+        judged = judge_folders(
+            runs_a, runs_b, ratio, drift_of_pairs, is_step, self.quantity, self.margin
         )
-
-    def _run_logs(self, ids: Ids) -> Floats:
-        """Return the logarithm of the median of each run of groups, NaN for a single run."""
-        has_runs = self.groups.columns.runs[ids] > 1
-        samples, runs = self.groups.read_samples(ids[has_runs])
-        logs = run_logs(samples, runs)
-        all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
-        all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
-        return all_logs
+        if self.reference is None:
+            return judged
+        reference_a = _run_logs(self.reference, a)
+        reference_b = _run_logs(self.reference, b)
+        return add_reference_verdicts(
+            judged, (runs_a, runs_b), (reference_a, reference_b), drift_of_pairs, self.margin
+        )
 
     @cached_property
     def unpaired(self) -> Unpaired:
@@ -376,6 +378,16 @@ def _fill_sampled(values: NDArray[Any] | None, is_sampled: Flags) -> Floats:
     if values is not None:
         column[is_sampled] = values
     return column
+
+
+def _run_logs(groups: RecordGroups, ids: Ids) -> Floats:
+    """Return the logarithm of the median of each run of groups, NaN for a single run."""
+    has_runs = groups.columns.runs[ids] > 1
+    samples, runs = groups.read_samples(ids[has_runs])
+    logs = run_logs(samples, runs)
+    all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
+    all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
+    return all_logs
 
 
 def _stated_end(ends: Floats, values: Floats, ids: Ids) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 
@@ -18,6 +19,7 @@ from steptime.records.pair_keys import (
     cell_columns,
     check_quantity,
     find_level,
+    has_quantity,
 )
 from steptime.records.results import (
     MEASURED,
@@ -26,6 +28,7 @@ from steptime.records.results import (
     group_predicted_and_measured,
 )
 
+REFERENCE = "reference_s"  # of the machine, timed beside each run (`measure.reference`)
 CONTENT_SETTING = "sha256"  # the setting of a network that is the hash of its file
 
 
@@ -76,7 +79,18 @@ def two_folders(
         cell=cell_columns(data, "folder", free),
     )
     words = {"0": "in the first folder", "1": "in the second folder"}
-    return Pairing(RecordGroups(data, grouping), "0", words, free_columns=free, margin=margin)
+    # Groups do not depend on the quantity, so that the reference of a group has the same number.
+    reference = None
+    if quantity == "step_s" and has_quantity(data, REFERENCE):
+        reference = RecordGroups(data, replace(grouping, quantity=REFERENCE))
+    return Pairing(
+        RecordGroups(data, grouping),
+        "0",
+        words,
+        free_columns=free,
+        margin=margin,
+        reference=reference,
+    )
 
 
 def by_column(

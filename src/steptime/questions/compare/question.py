@@ -13,6 +13,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.comparison import pairs, watch
 from steptime.analysis.comparison.pairing import Pairing
 from steptime.analysis.comparison.power import Power, find_power
+from steptime.analysis.comparison.reference import describe_withdrawals
 from steptime.analysis.comparison.verdict import screen_words
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.progress import print_note
@@ -232,11 +233,12 @@ def _make_answer(
         headline=tuple(headline),
         notes=(
             *power_remarks,
+            *describe_withdrawals(pairing.columns.reference_ratio),
             *_describe_intervals(request, pairing, unpaired, has_verdicts),
             *_describe_unpaired(unpaired),
         ),
         _has_verdicts=has_verdicts,
-        _exit_code=_find_exit_code(request.fail_on, folder_changes, detection_power),
+        _exit_code=_find_exit_code(request.fail_on, folder_changes, detection_power, pairing),
     )
 
 
@@ -257,7 +259,10 @@ def _describe_pairs(
 
 
 def _find_exit_code(
-    fail_on: str | None, folder_changes: watch.FolderChanges | None, detection_power: Power | None
+    fail_on: str | None,
+    folder_changes: watch.FolderChanges | None,
+    detection_power: Power | None,
+    pairing: Pairing,
 ) -> int:
     """Return 3 where something changed that `fail_on` names, 2 where nothing can be judged."""
     if fail_on is None or detection_power is None:
@@ -272,7 +277,8 @@ def _find_exit_code(
     # That a step vanished is certain; slower and faster need records that can be judged.
     verdict_fields = set(failing_fields) - {"vanished"}
     needs_verdicts = bool(verdict_fields)
-    return CANNOT_JUDGE if needs_verdicts and not detection_power.is_judged else 0
+    is_judged = detection_power.is_judged and np.isnan(pairing.columns.reference_ratio).all()
+    return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 
 
 def _convert_rows(rows: Sequence[Mapping[str, Any]], kind: type[RowStruct]) -> Sequence[RowStruct]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ def sweep(
     retry: kinds.Statuses = "",
     force: bool = False,
     try_all: bool = False,
+    reference: bool = False,
     launcher: kinds.Name = LOCAL,
     dry_run: bool = False,
     shard: kinds.Shard | None = None,
@@ -58,6 +60,8 @@ def sweep(
         retry: Also try cells with these statuses again: `oom,timeout`.
         force: Measure all cells again.
         try_all: Also measure cells that are predicted not to fit in memory.
+        reference: Also time a fixed product of matrices beside each measurement on a CPU, so that
+            compare can tell a slower machine from a slower network.
         launcher: `local` or `slurm`.
         dry_run: Show the jobs that Slurm would get, with their predicted time; submit nothing.
         shard: Measure only the I-th of N parts of the cells, to divide them among N hosts.
@@ -87,6 +91,7 @@ def sweep(
             "--runs": runs,
             "--retry": retry or None,
             "--force": force,
+            "--reference": reference,
             "--launcher": launcher != LOCAL,
             "--shard": shard,
         }
@@ -96,6 +101,8 @@ def sweep(
     request = make_request(
         experiment, str(path), Path(out), tuple(statuses), force, shard, launcher
     )
+    if reference:
+        request = replace(request, means=replace(request.means, reference=True))
     if launcher == LOCAL:
         return measure_locally(request)
     if dry_run:
