@@ -128,6 +128,15 @@ def test_products_are_those_of_the_module(name, exported):
     assert not any("unknown work" in remark for remark in graph.remarks)
 
 
+@pytest.mark.parametrize(
+    "inputs", ["'4x8'", "'x=4x8:float32'", "{'x': '4x8'}", "('4x8',)", "{'x': ((4, 8), 'float32')}"]
+)
+def test_inputs_in_the_class_may_be_texts_as_in_a_command(inputs, exported):
+    forward = "def forward(s, x): return x @ x.T"
+    graph = exported(f"class Net(nn.Module):\n    INPUTS = {inputs}\n    {forward}", "infer")
+    assert [graph.tensors[name].shape for name in graph.inputs] == [(4, 8)]
+
+
 FROZEN = f"""
 class Net(nn.Module):
     INPUTS = {{"x": ({WIDE})}}

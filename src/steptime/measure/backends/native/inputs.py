@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from steptime.core.json_types import JsonObject
-from steptime.formats.code import NUMBER
+from steptime.formats.code import NUMBER, parse_inputs
 
 VALUE_ERRORS = (GuardOnDataDependentSymNode, DataDependentOutputException)  # a value is read
 TIME_FIRST = (
@@ -69,7 +69,15 @@ def _as_lists(value: Any) -> Any:
 
 
 def specs_of(inputs: Any) -> dict[str, Spec]:
-    """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
+    """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees.
+
+    Inputs may also be a text as commands have it (`x=2x512,t=2:int64`), and a value `2x512:int64`.
+
+    Raises:
+        InputError: for a text of another form.
+    """
+    if isinstance(inputs, str):
+        return _read_texts(inputs.split(","))
     if isinstance(inputs, Mapping):
         value_by_argument: Mapping[Any, Any] = inputs
     else:  # positional arguments have their numbers as names
@@ -81,8 +89,17 @@ def specs_of(inputs: Any) -> dict[str, Spec]:
     return specs
 
 
+def _read_texts(texts: list[str]) -> dict[str, Spec]:
+    """Return the inputs that texts in the code state, one input each."""
+    inputs = parse_inputs(texts, "INPUTS")
+    return {name: (spec.value, spec.dtype) for name, spec in inputs.items()}
+
+
 def _flatten_value(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
-    if isinstance(value, Tensor):
+    if isinstance(value, str):
+        (spec,) = _read_texts([value]).values()
+        yield name, spec
+    elif isinstance(value, Tensor):
         yield name, (tuple(value.shape), str(value.dtype).removeprefix("torch."))
     elif isinstance(value, int | float):
         yield name, (value, NUMBER)
@@ -96,7 +113,8 @@ def _flatten_value(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
 
 
 def _is_spec(value: Any) -> bool:
-    return isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], str)
+    is_pair = isinstance(value, Sequence) and len(value) == 2
+    return is_pair and isinstance(value[1], str) and not isinstance(value[0], str)
 
 
 def shapes_of(inputs: Mapping[str, Spec]) -> dict[str, tuple[int, ...]]:
