@@ -8,7 +8,11 @@ torch = pytest.importorskip("torch")
 
 from steptime.measure.backends.native.inputs import runs_with  # noqa: E402
 from steptime.measure.backends.native.making import without_values  # noqa: E402
-from steptime.measure.backends.native.model_inputs import complete_inputs  # noqa: E402
+from steptime.measure.backends.native.model_inputs import (  # noqa: E402
+    complete_inputs,
+    list_signal_specs,
+    propose_model_inputs,
+)
 
 
 def test_weights_beyond_any_memory_are_copied_without_values():
@@ -45,3 +49,17 @@ def test_an_argument_that_lacks_has_the_shapes_that_its_name_tells():
     assert not list(complete_inputs(words, ["a", "b", "c"], config, 2))
     tasks = next(complete_inputs(words, ["task_inputs"], SimpleNamespace(task_seq_len=77), 2))
     assert tasks == {**words, "task_inputs": ((2, 77), "int64")}
+
+
+def test_images_are_also_tried_as_pairs_and_larger_than_a_model_says():
+    """Models that match two views take both; some cut an image into several of their size."""
+    config = SimpleNamespace(image_size=8, num_channels=1)
+    tried = [inputs["pixel_values"] for inputs in propose_model_inputs("pixel_values", config, 2)]
+    assert ((2, 2, 1, 8, 8), "float32") in tried
+    assert tried.index(((2, 1, 1536, 1536), "float32")) > tried.index(((2, 1, 8, 8), "float32"))
+
+
+def test_a_coder_of_sound_takes_the_channels_of_its_first_layer():
+    layers = (torch.nn.Conv1d(5, 4, 3), torch.nn.Conv1d(4, 2, 3))
+    assert list_signal_specs(torch.nn.Sequential(*layers), 2) == [((2, 5, 16_000), "float32")]
+    assert list_signal_specs(torch.nn.Linear(2, 2), 2) == []

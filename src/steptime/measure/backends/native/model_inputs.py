@@ -12,10 +12,12 @@ TOKEN_INPUT = "input_ids"  # the main input of a model that names none
 TOKENS = 128  # of a sequence
 TARGET_TOKENS = 64  # that a decoder beside an encoder reads
 FLAT_PATCHES = 256  # of an image that is given as a sequence of them
-IMAGE_SIZES = (224, 256, 384, 512)  # tried where a configuration says none
+IMAGE_SIZES = (224, 256, 384, 512, 1024)  # tried where a configuration says none
+LARGE_IMAGE = 1536  # of a model that cuts an image into several of the size that it says
 SAMPLES = 16_000  # of a second of sound
 FRAMES = (3000, 1024, 512, 128)  # of features of sound
 CHANNELS = 3
+IMAGES_OF_PAIR = 2
 VIDEO_FRAMES = 16
 MEL_BINS = 80
 DEFAULT_WIDTH = 768
@@ -81,6 +83,13 @@ def list_layer_widths(model: nn.Module) -> list[int]:
     """Return the first widths that linear layers of a model take, each once."""
     layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
     return list(islice(dict.fromkeys(layer.in_features for layer in layers), MAX_LAYER_WIDTHS))
+
+
+def list_signal_specs(model: nn.Module, batch: int) -> list[Spec]:
+    """Return signals in time, as a coder of sound takes them: as many channels as its first layer."""
+    layers = (layer for layer in model.modules() if isinstance(layer, nn.Conv1d))
+    first_layers = islice(layers, 1)
+    return [((batch, layer.in_channels, SAMPLES), "float32") for layer in first_layers]
 
 
 def complete_inputs(
@@ -201,12 +210,14 @@ def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
 
 
 def _image_sizes(config: Any) -> list[tuple[int, int]]:
+    """Return heights and widths of images, the likeliest first."""
     size = find_setting(config, "image_size", "img_size", "input_size", "crop_size")
+    sizes = [(side, side) for side in IMAGE_SIZES]
     if isinstance(size, int):
-        return [(size, size)]
-    if isinstance(size, list | tuple) and len(size) >= 2:
-        return [(int(size[-2]), int(size[-1]))]
-    return [(side, side) for side in IMAGE_SIZES]
+        sizes = [(size, size)]
+    elif isinstance(size, list | tuple) and len(size) >= 2:
+        sizes = [(int(size[-2]), int(size[-1]))]
+    return [*sizes, (LARGE_IMAGE, LARGE_IMAGE)]
 
 
 def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
@@ -218,6 +229,7 @@ def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
         yield (batch, channels, *size), "float32"
         yield (batch, frames, channels, *size), "float32"
         yield (batch, channels, frames, *size), "float32"
+        yield (batch, IMAGES_OF_PAIR, channels, *size), "float32"  # two views that are matched
     if isinstance(patch, int):  # an image as a sequence of flattened patches
         yield (batch, FLAT_PATCHES, channels * patch * patch), "float32"
 

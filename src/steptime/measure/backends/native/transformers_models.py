@@ -29,6 +29,7 @@ from steptime.measure.backends.native.model_inputs import (
     TOKENS,
     complete_inputs,
     list_layer_widths,
+    list_signal_specs,
     propose_model_inputs,
 )
 from steptime.measure.backends.native.obstacles import describe_obstacle
@@ -308,3 +309,5 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
             proposal = {main: ((BATCH, TOKENS, width), "float32")}
             yield proposal
             yield from complete(proposal)
+        for signal in list_signal_specs(model, BATCH):
+            yield {main: signal}
