@@ -86,7 +86,7 @@ def list_layer_widths(model: nn.Module) -> list[int]:
 
 
 def list_signal_specs(model: nn.Module, batch: int) -> list[Spec]:
-    """Return signals in time, as a coder of sound takes them: as many channels as its first layer."""
+    """Return signals in time with as many channels as the first layer, as coders of sound take."""
     layers = (layer for layer in model.modules() if isinstance(layer, nn.Conv1d))
     first_layers = islice(layers, 1)
     return [((batch, layer.in_channels, SAMPLES), "float32") for layer in first_layers]
