@@ -9,6 +9,7 @@ from torch import nn
 from steptime.measure.backends.native.inputs import Spec
 
 TOKEN_INPUT = "input_ids"  # the main input of a model that names none
+IMAGE_INPUT = "pixel_values"
 TOKENS = 128  # of a sequence
 TARGET_TOKENS = 64  # that a decoder beside an encoder reads
 FLAT_PATCHES = 256  # of an image that is given as a sequence of them
@@ -74,7 +75,7 @@ def propose_model_inputs(
             yield {TOKEN_INPUT: words, main: spec}
             yield {TOKEN_INPUT: words, main: spec, **_decoder_tokens(batch)}
     # What it sees or hears beside its main input, where it has such an argument.
-    for name in ("pixel_values", *(name for name in SOUND_INPUTS if name in arguments)):
+    for name in (IMAGE_INPUT, *(name for name in SOUND_INPUTS if name in arguments)):
         for spec in _main_specs(name, config, batch):
             yield {main: next(_main_specs(main, config, batch)), name: spec}
 
@@ -83,6 +84,14 @@ def list_layer_widths(model: nn.Module) -> list[int]:
     """Return the first widths that linear layers of a model take, each once."""
     layers = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
     return list(islice(dict.fromkeys(layer.in_features for layer in layers), MAX_LAYER_WIDTHS))
+
+
+def list_rare_image_specs(config: Any, batch: int) -> list[Spec]:
+    """Return images that few models take: two views that are matched, and one that is cut."""
+    channels = _image_channels(config)
+    pair = (batch, IMAGES_OF_PAIR, channels, *_image_sizes(config)[0])
+    large_image = (batch, channels, LARGE_IMAGE, LARGE_IMAGE)
+    return [(shape, "float32") for shape in (pair, large_image)]
 
 
 def list_signal_specs(model: nn.Module, batch: int) -> list[Spec]:
@@ -175,7 +184,7 @@ def _additions(config: Any, batch: int) -> Iterator[dict[str, Spec]]:
 
 def _main_specs(main: str, config: Any, batch: int) -> Iterator[Spec]:
     """Yield shapes and types of a main input, the likeliest first."""
-    if main in ("pixel_values", "inputs"):
+    if main in (IMAGE_INPUT, "inputs"):
         yield from _image_specs(config, batch)
     elif main == "pixel_values_videos":
         for size in _image_sizes(config):
@@ -217,19 +226,22 @@ def _image_sizes(config: Any) -> list[tuple[int, int]]:
         sizes = [(size, size)]
     elif isinstance(size, list | tuple) and len(size) >= 2:
         sizes = [(int(size[-2]), int(size[-1]))]
-    return [*sizes, (LARGE_IMAGE, LARGE_IMAGE)]
+    return sizes
+
+
+def _image_channels(config: Any) -> int:
+    channels = find_setting(config, "num_channels", "in_channels", "in_chans")
+    return channels if isinstance(channels, int) else CHANNELS
 
 
 def _image_specs(config: Any, batch: int) -> Iterator[Spec]:
-    channels = find_setting(config, "num_channels", "in_channels", "in_chans")
-    channels = channels if isinstance(channels, int) else CHANNELS
+    channels = _image_channels(config)
     frames = find_setting(config, "num_frames") or VIDEO_FRAMES
     patch = find_setting(config, "patch_size")
     for size in _image_sizes(config):
         yield (batch, channels, *size), "float32"
         yield (batch, frames, channels, *size), "float32"
         yield (batch, channels, frames, *size), "float32"
-        yield (batch, IMAGES_OF_PAIR, channels, *size), "float32"  # two views that are matched
     if isinstance(patch, int):  # an image as a sequence of flattened patches
         yield (batch, FLAT_PATCHES, channels * patch * patch), "float32"
 

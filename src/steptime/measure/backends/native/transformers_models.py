@@ -24,11 +24,13 @@ from steptime.measure.backends.native.making import (
     without_values,
 )
 from steptime.measure.backends.native.model_inputs import (
+    IMAGE_INPUT,
     MASK_ENDING,
     TOKEN_INPUT,
     TOKENS,
     complete_inputs,
     list_layer_widths,
+    list_rare_image_specs,
     list_signal_specs,
     propose_model_inputs,
 )
@@ -304,6 +306,9 @@ def _inputs_of(model: nn.Module, config: Any) -> Iterator[dict[str, Spec]]:
 
     for proposal in proposals:  # with guesses for the missing arguments
         yield from complete(proposal)
+    if main == IMAGE_INPUT:
+        for image in list_rare_image_specs(config, BATCH):
+            yield {main: image}
     if main != TOKEN_INPUT:
         for width in widths:
             proposal = {main: ((BATCH, TOKENS, width), "float32")}
