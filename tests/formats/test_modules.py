@@ -183,6 +183,29 @@ def test_a_checkpoint_computes_again_and_saves_memory(exported):
     assert peak_bytes(early) < peak_bytes(plain)
 
 
+def test_a_checkpoint_in_training_alone_computes_again(exported):
+    call = "module.checkpoint(b, x, use_reentrant=False)"
+    always = exported(CHECKPOINTED.replace("CALL", call))
+    trained = exported(CHECKPOINTED.replace("CALL", f"{call} if s.training else b(x)"))
+    assert products(trained) == products(always)
+
+
+def test_an_encoder_takes_a_mask_whose_values_no_export_has(exported):
+    code = """
+class Net(nn.Module):
+    INPUTS = "2x6x16"
+    def __init__(s):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        s.encoder = nn.TransformerEncoder(layer, 1)
+        s.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(6))
+    def forward(s, x): return s.encoder(x, mask=s.mask)
+"""
+    projections = 2 * 12 * (16 * 48 + 16 * 16 + 2 * 16 * 32)
+    attention = 2 * 2 * 2 * 2 * 6 * 6 * 8  # two products of two examples with two heads
+    assert products(exported(code, "infer")) == projections + attention
+
+
 SHARED = """
 class Net(nn.Module):
     INPUTS = {"x": ((2, 6, 16), "float32")}

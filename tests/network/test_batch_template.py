@@ -64,3 +64,18 @@ def test_graphs_of_other_ops_are_refused(tmp_path: Path) -> None:
     plain = workload_of(tmp_path)
     with pytest.raises(NotLinearError):
         make_template({2: first, 3: built(plain, 3), 5: built(plain, 5)})
+
+
+def test_a_share_follows_the_batch_and_a_larger_factor_is_refused(tmp_path: Path) -> None:
+    """A loss that is weighted by 16 over the batch has no whole number as its reciprocal."""
+
+    def with_scale(factor: float, batch: int) -> Graph:
+        graph = built(workload, batch)
+        first = replace(graph.ops[0], attrs={**graph.ops[0].attrs, "scale": factor / batch})
+        return replace(graph, ops=(first, *graph.ops[1:]))
+
+    workload = workload_of(tmp_path)
+    template = make_template({batch: with_scale(1.0, batch) for batch in (2, 3, 50)})
+    assert template.build_graph(20).ops[0].attrs["scale"] == 1 / 20
+    with pytest.raises(NotLinearError):
+        make_template({batch: with_scale(16.0, batch) for batch in (2, 3, 50)})

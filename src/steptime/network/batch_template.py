@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import isclose
 from typing import Any
 
 from steptime.core.graph import Graph, Op, TensorSpec
@@ -166,10 +167,14 @@ def _fit_attribute_lines(low_op: Op, high_op: Op, batches: BatchPair) -> dict[st
 
 def _fit_line(low_value: Any, high_value: Any, batches: BatchPair) -> Line:
     """Return the line through the values at two batches: whole numbers, or 1 over them."""
-    are_floats = isinstance(low_value, float) and isinstance(high_value, float)
-    if are_floats and low_value > 0 and high_value > 0:
+    if _is_share(low_value) and _is_share(high_value):
         return ReciprocalLine(_fit_size_line(round(1 / low_value), round(1 / high_value), batches))
     return _fit_size_line(low_value, high_value, batches)
+
+
+def _is_share(value: Any) -> bool:
+    """Whether a number is 1 over a whole number."""
+    return isinstance(value, float) and 0 < value <= 1 and isclose(1 / value, round(1 / value))
 
 
 def _fit_size_line(low_size: Any, high_size: Any, batches: BatchPair) -> SizeLine:

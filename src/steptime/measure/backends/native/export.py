@@ -12,10 +12,12 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.nn.modules import transformer
 
 from steptime.core.errors import InputError
 from steptime.core.files import replace_on_success
@@ -269,14 +271,23 @@ def _flatten_vmap(program: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_fast_paths() -> Iterator[None]:
-    """Export encoders op by op: a fused one hides its ops."""
-    # The fast path runs an encoder layer as one op, which would hide its products.
+    """Export encoders op by op, and their masks without their values.
+
+    The fast path runs an encoder layer as one op, which would hide its products. Encoders also look
+    whether a mask is causal, which asks for its values; a mask is taken as it is said to be.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with mock.patch.object(transformer, "_detect_is_causal_mask", _take_stated_causality):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _take_stated_causality(_mask: Any, is_causal: bool | None = None, *_: Any) -> bool:
+    """Return whether the caller says that its mask is causal."""
+    return is_causal is True
 
 
 def _save(program: Any, path: Path, extra: dict[str, str]) -> None:

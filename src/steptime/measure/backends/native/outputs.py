@@ -2,12 +2,15 @@
 
 import dataclasses
 import functools
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
+_CALLS_CHECKPOINT = re.compile(r"\bcheckpoint(_sequential)?\(")
 _DEEPEST = 8  # objects inside each other, as caches of layers in an output
 
 
@@ -33,7 +36,11 @@ def list_tensors(value: Any, depth: int = 0) -> list[Tensor]:
 
 @contextmanager
 def tensors_alone(module: nn.Module) -> Iterator[None]:
-    """Let a module give a list of tensors, in inference mode, while the block runs."""
+    """Let a module give a list of tensors, in inference mode, while the block runs.
+
+    Modules whose own code checkpoints layers in training alone stay in training mode, so that this
+    is seen; the layers in them do not.
+    """
     forward = module.forward
     training_by_module = {item: item.training for item in module.modules()}
     overrides_forward = "forward" in vars(module)  # in place of the class's
@@ -45,6 +52,8 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
 
     module.forward = return_tensors
     module.eval()
+    for item in module.modules():
+        item.training = _checkpoints_in_training(type(item))
     try:
         yield
     finally:
@@ -54,6 +63,16 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
             del module.forward
         for item, training in training_by_module.items():
             item.training = training
+
+
+@functools.cache
+def _checkpoints_in_training(module_type: type[nn.Module]) -> bool:
+    """Whether the code of `forward` calls `torch.utils.checkpoint` and asks for the mode."""
+    try:
+        code = inspect.getsource(module_type.forward)
+    except (OSError, TypeError):  # made without a file, or not by Python
+        return False
+    return _CALLS_CHECKPOINT.search(code) is not None and ".training" in code
 
 
 def unique_tensors(value: Any) -> list[Tensor]:
