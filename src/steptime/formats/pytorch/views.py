@@ -238,7 +238,7 @@ def _read_pad_mode(call: Call) -> str:
     """Return the mode of a padding, as ONNX names it."""
     has_mode_argument = call.node.op in {"pad", "constant_pad_nd"}
     if has_mode_argument:
-        mode = call.argument("mode", "constant")
+        mode = str(call.argument("mode", "constant"))
     else:  # the mode is part of the op's name: `reflection_pad2d`
         mode = call.node.op.partition("_")[0]
     return PAD_MODES.get(mode, mode)
